@@ -1,0 +1,270 @@
+"""The one tree of settings, its YAML form, and `key.path=value` overrides."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hyrt.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    """One branch of the tree: unknown keys are errors and values do not change after construction."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    source: str = "synthetic:community"
+    """A .npz file, a folder of .npy files, or a name: `synthetic:...`, `ogbn-...`, `mag240m`."""
+    split: Annotated[int, Field(ge=0)] = 0
+    """Which of the dataset's alternative splits."""
+    normalize: Literal["none", "row", "standard"] = "none"
+    """Scale features: `row` divides by the row's sum, `standard` by column mean and deviation."""
+    batch_size: Count = 1024
+    """Targets of one step, summed over all trainers."""
+
+
+class SamplerConfig(Section):
+    kind: Literal["neighbor", "saint"] = "neighbor"
+    """`neighbor`: node-wise without replacement; `saint`: GraphSAINT random walks."""
+    fanout: list[int] | None = None
+    """Neighbours sampled per layer, the targets' first; -1 takes all. Default: 25, then 10 for each further layer."""
+    roots: Count = 2000
+    """saint: start vertices of the random walks of one step."""
+    walk_length: Count = 2
+    """saint: steps of each walk."""
+    units: Count = 1
+    """saint: subgraphs of one step; the split moves whole subgraphs."""
+
+
+class ModelConfig(Section):
+    kind: Literal["graphsage", "gcn", "gin", "gat"] = "graphsage"
+    layers: Count = 2
+    hidden: Count = 128
+    """Width of hidden layers (GAT: of all heads together)."""
+    aggregate: Literal["mean", "max"] = "mean"
+    """graphsage: how neighbours are combined."""
+    heads: Count = 4
+    """gat: attention heads."""
+    dropout: Fraction = 0.0
+    """Applied to hidden activations."""
+    input_dropout: Fraction = 0.0
+    """Applied to the input features."""
+    norm: Literal["none", "layer"] = "none"
+    """LayerNorm after each hidden layer."""
+    residual: bool = False
+    """Add each hidden layer's input to its output (through a projection where widths differ)."""
+
+
+class TrainConfig(Section):
+    epochs: Count = 5
+    optimizer: str = "Adam"
+    """Any class of torch.optim by name."""
+    lr: Annotated[float, Field(gt=0)] = 3e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    optimizer_options: dict[str, Any] = {}
+    """Further keyword arguments of the optimizer."""
+    schedule: str | None = None
+    """A class of torch.optim.lr_scheduler by name, stepped once an epoch."""
+    schedule_options: dict[str, Any] = {}
+    """Keyword arguments of the schedule."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Stop after this many evaluations without a better validation metric; 0 never stops early."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """`balanced` weighs a class by the inverse of its share of the training targets."""
+    metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
+    """What chooses the best epoch; `auto` is accuracy."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16` multiplies matrices in bfloat16; weights, sums and optimizer stay fp32."""
+
+
+class EvaluateConfig(Section):
+    every: Annotated[int, Field(ge=0)] = 1
+    """Evaluate after every this many epochs; 0 only at the end."""
+    mode: Literal["full", "sampled"] = "full"
+    """`full`: layer-wise over all neighbours; `sampled`: with the training fan-outs."""
+    memory_gib: Annotated[float, Field(gt=0)] = 1.0
+    """Bound on what layer-wise inference keeps in memory; beyond it intermediate layers go to a file."""
+
+
+class RuntimeConfig(Section):
+    pipelined: bool = True
+    """False runs the stages of each step one after the other."""
+    sample_threads: Annotated[int, Field(ge=0)] = 0
+    """0 chooses from the CPUs this process may use. Likewise below."""
+    load_threads: Annotated[int, Field(ge=0)] = 0
+    train_threads: Annotated[int, Field(ge=0)] = 0
+    depth: Annotated[int, Field(ge=1, le=64)] = 4
+    """Mini-batches in flight between sampling and the end of their step."""
+    fuse_load: bool = True
+    """Let trainers that read host memory aggregate input features while loading them."""
+    stall_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Fail the run when nothing has moved for this long."""
+
+
+class CheckpointConfig(Section):
+    every_epochs: Annotated[int, Field(ge=0)] = 1
+    """0 writes none at the end of epochs."""
+    every_steps: Annotated[int, Field(ge=0)] = 0
+    """Also write one every this many steps; 0 does not."""
+    keep: Count = 3
+    """The newest this many are kept, and the best."""
+
+
+class Config(Section):
+    """Every setting of a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    data: DataConfig = DataConfig()
+    sampler: SamplerConfig = SamplerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    devices: Annotated[list[str], Field(min_length=1)] = ["cpu"]
+    """Trainers, by kind or kind:index."""
+    split: list[Annotated[int, Field(ge=0)]] | None = None
+    """Targets of a step for each trainer; sums to data.batch_size. Default: equal shares."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def fanouts(self) -> list[int]:
+        """Fan-out of each layer, the targets' first."""
+        if self.sampler.fanout is not None:
+            return self.sampler.fanout
+        return [25, *[10] * (self.model.layers - 1)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        fanout = self.sampler.fanout
+        if fanout is not None:
+            if len(fanout) != self.model.layers:
+                raise ValueError(
+                    f"sampler.fanout has {len(fanout)} entries for model.layers={self.model.layers}: give one a layer"
+                )
+            if any(f < -1 or f == 0 for f in fanout):
+                raise ValueError("sampler.fanout: each entry is a positive count or -1 for all neighbours")
+        if self.model.kind == "gat" and self.model.hidden % self.model.heads:
+            raise ValueError(
+                f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"
+            )
+        if self.split is not None:
+            if len(self.split) != len(self.devices):
+                raise ValueError(
+                    f"split has {len(self.split)} entries for {len(self.devices)} devices: give one each"
+                )
+            step = self.sampler.units if self.sampler.kind == "saint" else self.data.batch_size
+            what = "sampler.units" if self.sampler.kind == "saint" else "data.batch_size"
+            if sum(self.split) != step:
+                raise ValueError(f"split sums to {sum(self.split)}, not to {what}={step}")
+        return self
+
+
+def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        keys.append(path)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys.extend(_known_keys(field.annotation, f"{path}."))
+    return keys
+
+
+def _message(error: ValidationError) -> str:
+    """The first problem, as a sentence that names the key."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return unknown_key_message(path)
+    text = str(first["msg"]).removeprefix("Value error, ")
+    return f"setting {path}={first['input']!r}: {text}" if path else text
+
+
+def unknown_key_message(path: str) -> str:
+    """Say that a setting is unknown, with the nearest name there is."""
+    known = _known_keys(Config)
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = path.rsplit(".", 1)[-1]
+        near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
+    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all"
+    return f"unknown setting {path!r}{hint}"
+
+
+def build_config(settings: Mapping[str, Any]) -> Config:
+    """Validate a nested mapping of settings.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first wrong key, and the nearest known one where it is unknown.
+    """
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_message(error)) from None
+
+
+def load_settings(path: Path) -> dict[str, Any]:
+    """Read a YAML file of settings as a nested dict (not yet validated)."""
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path}: expected settings as `key: value`, found a {type(loaded).__name__}")
+    return loaded
+
+
+def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Set `key.path=value` entries in a nested dict; values are read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        For an entry without `=`, a value that is no YAML, or a path through a plain value.
+    """
+    for entry in overrides:
+        path, equals, text = entry.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"cannot read {entry!r}: write overrides as key.path=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        if isinstance(value, str):
+            # YAML 1.1 reads 1e-3 (no dot) as a string; everyone who types it means a number.
+            try:
+                value = (
+                    float(value) if value.strip().lower() not in ("nan", "inf", "-inf", "infinity") else value
+                )
+            except ValueError:
+                pass
+        *parents, leaf = path.split(".")
+        node = settings
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(unknown_key_message(path))
+        node[leaf] = value
+    return settings
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

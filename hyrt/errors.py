@@ -1,0 +1,68 @@
+"""The errors hyrt raises for its users: each says what was wrong, where, and what to do.
+
+The command line prints them as one line and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class HyrtError(Exception):
+    """Root of every error a user of hyrt may want to catch."""
+
+    exit_code = 1
+
+
+class DataError(HyrtError):
+    """A dataset is not what its schema says: the message names file, key and first bad position."""
+
+    exit_code = 2
+
+
+class ConfigError(HyrtError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+    exit_code = 2
+
+
+class CheckpointError(HyrtError):
+    """No checkpoint of a run can be read, or it belongs to another run."""
+
+    exit_code = 2
+
+
+class DeviceUnavailable(HyrtError):
+    """An asked-for device is not there; the message carries the remedy."""
+
+    exit_code = 2
+
+
+class UnsupportedModel(HyrtError):
+    """A device cannot run a layer of the model; the message names both."""
+
+    exit_code = 2
+
+
+class PluginConflict(HyrtError):
+    """Two distributions declare the same device kind."""
+
+    exit_code = 2
+
+
+class DeviceOutOfMemory(HyrtError):
+    """A device could not hold a mini-batch. Recoverable: with fewer targets it may fit."""
+
+
+class DeviceFault(HyrtError):
+    """A device failed and cannot go on. Terminal: every later call on it raises this again."""
+
+
+class StageFailure(HyrtError):
+    """A pipeline stage failed; the message names stage, device and step, the cause is chained."""
+
+
+class Stalled(HyrtError):
+    """The no-progress guard ended a run in which nothing moved."""
+
+
+class Diverged(HyrtError):
+    """A loss or a gradient is not finite; the step was not applied."""

@@ -1,0 +1,25 @@
+"""The graph store: formats, checks, generators. Names load on first use, so that importing this is cheap."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+    from hyrt.graph.source import open_graph
+
+__all__ = ["DenseFeatures", "Graph", "SparseFeatures", "open_graph"]
+
+_HOMES = {
+    "DenseFeatures": "hyrt.graph.graph",
+    "Graph": "hyrt.graph.graph",
+    "SparseFeatures": "hyrt.graph.graph",
+    "open_graph": "hyrt.graph.source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

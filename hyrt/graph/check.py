@@ -1,0 +1,177 @@
+"""What a dataset must satisfy, checked chunk by chunk; the first violation is named with its position."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+
+Array = NDArray[np.generic]
+BoolArray = NDArray[np.bool_]
+
+CHUNK = 1 << 20
+
+
+def reject(source: str, key: str, problem: str) -> DataError:
+    """The error for one key of one dataset."""
+    return DataError(f"{source}: key '{key}': {problem}")
+
+
+def check_layout(
+    source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], dtypes: Iterable[str], ndims: Iterable[int]
+) -> None:
+    """Dtype and number of dimensions are among those the schema allows."""
+    allowed, dims = list(dtypes), list(ndims)
+    if dtype.name not in allowed:
+        raise reject(source, key, f"dtype {dtype.name}, expected {' or '.join(allowed)}")
+    if len(shape) not in dims:
+        raise reject(source, key, f"shape {list(shape)}, expected {' or '.join(map(str, dims))} dimension(s)")
+
+
+def _first(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
+    """The first position at which `bad(start, stop)` holds."""
+    for start in range(0, count, CHUNK):
+        hits = bad(start, min(start + CHUNK, count))
+        if hits.any():
+            return start + int(hits.argmax())
+    return None
+
+
+def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries: str) -> None:
+    """A row pointer starts at 0, never falls and ends at the number of entries."""
+    if len(indptr) == 0:
+        raise reject(source, key, "is empty: a row pointer has one entry more than there are vertices")
+    if indptr[0] != 0:
+        raise reject(source, key, f"value {indptr[0]} at position 0 is not 0")
+    at = _first(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
+    if at is not None:
+        raise reject(
+            source, key, f"value {indptr[at + 1]} at position {at + 1} is below the one before it, {indptr[at]}"
+        )
+    if indptr[-1] != num_entries:
+        raise reject(
+            source,
+            key,
+            f"value {indptr[-1]} at position {len(indptr) - 1} is not the length of '{entries}', {num_entries:,}",
+        )
+
+
+def check_columns(source: str, key: str, columns: Array, indptr: Array, bound: int, what: str) -> None:
+    """Entries of CSR rows are in 0..bound-1 and strictly increasing within a row."""
+
+    def outside(a: int, b: int) -> BoolArray:
+        part = columns[a:b]
+        return (part < 0) | (part >= bound)
+
+    def unsorted(a: int, b: int) -> BoolArray:
+        # Position a is compared with a-1, unless a row starts there.
+        low = max(a, 1)
+        bad = np.zeros(b - a, np.bool_)
+        bad[low - a :] = columns[low:b] <= columns[low - 1 : b - 1]
+        first, last = np.searchsorted(indptr, [a, b])
+        bad[indptr[first:last] - a] = False
+        return bad
+
+    at = _first(outside, len(columns))
+    disorder = _first(unsorted, len(columns) if at is None else at)
+    if disorder is not None:
+        row = int(np.searchsorted(indptr, disorder, side="right")) - 1
+        pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
+        raise reject(
+            source,
+            key,
+            f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
+            "rows must be strictly increasing",
+        )
+    if at is not None:
+        value = columns[at]
+        if value < 0:
+            raise reject(source, key, f"value {value} at position {at} is negative")
+        raise reject(source, key, f"value {value} at position {at} is not below the {bound:,} {what}")
+
+
+def check_labels(source: str, labels: Array) -> None:
+    """Labels are -1 or one of the classes 0..C-1, every one of which occurs."""
+    at = _first(lambda a, b: labels[a:b] < -1, len(labels))
+    if at is not None:
+        raise reject(source, "labels", f"value {labels[at]} at position {at} is below -1 (-1 means no label)")
+    if not len(labels):
+        return
+    highest = int(labels.max())
+    # With fewer labels than classes some class is missing; never allocate by a value read from a file.
+    size = min(highest, len(labels)) + 1
+    seen = np.zeros(size + 1, np.bool_)
+    for start in range(0, len(labels), CHUNK):
+        part = labels[start : start + CHUNK]
+        seen[np.minimum(part[part >= 0], size)] = True
+    missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
+    if missing <= highest:
+        at = _first(lambda a, b: labels[a:b] > missing, len(labels))
+        assert at is not None
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}. "
+            "Number the classes 0..C-1 so that each occurs",
+        )
+
+
+def check_masks(source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array) -> None:
+    """The three masks of a split have one shape, are disjoint and lie on labelled vertices."""
+    count = len(labels)
+    for key, mask in zip(keys, masks, strict=True):
+        if len(mask) != count:
+            raise reject(source, key, f"has {len(mask):,} rows for {count:,} vertices")
+        if mask.shape != masks[0].shape:
+            raise reject(source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'")
+        if mask.ndim == 2 and mask.shape[1] == 0:
+            raise reject(source, key, f"shape {list(mask.shape)} holds no split")
+    for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
+        # A file can hold any byte where a bool should be; numpy would count it as true in one place and not in another.
+        raw = mask.view(np.uint8)
+        at = _first(lambda a, b, raw=raw: _any_column(raw[a:b] > 1), count)  # type: ignore[misc]
+        if at is not None:
+            raise reject(source, key, f"a byte at row {at} is neither 0 nor 1: the file is damaged")
+        at = _first(lambda a, b, mask=mask: _any_column(mask[a:b]) & (labels[a:b] < 0), count)  # type: ignore[misc]
+        if at is not None:
+            raise reject(source, key, f"vertex {at} is in the split but has no label")
+        for other, earlier in list(zip(keys, masks, strict=True))[:i]:
+            at = _first(lambda a, b, m=mask, e=earlier: _any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
+            if at is not None:
+                column = "" if mask.ndim == 1 else f" of split {int((mask[at] & earlier[at]).argmax())}"
+                raise reject(source, key, f"vertex {at}{column} is also in '{other}': the splits must be disjoint")
+
+
+def _any_column(hits: Array) -> BoolArray:
+    flags = hits.astype(np.bool_, copy=False)
+    return flags if flags.ndim == 1 else flags.any(axis=1)
+
+
+def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
+    """Every value is finite. Blocks are consecutive rows of a vector or matrix."""
+    row = 0
+    for block in blocks:
+        finite = np.isfinite(block)
+        if not finite.all():
+            at = np.unravel_index(int(finite.argmin()), finite.shape)
+            place = f"position {row + at[0]}" if block.ndim == 1 else f"row {row + at[0]}, column {at[1]}"
+            raise reject(source, key, f"value {block[at]} at {place} is not finite")
+        row += len(block)
+
+
+def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
+    """Consecutive rows of an array, about a chunk's worth of elements at a time."""
+    width = max(1, values.shape[1]) if values.ndim == 2 else 1
+    step = rows or max(1, CHUNK // width)
+    for start in range(0, len(values), step):
+        yield values[start : start + step]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`: did you mean 'x'?` when a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f": did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,112 @@
+"""Scaling of features: by row sum, or by column mean and deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows
+
+Array = NDArray[np.generic]
+Normalize = Literal["none", "row", "standard"]
+NORMALIZERS = ("none", "row", "standard")
+
+
+def scaled(data: Dataset, normalize: str) -> Dataset:
+    """A dataset whose features are scaled; dense ones block by block as they are read.
+
+    Parameters
+    ----------
+    data
+        A checked dataset.
+    normalize
+        `none`; `row` divides each row by its sum (a row with sum 0 stays as it is); `standard` subtracts the column's mean
+        and divides by its deviation (a constant column becomes 0; dense features only).
+
+    Raises
+    ------
+    DataError
+        For an unknown name, or `standard` with sparse features.
+    """
+    if normalize not in NORMALIZERS:
+        raise DataError(f"normalize {normalize!r} is not known: {', '.join(NORMALIZERS)} are")
+    if normalize == "none":
+        return data
+    if data.rows is None:
+        if normalize == "standard":
+            raise DataError(
+                f"{data.name}: normalize 'standard' would make its sparse features dense: use 'row' or 'none'"
+            )
+        return replace(data, arrays=data.arrays | {"feat_values": _sparse_rows(data.arrays)})
+    rows = data.rows
+    return replace(data, rows=_dense_rows(rows) if normalize == "row" else _standard(rows))
+
+
+def reject_large_mapped(data: Dataset, normalize: str) -> None:
+    """Memory-mapped features too large to copy cannot be scaled on opening.
+
+    Raises
+    ------
+    DataError
+        With the command that scales them once, on disk.
+    """
+    if normalize != "none" and data.rows is not None and data.rows.mapped and data.rows.num_bytes > LARGE_BYTES:
+        raise DataError(
+            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are not scaled in memory; scale them once: "
+            f"hyrt data convert {data.name} DEST --normalize {normalize}"
+        )
+
+
+def _sparse_rows(arrays: dict[str, Array]) -> Array:
+    indptr, values = arrays["feat_indptr"], arrays["feat_values"]
+    sums = np.zeros(len(indptr) - 1, np.float64)
+    rows = np.repeat(np.arange(len(sums)), np.diff(indptr))
+    np.add.at(sums, rows, values)
+    sums[sums == 0] = 1.0
+    scaled_values: Array = (values / sums[rows]).astype(values.dtype)
+    return scaled_values
+
+
+def _dense_rows(rows: FeatureRows) -> FeatureRows:
+    def scale(block: Array) -> Array:
+        sums = block.sum(axis=1, dtype=np.float64, keepdims=True)
+        sums[sums == 0] = 1.0
+        return (block / sums).astype(rows.dtype)
+
+    return _mapped_rows(rows, lambda: (scale(block) for block in rows.blocks()))
+
+
+def _standard(rows: FeatureRows) -> FeatureRows:
+    total = np.zeros(rows.shape[1])
+    for block in rows.blocks():
+        total += block.sum(axis=0, dtype=np.float64)
+    mean = total / rows.shape[0]
+    squares = np.zeros(rows.shape[1])
+    for block in rows.blocks():
+        squares += np.square(block - mean).sum(axis=0)
+    deviation = np.sqrt(squares / rows.shape[0])
+    # Rounding leaves a constant column with a deviation of some ulps of its mean.
+    deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
+    return _mapped_rows(rows, lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks()))
+
+
+def _mapped_rows(rows: FeatureRows, blocks: object) -> FeatureRows:
+    assert callable(blocks)
+
+    def start() -> Iterator[Array]:
+        return iter(blocks())
+
+    def whole() -> Array:
+        matrix = np.empty(rows.shape, rows.dtype)
+        at = 0
+        for block in start():
+            matrix[at : at + len(block)] = block
+            at += len(block)
+        return matrix
+
+    return FeatureRows(rows.shape, rows.dtype, start, whole)

@@ -1,0 +1,175 @@
+"""The .npy format: strict headers, so that a damaged or hostile file costs an error and not memory or a pickle."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+
+Array = NDArray[np.generic]
+
+CHUNK_BYTES = 16 << 20
+_MAGIC = b"\x93NUMPY"
+_MAX_HEADER = 4096
+_FIXED_HEADER = 128
+_DESCR = re.compile(r"""['"]descr['"]\s*:\s*['"]([<>=|]?)([a-zA-Z])(\d*)['"]\s*,""")
+_ORDER = re.compile(r"""['"]fortran_order['"]\s*:\s*(True|False)\s*,""")
+_SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d\s,]*)\)""")
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What a .npy file says of itself.
+
+    Parameters
+    ----------
+    dtype
+        Element type, little-endian and of fixed size.
+    shape
+        Lengths of the dimensions.
+    fortran
+        Columns are contiguous instead of rows.
+    offset
+        Bytes before the first element.
+    """
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    fortran: bool
+    offset: int
+
+    @property
+    def data_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(file: BinaryIO, where: str) -> NpyHeader:
+    """Read the header of a .npy stream and leave the stream at its first element.
+
+    Parameters
+    ----------
+    file
+        Positioned at the start of the .npy data.
+    where
+        File and key, for messages.
+
+    Raises
+    ------
+    DataError
+        If this is no .npy data, or it holds objects, records, strings or big-endian numbers.
+    """
+    start = file.read(12)
+    if start[:6] != _MAGIC or len(start) < 10:
+        raise DataError(f"{where}: is not .npy data: it is damaged or cut short")
+    version, long = start[6], start[6] >= 2
+    if version not in (1, 2, 3):
+        raise DataError(f"{where}: .npy format {version} is not known (1, 2 and 3 are)")
+    prefix = 12 if long else 10
+    length = int.from_bytes(start[8:prefix], "little")
+    if length > _MAX_HEADER:
+        raise DataError(f"{where}: its .npy header claims {length:,} bytes: it is damaged")
+    rest = start[prefix:]
+    text = rest + file.read(length - len(rest))
+    if len(text) != length:
+        raise DataError(f"{where}: ends inside its .npy header")
+    header = text.decode("latin-1")
+    descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
+    if not (descr and order and shape):
+        raise DataError(f"{where}: its .npy header is damaged or describes records: {header.strip()[:80]!r}")
+    byte_order, kind, size = descr.groups()
+    if kind == "O":
+        raise DataError(f"{where}: holds Python objects; pickled data is never read. Store plain numbers")
+    if byte_order == ">" or kind not in "biuf" or not size:
+        raise DataError(f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool")
+    try:
+        dtype = np.dtype(f"{kind}{size}")
+        lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: its .npy header is damaged: {header.strip()[:80]!r}") from error
+    if any(n >= 2**62 for n in lengths):
+        raise DataError(f"{where}: shape {lengths} in its .npy header is absurd: it is damaged")
+    return NpyHeader(dtype, lengths, order.group(1) == "True", prefix + length)
+
+
+def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
+    """The header of a row-major array, always 128 bytes long so that its shape can be filled in afterwards."""
+    descr = dtype.str if dtype.itemsize == 1 else dtype.newbyteorder("<").str
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    padded = text.ljust(_FIXED_HEADER - 11) + "\n"
+    return _MAGIC + b"\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode("latin-1")
+
+
+class NpyWriter:
+    """A .npy file that grows by rows; its length is written into the header on closing.
+
+    Parameters
+    ----------
+    path
+        The new file.
+    dtype
+        Element type.
+    row_shape
+        Shape of one row: () for a vector.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
+        self.dtype = np.dtype(dtype)
+        self.row_shape = row_shape
+        self.num_rows = 0
+        self.checksums: list[int] = []
+        self._pending = 0
+        self._crc = 0
+        self._file = path.open("wb")
+        self._file.write(header_bytes(self.dtype, (0, *row_shape)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.num_rows, *self.row_shape)
+
+    def append(self, rows: Array) -> None:
+        """Write rows [n, *row_shape], converted to the file's dtype."""
+        for start in range(0, len(rows), step := rows_per_chunk(self.row_shape, self.dtype)):
+            block = np.ascontiguousarray(rows[start : start + step], dtype=self.dtype)
+            data = memoryview(block.reshape(-1).view(np.uint8))
+            self._file.write(data)
+            self._checksum(data)
+            self.num_rows += len(block)
+
+    def _checksum(self, data: memoryview) -> None:
+        while data:
+            part = data[: CHUNK_BYTES - self._pending]
+            self._crc = zlib.crc32(part, self._crc)
+            self._pending += len(part)
+            data = data[len(part) :]
+            if self._pending == CHUNK_BYTES:
+                self.checksums.append(self._crc)
+                self._pending, self._crc = 0, 0
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        if self._pending:
+            self.checksums.append(self._crc)
+        self._file.seek(0)
+        self._file.write(header_bytes(self.dtype, self.shape))
+        self._file.close()
+
+    def __enter__(self) -> NpyWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def rows_per_chunk(row_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
+    """How many rows make about one chunk, at least one."""
+    return max(1, CHUNK_BYTES // max(1, math.prod(row_shape) * dtype.itemsize))

@@ -1,0 +1,220 @@
+"""The dataset schema: which keys there are, their dtypes and shapes, and how they make a Graph.
+
+Labels, masks and topology of a dataset are plain arrays by key; dense features are `FeatureRows`, which
+need not be in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph import check
+from hyrt.graph.graph import SPLITS, DenseFeatures, Graph, SparseFeatures
+
+Array = NDArray[np.generic]
+
+SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
+BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
+LARGE_BYTES = 1 << 30
+"""Memory-mapped features above this size are read only when asked for: reading them is most of a disk's work."""
+
+_LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "indptr": (("int64",), (1,)),
+    "indices": (("int32", "int64"), (1,)),
+    "labels": (("int8", "int16", "int32", "int64"), (1,)),
+    "mask": (("bool",), (1, 2)),
+    "features": (("float32", "float16"), (2,)),
+    "feat_indptr": (("int64",), (1,)),
+    "feat_indices": (("int32",), (1,)),
+    "feat_values": (("float32",), (1,)),
+    "feat_shape": (("int64",), (1,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRows:
+    """Dense features [V, F] that can be read block by block, more than once, or as a whole.
+
+    Parameters
+    ----------
+    shape
+        (V, F).
+    dtype
+        float32 or float16.
+    blocks
+        Starts a new pass over the rows: consecutive blocks [n, F], each valid until the next is asked for.
+    whole
+        The full matrix.
+    mapped
+        `whole` is a view of a file, not memory.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[np.generic]
+    blocks: Callable[[], Iterator[Array]]
+    whole: Callable[[], Array]
+    mapped: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    @staticmethod
+    def of(values: Array, *, mapped: bool = False) -> FeatureRows:
+        """Rows of a matrix that exists."""
+        shape = (int(values.shape[0]), int(values.shape[1]))
+        return FeatureRows(shape, values.dtype, lambda: check.row_blocks(values), lambda: values, mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset before it is a Graph: arrays by key of the schema, and dense features apart.
+
+    Parameters
+    ----------
+    name
+        The source as the user gave it, for messages.
+    arrays
+        Every key but `features`.
+    rows
+        Dense features; None when `arrays` has the four sparse keys.
+    """
+
+    name: str
+    arrays: dict[str, Array]
+    rows: FeatureRows | None
+
+
+def mask_suffixes(keys: Iterable[str]) -> list[str]:
+    """The splits a dataset has: '' for `train_mask`, and the X of each further `train_mask_X`."""
+    found = {key.partition("_mask")[2] for key in keys if key.split("_mask")[0] in SPLITS and "_mask" in key}
+    return sorted(found | {""})
+
+
+def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
+    """The schema's keys a dataset has, in the order they are checked.
+
+    Raises
+    ------
+    DataError
+        If a required key is missing, or dense and sparse features are both there.
+    """
+    present = list(keys)
+    sparse = [key for key in SPARSE_KEYS if key in present]
+    if "features" in present and sparse:
+        raise DataError(f"{source}: has both 'features' and '{sparse[0]}': dense or sparse features, not both")
+    required = [*BASE_KEYS[:3]]
+    required += list(SPARSE_KEYS) if sparse else ["features"]
+    for suffix in mask_suffixes(present):
+        required += [f"{split}_mask{suffix}" for split in SPLITS]
+    for key in required:
+        if key not in present:
+            raise DataError(f"{source}: key '{key}' is missing{check.nearest(key, set(present) - set(required))}")
+    return required
+
+
+def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
+    """Dtype and dimensions of one key are those of the schema.
+
+    Raises
+    ------
+    DataError
+        If they are not.
+    """
+    dtypes, ndims = _LAYOUT["mask" if "_mask" in key else key]
+    check.check_layout(source, key, dtype, shape, dtypes, ndims)
+
+
+def check_dataset(data: Dataset, *, features: bool) -> None:
+    """Check a whole dataset; the first violation is raised.
+
+    Parameters
+    ----------
+    data
+        What was read.
+    features
+        Also read dense features through to see that they are finite.
+
+    Raises
+    ------
+    DataError
+        Names source, key and the first bad position.
+    """
+    name, arrays, rows = data.name, data.arrays, data.rows
+    for key, array in arrays.items():
+        check_header(name, key, array.dtype, array.shape)
+    indptr, indices, labels = arrays["indptr"], arrays["indices"], arrays["labels"]
+    check.check_indptr(name, "indptr", indptr, len(indices), "indices")
+    count = len(indptr) - 1
+    if count == 0:
+        raise check.reject(name, "indptr", "describes no vertices")
+    check.check_columns(name, "indices", indices, indptr, count, "vertices")
+    if len(labels) != count:
+        raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
+    check.check_labels(name, labels)
+    for suffix in mask_suffixes(arrays):
+        train, val, test = (f"{split}_mask{suffix}" for split in SPLITS)
+        check.check_masks(name, (train, val, test), (arrays[train], arrays[val], arrays[test]), labels)
+    if rows is None:
+        _check_sparse(name, arrays, count)
+        return
+    check_header(name, "features", rows.dtype, rows.shape)
+    if rows.shape[0] != count:
+        raise check.reject(name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices")
+    if rows.shape[1] == 0:
+        raise check.reject(name, "features", "has no columns")
+    if features:
+        check.check_finite(name, "features", rows.blocks())
+
+
+def _check_sparse(name: str, arrays: dict[str, Array], count: int) -> None:
+    indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
+    if shape.shape != (2,) or shape[0] != count or shape[1] < 1:
+        raise check.reject(name, "feat_shape", f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1")
+    if len(indptr) != count + 1:
+        raise check.reject(name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices")
+    check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
+    check.check_columns(name, "feat_indices", columns, indptr, int(shape[1]), "columns")
+    if len(values) != len(columns):
+        raise check.reject(name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}")
+    check.check_finite(name, "feat_values", check.row_blocks(values))
+
+
+def to_graph(data: Dataset) -> Graph:
+    """Make a Graph of a checked dataset: int32 `indices` where ids fit, features as one matrix."""
+    arrays = data.arrays
+    indices = arrays["indices"]
+    if indices.dtype == np.int64 and len(arrays["indptr"]) - 1 < 2**31:
+        indices = indices.astype(np.int32)
+    features: DenseFeatures | SparseFeatures
+    if data.rows is not None:
+        features = DenseFeatures(data.rows.whole())
+    else:
+        indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
+        features = SparseFeatures(indptr, columns, values, int(shape[1]))
+    masks = {
+        f"{split}{suffix}": arrays[f"{split}_mask{suffix}"].astype(np.bool_, copy=False)
+        for suffix in mask_suffixes(arrays)
+        for split in SPLITS
+    }
+    indptr = arrays["indptr"].astype(np.int64, copy=False)
+    return Graph(data.name, indptr, indices, features, arrays["labels"], masks)
+
+
+def from_graph(graph: Graph) -> Dataset:
+    """The schema's arrays of a graph, without copying."""
+    arrays: dict[str, Array] = {"indptr": graph.indptr, "indices": graph.indices, "labels": graph.labels}
+    for name, mask in graph.masks.items():
+        split, _, suffix = name.partition("_")
+        arrays[f"{split}_mask{'_' + suffix if suffix else ''}"] = mask
+    features = graph.features
+    if isinstance(features, DenseFeatures):
+        return Dataset(graph.name, arrays, FeatureRows.of(features.values))
+    shape = np.array([graph.num_vertices, features.width], np.int64)
+    arrays |= dict(zip(SPARSE_KEYS, (features.indptr, features.columns, features.values, shape), strict=True))
+    return Dataset(graph.name, arrays, None)

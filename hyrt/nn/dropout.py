@@ -1,0 +1,80 @@
+"""Dropout whose masks are a function of (seed, step, layer, vertex, column), not of the mini-batch."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hyrt.nn import kernels
+from hyrt.nn.sparse import SparseRows
+from hyrt.sampling.block import Ids
+from hyrt.sampling.generator import DROPOUT, stream_key
+from hyrt.workers import current_workers
+
+_GRAIN = 1024
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
+        ctx.mask = (vertices, key, rate)
+        return _masked(x, vertices, key, rate)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        # The mask is drawn again instead of kept: it costs less than reading it back.
+        return _masked(grad, *ctx.mask), None, None, None
+
+
+def _threshold(rate: float) -> tuple[np.uint64, float]:
+    threshold = round(rate * 65536)
+    return np.uint64(threshold), 65536 / (65536 - threshold)
+
+
+def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
+    rows = x.detach().contiguous().numpy()
+    out = np.empty_like(rows)
+    threshold, scale = _threshold(rate)
+    factor = rows.dtype.type(scale)
+    current_workers().run(
+        lambda start, stop: kernels.drop(rows, vertices, key, threshold, factor, out, start, stop),
+        len(rows),
+        _GRAIN,
+    )
+    return torch.from_numpy(out)
+
+
+def dropout(
+    x: torch.Tensor | SparseRows, vertices: Ids, *, rate: float, seed: int, step: int, layer: int
+) -> torch.Tensor | SparseRows:
+    """Zero elements with probability `rate` (to 1/65536) and scale the others to keep the expectation.
+
+    Parameters
+    ----------
+    x
+        [n, f] rows, dense or sparse: equal rows get equal masks in both forms.
+    vertices
+        [n] the vertex of each row.
+    rate
+        In [0, 1).
+    seed, step, layer
+        With vertex and column the key of the mask. Layer 0 is the input.
+
+    """
+    if rate <= 0:
+        return x
+    key = stream_key(seed, DROPOUT, step, layer)
+    if isinstance(x, torch.Tensor):
+        return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))
+    threshold, scale = _threshold(rate)
+    values = np.empty_like(x.values)
+    current_workers().run(
+        lambda start, stop: kernels.drop_sparse(
+            x.indptr, x.columns, x.values, vertices, key, threshold, np.float32(scale), values, start, stop
+        ),
+        len(x),
+        _GRAIN,
+    )
+    return SparseRows(x.indptr, x.columns, values, x.width)

@@ -1,0 +1,50 @@
+"""Two machine instructions that numba does not name: prefetching a cache line and widening a half float."""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+from __future__ import annotations
+
+import numba as nb
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line that holds element `index` of a C-contiguous array, without waiting for it."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        byte_pointer = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number]),
+            "llvm.prefetch.p0",
+        )
+        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
+        # Read access, keep in all cache levels, data cache.
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
+def _widen_half(typingctx, bits):
+    def generate(context, builder, signature, args):
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+def value(element):
+    """A feature element as a number: halves are stored as their 16 bits, since numba has no half type on CPUs."""
+    raise TypeError("only for compiled code")
+
+
+@overload(value, inline="always")
+def _value(element):
+    if isinstance(element, nb.types.Integer) and element.bitwidth == 16:
+        return lambda element: _widen_half(element)
+    return lambda element: element

@@ -1,0 +1,195 @@
+"""The layers: each aggregates source rows over a block, then updates the destinations with a dense product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hyrt.nn.aggregate import Aggregation, aggregate
+from hyrt.nn.attention import attend
+from hyrt.nn.product import linear
+from hyrt.nn.sparse import SparseRows, sparse_linear
+from hyrt.sampling.block import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """Input features that the load stage has aggregated already, for the first layer to update.
+
+    Parameters
+    ----------
+    values
+        [num_dst, aggregation.width(f)] float32.
+
+    """
+
+    values: torch.Tensor
+
+
+Rows = torch.Tensor | SparseRows | Aggregated
+
+
+class ConvolutionLayer(nn.Module):
+    """Aggregate, then one product: GraphSAGE, GCN and the first half of GIN.
+
+    Sparse rows are multiplied before they are aggregated, which gives the same sums: the product costs one
+    multiply-accumulate a stored value.
+
+    Parameters
+    ----------
+    in_features, out_features
+        Widths of source rows and of the result.
+    aggregation
+        How neighbours and the own row are combined.
+    low_precision
+        Multiply in bfloat16.
+
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, aggregation: Aggregation, *, low_precision: bool = False
+    ) -> None:
+        super().__init__()
+        self.aggregation = aggregation
+        self.in_features = in_features
+        self.low_precision = low_precision
+        self.weight = nn.Parameter(torch.empty(out_features, aggregation.width(in_features)))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """[num_dst, out] from [num_src, in] rows."""
+        if isinstance(x, SparseRows):
+            if self.aggregation.reduce != "max":
+                return self._multiply_first(block, x, relu)
+            x = x.dense()
+        if isinstance(x, Aggregated):
+            combined = x.values
+        else:
+            combined = aggregate(block, x, self.aggregation)
+        return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
+
+    def _multiply_first(self, block: Block, x: SparseRows, relu: bool) -> torch.Tensor:
+        if self.aggregation.self_path == "concat":
+            own, neighbors = self.weight.split(self.in_features, dim=1)
+            total = sparse_linear(x.head(block.num_dst), own) + aggregate(
+                block, sparse_linear(x, neighbors), self.aggregation.reduce
+            )
+        else:
+            total = aggregate(block, sparse_linear(x, self.weight), self.aggregation)
+        total = total + self.bias
+        return total.relu() if relu else total
+
+
+class SageLayer(ConvolutionLayer):
+    """GraphSAGE (Hamilton et al., 2017): W [x_i, mean or max of x_j] + b."""
+
+    def __init__(
+        self, in_features: int, out_features: int, *, reduce: str = "mean", low_precision: bool = False
+    ) -> None:
+        if reduce not in ("mean", "max"):
+            raise ValueError(f"GraphSAGE combines neighbours by mean or max, not {reduce!r}")
+        aggregation = Aggregation("max" if reduce == "max" else "mean", "concat")
+        super().__init__(in_features, out_features, aggregation, low_precision=low_precision)
+
+
+class GcnLayer(ConvolutionLayer):
+    """GCN (Kipf and Welling, 2017): W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
+
+    Degrees d are those of the full graph, in sampled blocks too. Where k of a destination's d neighbours were
+    sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the sampling is the
+    full-graph value, and with all neighbours it is that value exactly.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
+        super().__init__(in_features, out_features, Aggregation("gcn", "add"), low_precision=low_precision)
+
+
+class GinLayer(nn.Module):
+    """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), a two-layer MLP.
+
+    In sampled blocks the sum of k sampled neighbours out of d is multiplied by d / k, as in `GcnLayer`.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, epsilon: float = 0.0, low_precision: bool = False
+    ) -> None:
+        super().__init__()
+        self.low_precision = low_precision
+        self.inner = ConvolutionLayer(
+            in_features, out_features, Aggregation("sum", "add", epsilon), low_precision=low_precision
+        )
+        self.weight = nn.Parameter(torch.empty(out_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.xavier_uniform_(self.weight)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self.inner.aggregation
+
+    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """[num_dst, out] from [num_src, in] rows."""
+        hidden = self.inner(block, x, relu=True)
+        return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
+
+
+class GatLayer(nn.Module):
+    """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or averaged in the last layer.
+
+    The softmax runs over the sampled neighbours of a destination and itself.
+
+    Parameters
+    ----------
+    in_features
+        Width of source rows.
+    head_features
+        Width of one head's result.
+    heads
+        Number of heads.
+    average
+        Average the heads instead of concatenating them.
+    low_precision
+        Multiply in bfloat16.
+
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        head_features: int,
+        heads: int,
+        *,
+        average: bool = False,
+        low_precision: bool = False,
+    ) -> None:
+        super().__init__()
+        self.average = average
+        self.low_precision = low_precision
+        self.weight = nn.Parameter(torch.empty(heads, head_features, in_features))
+        self.source = nn.Parameter(torch.empty(heads, head_features))
+        self.destination = nn.Parameter(torch.empty(heads, head_features))
+        self.bias = nn.Parameter(torch.zeros(head_features if average else heads * head_features))
+        nn.init.xavier_uniform_(self.weight.data.view(heads * head_features, in_features))
+        nn.init.xavier_uniform_(self.source)
+        nn.init.xavier_uniform_(self.destination)
+
+    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
+        if isinstance(x, Aggregated):
+            raise TypeError("attention needs its sources' rows, not their aggregate")
+        heads, width, in_features = self.weight.shape
+        if isinstance(x, SparseRows):
+            multiplied = sparse_linear(x, self.weight.view(heads * width, in_features))
+            per_head = attend(block, multiplied.view(-1, heads, width), self.source, self.destination)
+        else:
+            u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)
+            u_dst = torch.einsum("hdf,hd->hf", self.weight, self.destination)
+            combined = attend(block, x, u_src, u_dst)
+            per_head = torch.stack(
+                [linear(combined[h], self.weight[h], low_precision=self.low_precision) for h in range(heads)]
+            )
+        result = per_head.mean(0) if self.average else per_head.transpose(0, 1).reshape(-1, heads * width)
+        result = result + self.bias
+        return result.relu() if relu else result

@@ -1,0 +1,131 @@
+"""Dense products of tall matrices, in chunks of rows that stay in cache.
+
+Each chunk is multiplied by one thread of the stage's team, so a bias, a ReLU and its derivative are applied while the
+rows are in cache, and the result does not depend on the number of threads. Weight gradients are summed chunk by chunk
+in a fixed order.
+
+oneDNN's kernels are used where torch has them: on processors for which MKL has no tuned path they are about twice as
+fast at equal (fp32) precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from hyrt.workers import current_workers
+
+_GRAIN = 1024
+
+
+def _onednn() -> Any:
+    if not torch.backends.mkldnn.is_available():
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+_LINEAR = _onednn()
+
+
+def _times_transposed(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False
+) -> torch.Tensor:
+    """A b' (+ bias) (then ReLU) for one chunk of rows."""
+    if _LINEAR is not None and a.dtype in (torch.float32, torch.bfloat16):
+        return cast(torch.Tensor, _LINEAR(a, b, bias, "relu" if relu else "none", [], ""))
+    out = torch.nn.functional.linear(a, b, bias)
+    return out.relu_() if relu else out
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        relu: bool,
+        low_precision: bool,
+    ) -> torch.Tensor:
+        out = x.new_empty(len(x), len(weight))
+        narrow = torch.bfloat16 if low_precision else x.dtype
+        w = weight.detach().to(narrow)
+        b = None if bias is None else bias.detach().to(narrow)
+
+        def multiply(start: int, stop: int) -> None:
+            with torch.no_grad():
+                out[start:stop] = _times_transposed(x[start:stop].to(narrow), w, b, relu)
+
+        current_workers().run(multiply, len(x), _GRAIN)
+        ctx.save_for_backward(x, weight, out if relu else None)
+        ctx.has_bias = bias is not None
+        ctx.narrow = narrow
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        x, weight, out = ctx.saved_tensors
+        narrow = ctx.narrow
+        grad = grad.contiguous()
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        chunks = -(-len(x) // _GRAIN)
+        x_grad = torch.empty_like(x) if needs_x else None
+        weight_parts = weight.new_zeros(chunks, *weight.shape) if needs_weight else None
+        bias_parts = weight.new_zeros(chunks, len(weight)) if ctx.has_bias else None
+        turned = weight.detach().t().to(narrow).contiguous() if needs_x else None
+
+        def multiply(start: int, stop: int) -> None:
+            with torch.no_grad():
+                g = grad[start:stop]
+                if out is not None:
+                    g = torch.ops.aten.threshold_backward(g, out[start:stop], 0)
+                if bias_parts is not None:
+                    torch.sum(g, 0, out=bias_parts[start // _GRAIN])
+                g = g.to(narrow)
+                if x_grad is not None and turned is not None:
+                    x_grad[start:stop] = _times_transposed(g, turned)
+                if weight_parts is not None:
+                    columns = x[start:stop].to(narrow).t()
+                    weight_parts[start // _GRAIN] = _times_transposed(g.t().contiguous(), columns)
+
+        current_workers().run(multiply, len(x), _GRAIN)
+        return (
+            x_grad,
+            None if weight_parts is None else weight_parts.sum(0),
+            None if bias_parts is None else bias_parts.sum(0),
+            None,
+            None,
+        )
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    relu: bool = False,
+    low_precision: bool = False,
+) -> torch.Tensor:
+    """X weight' + bias, optionally through a ReLU.
+
+    Parameters
+    ----------
+    x
+        [n, in] float32 or float64.
+    weight
+        [out, in].
+    bias
+        [out] or None.
+    relu
+        Apply a ReLU to the result.
+    low_precision
+        Multiply in bfloat16 (and accumulate in float32 within a product); weights, gradients and results keep their
+        dtype.
+
+    Returns
+    -------
+    [n, out].
+
+    """
+    return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))

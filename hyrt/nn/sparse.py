@@ -1,0 +1,108 @@
+"""Sparse feature rows as the input of a first layer, and their product with a weight matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.nn import kernels
+from hyrt.sampling.kernels import transpose
+from hyrt.workers import current_workers
+
+_GRAIN = 512
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class SparseRows:
+    """Feature rows as CSR: the input form of bag-of-words datasets.
+
+    Parameters
+    ----------
+    indptr
+        [n+1] int32.
+    columns
+        [nnz] int32.
+    values
+        [nnz] float32.
+    width
+        Columns of the dense form.
+
+    """
+
+    indptr: Array
+    columns: Array
+    values: Array
+    width: int
+    _transposed: tuple[Array, Array, Array] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def head(self, rows: int) -> SparseRows:
+        """The first `rows` rows."""
+        end = self.indptr[rows]
+        return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
+
+    def transposed(self) -> tuple[Array, Array, Array]:
+        """Row pointer, rows and entry numbers by column, built at the first call."""
+        if self._transposed is None:
+            indptr = np.empty(self.width + 1, np.int32)
+            rows = np.empty(len(self.columns), np.int32)
+            entries = np.empty(len(self.columns), np.int32)
+            transpose(self.indptr, self.columns, self.width, indptr, rows, entries)
+            self._transposed = indptr, rows, entries
+        return self._transposed
+
+    def dense(self) -> torch.Tensor:
+        """[n, width] float32."""
+        out = np.empty((len(self), self.width), np.float32)
+        current_workers().run(
+            lambda start, stop: kernels.densify(self.indptr, self.columns, self.values, out, start, stop),
+            len(self),
+            _GRAIN,
+        )
+        return torch.from_numpy(out)
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
+        turned = weight.detach().t().contiguous().numpy()
+        out = weight.new_empty(len(rows), len(weight))
+        result = out.numpy()
+        current_workers().run(
+            lambda start, stop: kernels.sparse_product(
+                rows.indptr, rows.columns, rows.values, turned, result, start, stop
+            ),
+            len(rows),
+            _GRAIN,
+        )
+        ctx.rows = rows
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:  # type: ignore[override]
+        rows: SparseRows = ctx.rows
+        indptr, of_rows, entries = rows.transposed()
+        grad = grad.detach().contiguous()
+        out = grad.new_empty(rows.width, grad.shape[1])
+        g, result = grad.numpy(), out.numpy()
+        current_workers().run(
+            lambda start, stop: kernels.sparse_product_backward(
+                indptr, of_rows, entries, rows.values, g, result, start, stop
+            ),
+            rows.width,
+            _GRAIN,
+        )
+        return None, out.t().contiguous()
+
+
+def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
+    """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width])."""
+    return cast(torch.Tensor, _SparseLinear.apply(rows, weight))

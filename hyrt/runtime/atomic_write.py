@@ -1,0 +1,40 @@
+"""Write a file so that a crash at any moment leaves the old one or the new one, never a part."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` at `path`: temporary file beside it, fsync, rename, fsync of the folder.
+
+    The temporary file is `.<name>.<pid>.partial`. It is removed when anything fails; only a killed process
+    leaves one behind.
+
+    Raises
+    ------
+    OSError
+        As the operating system raised it. What was at `path` before is untouched, unless only the last fsync
+        (of the folder) failed: then the new file is there, but may not survive a loss of power.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

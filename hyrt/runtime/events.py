@@ -1,0 +1,110 @@
+"""What a run tells its listeners: values, in the order they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Before the first step."""
+
+    data: str
+    """One line on the dataset."""
+    model: str
+    """One line on the model, its training and its batches."""
+    devices: str
+    """One line on the trainers and their share of a step."""
+    epochs: int
+    steps_per_epoch: int
+    first_step: int
+    """Counted from 0 over the whole run; above 0 where a run resumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroup:
+    """A few steps together: often enough to watch, seldom enough to cost nothing."""
+
+    epoch: int
+    """From 1."""
+    step: int
+    """Steps done in the whole run."""
+    steps_done: int
+    """Steps done in this epoch."""
+    steps_per_epoch: int
+    loss: float
+    """Mean over the group's targets."""
+    losses: tuple[float, ...]
+    """One a step, mean over its targets."""
+    train_accuracy: float
+    mteps: float
+    step_s: float
+    """Mean wall time of a step."""
+    stage_s: Mapping[str, float]
+    """Mean seconds of work a step: sample, load, transfer, propagate, synchronize."""
+    blocked_s: Mapping[str, float]
+    """Mean seconds a step that each stage waited, keyed `<stage>.input` and `<stage>.output`."""
+    bottleneck: str
+    split: Mapping[str, int]
+    """Targets (or units) of a step for each trainer."""
+    threads: Mapping[str, int]
+    """CPU threads of each stage."""
+    lr: float
+    memory_bytes: int
+    """Resident memory of the process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Metrics on a split, after an epoch."""
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, Mapping[str, float]]
+    """Per split (`val`, `test`) the metrics: accuracy, macro_f1, roc_auc (two classes), loss."""
+    chosen_by: str
+    """Name of the metric that chooses the best epoch."""
+    is_best: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    epoch: int
+    step: int
+    seconds: float
+    """Wall time of training, without evaluation and checkpoints."""
+    loss: float
+    mteps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed:
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should know: a decision with its reason, or a warning with its remedy."""
+
+    kind: str
+    """`info` or `warning`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """After the last step, or when the run was stopped."""
+
+    status: str
+    """`finished`, `early-stopped` or `interrupted`."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """What summary.json holds."""
+
+
+Event = RunStarted | StepGroup | Evaluated | EpochEnded | Checkpointed | Notice | RunEnded
+Emit = Callable[[Event], None]

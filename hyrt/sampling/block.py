@@ -1,0 +1,163 @@
+"""Blocks and mini-batches: what sampling hands to loading and training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.sampling.kernels import transpose
+
+if TYPE_CHECKING:
+    import torch
+
+Ids = NDArray[np.int32] | NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Transposed:
+    """A block's edges by source: rows are sources, sorted; what the backward pass walks.
+
+    Parameters
+    ----------
+    indptr
+        [num_src + 1] int32.
+    rows
+        [E] int32, the destination of each edge.
+    edges
+        [E] int32, the edge's number in the block.
+
+    """
+
+    indptr: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    edges: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Block:
+    """One layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
+
+    Destinations are the prefix of sources. In a block that is read in place (`in_place`), columns are vertices of
+    the graph instead and rows of the whole feature matrix are its sources: nothing was relabelled or copied.
+
+    Parameters
+    ----------
+    indptr
+        [num_dst + 1] int32.
+    columns
+        [E] int32 or int64, the source of each edge.
+    destinations
+        [num_dst] vertices of the graph.
+    sources
+        [num_src] vertices of the graph; None in place.
+    num_src
+        Number of sources; in place, of all vertices.
+    degrees
+        [num_dst] int32, in-degrees of the destinations in the full graph.
+    source_degrees
+        [num_src] int32, in-degrees of the sources in the full graph.
+    layer
+        1..L, counted from the input.
+    step
+        Step of the run, with `seed` the key of the dropout masks.
+    weights
+        [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
+
+    """
+
+    indptr: NDArray[np.int32]
+    columns: Ids
+    destinations: Ids
+    sources: Ids | None
+    num_src: int
+    degrees: NDArray[np.int32]
+    source_degrees: NDArray[np.int32]
+    layer: int
+    step: int = 0
+    seed: int = 0
+    weights: NDArray[np.float32] | None = None
+    _transposed: Transposed | None = field(default=None, repr=False)
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.destinations)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.columns)
+
+    @property
+    def in_place(self) -> bool:
+        return self.sources is None
+
+    def transposed(self) -> Transposed:
+        """The edges by source, built at the first call. Not for a block that is read in place."""
+        if self._transposed is None:
+            if self.in_place:
+                raise ValueError("a block read in place has no transpose: its sources take no gradient")
+            indptr = np.empty(self.num_src + 1, np.int32)
+            rows = np.empty(self.num_edges, np.int32)
+            edges = np.empty(self.num_edges, np.int32)
+            transpose(self.indptr, self.columns, self.num_src, indptr, rows, edges)
+            self._transposed = Transposed(indptr, rows, edges)
+        return self._transposed
+
+    def edge_index(self) -> torch.Tensor:
+        """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
+        import torch
+
+        rows = np.repeat(np.arange(self.num_dst, dtype=np.int64), np.diff(self.indptr))
+        return torch.from_numpy(np.stack([self.columns.astype(np.int64), rows]))
+
+
+@dataclass(slots=True)
+class MiniBatch:
+    """The work of one trainer in one step.
+
+    Parameters
+    ----------
+    step
+        Step of the run, counted from 0.
+    targets
+        [n] vertices whose loss is computed.
+    blocks
+        L blocks, the input's first.
+    labels
+        [n] int64 classes of the targets.
+    target_weights
+        [n] float32 factors on the targets' losses, or None for all one.
+    normalizer
+        This mini-batch's share of what the step's gradient sum is divided by: its number of targets, or for
+        subgraph samplers the number of units.
+    inputs
+        What the load stage put here: the input features in the form the trainer takes.
+
+    """
+
+    step: int
+    targets: Ids
+    blocks: list[Block]
+    labels: NDArray[np.int64]
+    target_weights: NDArray[np.float32] | None
+    normalizer: float
+    inputs: Any = None
+    _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    @property
+    def num_edges(self) -> int:
+        """Sampled edges of all layers."""
+        return sum(block.num_edges for block in self.blocks)
+
+    def when_released(self, action: Callable[[], None]) -> None:
+        """Call `action` when the step that used this mini-batch is over."""
+        self._on_release.append(action)
+
+    def release(self) -> None:
+        """Give pooled buffers back; the mini-batch's arrays must not be read afterwards."""
+        actions, self._on_release = self._on_release, []
+        for action in actions:
+            action()

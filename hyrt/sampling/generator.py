@@ -1,0 +1,86 @@
+"""The counter-based random generator that every sampled edge and every dropout mask comes from.
+
+A draw is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the thread, the device,
+the order or the mini-batch it is made in. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood,
+"Fast splittable pseudorandom number generators", OOPSLA 2014); it needs only 64-bit multiplications, shifts and
+exclusive ors, which every device has.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_30 = np.uint64(30)
+_27 = np.uint64(27)
+_31 = np.uint64(31)
+_32 = np.uint64(32)
+_1 = np.uint64(1)
+
+# What a key is for: draws for different purposes never share a stream.
+SAMPLE = 1
+DROPOUT = 2
+WALK = 3
+SHUFFLE = 4
+
+_MASK = (1 << 64) - 1
+
+
+@nb.njit("uint64(uint64)", inline="always", cache=True, nogil=True)
+def mix64(z):  # type: ignore[no-untyped-def]
+    """Scramble 64 bits so that every input bit flips every output bit with probability one half."""
+    z = (z ^ (z >> _30)) * _MIX_A
+    z = (z ^ (z >> _27)) * _MIX_B
+    return z ^ (z >> _31)
+
+
+@nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
+def vertex_stream(key, vertex):  # type: ignore[no-untyped-def]
+    """The stream of one vertex under a key of `stream_key`."""
+    return mix64(key + (vertex + _1) * GOLDEN)
+
+
+@nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
+def draw(stream, counter):  # type: ignore[no-untyped-def]
+    """Draw number `counter` of a stream, 64 uniform bits."""
+    return mix64(stream + (counter + _1) * GOLDEN)
+
+
+@nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
+def below(bits, bound):  # type: ignore[no-untyped-def]
+    """Map 64 uniform bits to 0..bound-1 (bound < 2^32); a value's probability is off by at most 2^-32."""
+    return ((bits >> _32) * bound) >> _32
+
+
+def _mix64_int(z: int) -> int:
+    z = ((z ^ (z >> 30)) * int(_MIX_A)) & _MASK
+    z = ((z ^ (z >> 27)) * int(_MIX_B)) & _MASK
+    return z ^ (z >> 31)
+
+
+def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
+    """Key of all draws for one purpose in one layer of one step.
+
+    Parameters
+    ----------
+    seed
+        The run's seed.
+    purpose
+        `SAMPLE`, `DROPOUT`, `WALK` or `SHUFFLE`.
+    step
+        Step of the run, counted from 0.
+    layer
+        Layer 1..L of the model.
+
+    Returns
+    -------
+    64-bit key.
+
+    """
+    key = _mix64_int((seed + int(GOLDEN)) & _MASK)
+    for part in (purpose, step, layer):
+        key = _mix64_int((key + (part + 1) * int(GOLDEN)) & _MASK)
+    return np.uint64(key)

@@ -1,0 +1,124 @@
+"""Compiled loops of neighbour sampling. All release the interpreter lock and write disjoint ranges."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from hyrt.sampling.generator import below, draw, vertex_stream
+
+# Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
+FLOYD_LIMIT = 64
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
+    """Degree and number of sampled neighbours of vertices[start:stop]; fanout -1 takes all."""
+    for i in range(start, stop):
+        v = vertices[i]
+        degree = indptr[v + 1] - indptr[v]
+        degrees[i] = degree
+        counts[i] = degree if fanout < 0 or degree < fanout else fanout
+
+
+@_compile
+def prefix_sum(counts, offsets):
+    """offsets[i] = counts[0] + ... + counts[i-1]."""
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(counts)):
+        total += counts[i]
+        offsets[i + 1] = total
+
+
+@_compile
+def pick_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
+    """Sampled neighbours of vertices[start:stop], uniformly without replacement.
+
+    Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection sampling
+    (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of `neighbors`: positions are
+    computed first, so that the reads of `indices` are independent and overlap.
+    """
+    for i in range(start, stop):
+        first = indptr[vertices[i]]
+        degree = indptr[vertices[i] + 1] - first
+        begin = offsets[i]
+        count = offsets[i + 1] - begin
+        if count == degree:
+            for k in range(count):
+                positions[begin + k] = first + k
+            continue
+        stream = vertex_stream(key, np.uint64(vertices[i]))
+        if count <= FLOYD_LIMIT:
+            for k in range(count):
+                last = degree - count + k
+                pick = first + np.int64(below(draw(stream, np.uint64(k)), np.uint64(last + 1)))
+                for taken in range(begin, begin + k):
+                    if positions[taken] == pick:
+                        pick = first + last
+                        break
+                positions[begin + k] = pick
+        else:
+            k = 0
+            for candidate in range(degree):
+                left = np.uint64(degree - candidate)
+                if below(draw(stream, np.uint64(candidate)), left) < np.uint64(count - k):
+                    positions[begin + k] = first + candidate
+                    k += 1
+                    if k == count:
+                        break
+    for e in range(offsets[start], offsets[stop]):
+        neighbors[e] = indices[positions[e]]
+
+
+@_compile
+def relabel(destinations, neighbors, local, sources, columns):
+    """Number the vertices of a block: destinations first, then sources in the order they are met.
+
+    `local` is scratch of one entry a vertex of the graph, all -1 before and after.
+
+    Returns
+    -------
+    How many of `sources` were written.
+
+    """
+    num = len(destinations)
+    for i in range(num):
+        local[destinations[i]] = i
+        sources[i] = destinations[i]
+    for e in range(len(neighbors)):
+        u = neighbors[e]
+        at = local[u]
+        if at < 0:
+            at = num
+            local[u] = at
+            sources[num] = u
+            num += 1
+        columns[e] = at
+    for i in range(num):
+        local[sources[i]] = -1
+    return num
+
+
+@_compile
+def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
+    """CSR over outgoing edges by counting sort: out_rows are destinations in order, out_edges their edge numbers."""
+    for j in range(num_src + 1):
+        out_indptr[j] = 0
+    for e in range(len(columns)):
+        out_indptr[columns[e] + 1] += 1
+    for j in range(num_src):
+        out_indptr[j + 1] += out_indptr[j]
+    for i in range(len(indptr) - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            j = columns[e]
+            at = out_indptr[j]
+            out_rows[at] = i
+            out_edges[at] = e
+            out_indptr[j] = at + 1
+    for j in range(num_src, 0, -1):
+        out_indptr[j] = out_indptr[j - 1]
+    out_indptr[0] = 0

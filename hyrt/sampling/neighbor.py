@@ -1,0 +1,165 @@
+"""Node-wise neighbour sampling without replacement (Hamilton et al., "Inductive representation learning", 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.sampling.block import Block, Ids, MiniBatch
+from hyrt.sampling.generator import SAMPLE, stream_key
+from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.order import TargetOrder
+from hyrt.sampling.pool import BufferPool
+from hyrt.workers import Workers
+
+_GRAIN = 1024
+
+
+class NeighborSampler:
+    """Samples L blocks around targets; a unit is one target.
+
+    A vertex's neighbours in layer l of a step are drawn with the key (seed, step, l, vertex), so they are the same
+    in every mini-batch, on every thread and for every split.
+
+    Parameters
+    ----------
+    graph
+        Topology and labels.
+    targets
+        [n] vertices to train on.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    batch_size
+        Targets of a step.
+    seed
+        Seed of shuffles and draws.
+    class_weights
+        [C] float32 factors on the losses by class, or None.
+
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        fanouts: Sequence[int],
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._fanouts = list(fanouts)
+        self._seed = seed
+        self._class_weights = class_weights
+        self._ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self._order = TargetOrder(targets.astype(self._ids), batch_size, seed)
+        self._local = np.full(graph.num_vertices, -1, np.int32)
+        self._pool = BufferPool()
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(self, step: int, units: Ids, workers: Workers, *, in_place: bool) -> MiniBatch:
+        taken: list[NDArray[Any]] = []
+        blocks: list[Block] = []
+        layers = len(self._fanouts)
+        destinations = units
+        for hop, fanout in enumerate(self._fanouts):
+            layer = layers - hop
+            key = stream_key(self._seed, SAMPLE, step, layer)
+            block = self._sample_block(
+                destinations, fanout, key, layer, step, workers, in_place and layer == 1, taken
+            )
+            blocks.append(block)
+            if block.sources is not None:
+                destinations = block.sources
+        labels = self._graph.labels[units].astype(np.int64)
+        batch = MiniBatch(
+            step=step,
+            targets=units,
+            blocks=blocks[::-1],
+            labels=labels,
+            target_weights=None if self._class_weights is None else self._class_weights[labels],
+            normalizer=float(len(units)),
+        )
+        batch.when_released(lambda: [self._pool.give(array) for array in taken] and None)
+        return batch
+
+    def _sample_block(
+        self,
+        destinations: Ids,
+        fanout: int,
+        key: np.uint64,
+        layer: int,
+        step: int,
+        workers: Workers,
+        in_place: bool,
+        taken: list[NDArray[Any]],
+    ) -> Block:
+        def take(size: int, dtype: type) -> NDArray[Any]:
+            array = self._pool.take(size, dtype)
+            taken.append(array)
+            return array
+
+        graph = self._graph
+        num = len(destinations)
+        degrees = take(num, np.int32)
+        counts = np.empty(num, np.int32)
+        workers.run(
+            lambda start, stop: count_neighbors(
+                graph.indptr, destinations, fanout, start, stop, degrees, counts
+            ),
+            num,
+            4 * _GRAIN,
+        )
+        offsets = take(num + 1, np.int32)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(
+                f"layer {layer} of step {step} has {edges:,} sampled edges: lower the fan-out"
+            )
+        prefix_sum(counts, offsets)
+        neighbors = take(edges, self._ids)
+        positions = self._pool.take(edges, np.int64)
+        workers.run(
+            lambda start, stop: pick_neighbors(
+                graph.indptr, graph.indices, destinations, offsets, key, start, stop, positions, neighbors
+            ),
+            num,
+            _GRAIN,
+        )
+        self._pool.give(positions)
+        if in_place:
+            sources, num_src, columns, source_degrees = None, graph.num_vertices, neighbors, graph.in_degrees
+        else:
+            room = take(num + edges, self._ids)
+            columns = take(edges, np.int32)
+            num_src = relabel(destinations, neighbors, self._local, room, columns)
+            sources = room[:num_src]
+            source_degrees = take(num_src, np.int32)
+            workers.run(
+                lambda start, stop: np.take(
+                    graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip"
+                ),
+                num_src,
+                16 * _GRAIN,
+            )
+        return Block(
+            indptr=offsets,
+            columns=columns,
+            destinations=destinations,
+            sources=sources,
+            num_src=num_src,
+            degrees=degrees,
+            source_degrees=source_degrees,
+            layer=layer,
+            step=step,
+            seed=self._seed,
+        )

@@ -1,0 +1,137 @@
+"""Threads that share one stage's work, in chunks that do not depend on how many threads there are."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+Chunk = Callable[[int, int], None]
+
+
+class _Job:
+    """One call of `Workers.run`: threads draw chunks until none is left; the last to finish says so."""
+
+    def __init__(self, work: Chunk, size: int, grain: int) -> None:
+        self.work = work
+        self.size = size
+        self.grain = grain
+        self.num_chunks = -(-size // grain)
+        self._next = itertools.count()
+        self._finished = itertools.count(1)
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def help(self) -> None:
+        # next() on itertools.count is one bytecode under the interpreter lock: no lock of our own.
+        while (chunk := next(self._next)) < self.num_chunks:
+            if self.error is None:
+                start = chunk * self.grain
+                try:
+                    self.work(start, min(start + self.grain, self.size))
+                except BaseException as error:
+                    self.error = error
+            if next(self._finished) == self.num_chunks:
+                self.done.set()
+
+
+class Workers:
+    """A resizable team of threads for calls that release the interpreter lock.
+
+    The calling thread works too, so a team of one starts no thread. Chunk borders depend on the size and the grain
+    only: results that are computed chunk by chunk are equal for any number of threads.
+
+    Parameters
+    ----------
+    count
+        Threads in the team, the caller included.
+    name
+        Prefix of the threads' names.
+    on_start
+        Called once in every thread the team starts.
+
+    """
+
+    def __init__(self, count: int, name: str, on_start: Callable[[], None] | None = None) -> None:
+        self._name = name
+        self._on_start = on_start
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self.resize(count)
+
+    @property
+    def count(self) -> int:
+        return len(self._threads) + 1
+
+    def resize(self, count: int) -> None:
+        """Change the number of threads; call it between two calls of `run`."""
+        if count < 1:
+            raise ValueError(f"{self._name}: a team has at least 1 thread, not {count}")
+        while self.count < count:
+            thread = threading.Thread(target=self._work, name=f"{self._name}.{self.count}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        surplus = self.count - count
+        if surplus:
+            for _ in range(surplus):
+                self._jobs.put(None)
+            # Which thread draws a None is open: wait until that many have ended.
+            while sum(thread.is_alive() for thread in self._threads) > count - 1:
+                for thread in self._threads:
+                    thread.join(timeout=0.01)
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def run(self, work: Chunk, size: int, grain: int) -> None:
+        """Call `work(start, stop)` on consecutive ranges of at most `grain` that cover `range(size)`.
+
+        Returns when all are done; the first exception is raised here.
+        """
+        if size <= 0:
+            return
+        if size <= grain or not self._threads:
+            for start in range(0, size, grain):
+                work(start, min(start + grain, size))
+            return
+        job = _Job(work, size, grain)
+        for _ in range(min(len(self._threads), job.num_chunks - 1)):
+            self._jobs.put(job)
+        job.help()
+        job.done.wait()
+        if job.error is not None:
+            raise job.error
+
+    def close(self) -> None:
+        self.resize(1)
+
+    def _work(self) -> None:
+        if self._on_start is not None:
+            self._on_start()
+        _current.workers = self
+        while (job := self._jobs.get()) is not None:
+            job.help()
+
+
+class _Current(threading.local):
+    workers: Workers | None = None
+
+
+_current = _Current()
+_alone = Workers(1, "alone")
+
+
+def current_workers() -> Workers:
+    """The team of the calling thread's stage, or a team of the caller alone."""
+    return _current.workers or _alone
+
+
+@contextmanager
+def working(workers: Workers) -> Iterator[None]:
+    """Let the operators that the calling thread runs inside the block share their work with `workers`."""
+    before = _current.workers
+    _current.workers = workers
+    try:
+        yield
+    finally:
+        _current.workers = before
