@@ -209,6 +209,7 @@ def build_config(settings: Mapping[str, Any]) -> Config:
     ------
     ConfigError
         Naming the first wrong key, and the nearest known one where it is unknown.
+
     """
     try:
         return Config.model_validate(settings)
@@ -238,6 +239,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
     ------
     ConfigError
         For an entry without `=`, a value that is no YAML, or a path through a plain value.
+
     """
     for entry in overrides:
         path, equals, text = entry.partition("=")

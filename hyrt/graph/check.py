@@ -22,7 +22,12 @@ def reject(source: str, key: str, problem: str) -> DataError:
 
 
 def check_layout(
-    source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], dtypes: Iterable[str], ndims: Iterable[int]
+    source: str,
+    key: str,
+    dtype: np.dtype[np.generic],
+    shape: tuple[int, ...],
+    dtypes: Iterable[str],
+    ndims: Iterable[int],
 ) -> None:
     """Dtype and number of dimensions are among those the schema allows."""
     allowed, dims = list(dtypes), list(ndims)
@@ -50,7 +55,9 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
     at = _first(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
-            source, key, f"value {indptr[at + 1]} at position {at + 1} is below the one before it, {indptr[at]}"
+            source,
+            key,
+            f"value {indptr[at + 1]} at position {at + 1} is below the one before it, {indptr[at]}",
         )
     if indptr[-1] != num_entries:
         raise reject(
@@ -120,14 +127,18 @@ def check_labels(source: str, labels: Array) -> None:
         )
 
 
-def check_masks(source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array) -> None:
+def check_masks(
+    source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array
+) -> None:
     """The three masks of a split have one shape, are disjoint and lie on labelled vertices."""
     count = len(labels)
     for key, mask in zip(keys, masks, strict=True):
         if len(mask) != count:
             raise reject(source, key, f"has {len(mask):,} rows for {count:,} vertices")
         if mask.shape != masks[0].shape:
-            raise reject(source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'")
+            raise reject(
+                source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'"
+            )
         if mask.ndim == 2 and mask.shape[1] == 0:
             raise reject(source, key, f"shape {list(mask.shape)} holds no split")
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
@@ -143,7 +154,9 @@ def check_masks(source: str, keys: tuple[str, str, str], masks: tuple[Array, Arr
             at = _first(lambda a, b, m=mask, e=earlier: _any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
             if at is not None:
                 column = "" if mask.ndim == 1 else f" of split {int((mask[at] & earlier[at]).argmax())}"
-                raise reject(source, key, f"vertex {at}{column} is also in '{other}': the splits must be disjoint")
+                raise reject(
+                    source, key, f"vertex {at}{column} is also in '{other}': the splits must be disjoint"
+                )
 
 
 def _any_column(hits: Array) -> BoolArray:

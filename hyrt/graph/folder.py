@@ -21,7 +21,9 @@ Array = NDArray[np.generic]
 
 META = "meta.json"
 FORMAT = 1
-_MAP_NORESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0  # Linux; the mmap module names it from 3.13 on
+_MAP_NORESERVE = (
+    0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
+)  # Linux; the mmap module names it from 3.13 on
 
 
 def read_folder(path: Path, source: str) -> Dataset:
@@ -40,13 +42,15 @@ def read_folder(path: Path, source: str) -> Dataset:
     ------
     DataError
         If a key is missing, a file is damaged, or a file is not what meta.json says.
+
     """
     keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
     meta = read_meta(path)
     arrays: dict[str, Array] = {}
     rows = None
     for key in keys:
-        array, header = _map_array(path / f"{key}.npy", source, key)
+        array, header = _map(path / f"{key}.npy", f"{source}: key '{key}'")
+        check_header(source, key, header.dtype, header.shape)
         if meta is not None:
             _compare(meta, path, key, header)
         if key == "features":
@@ -56,12 +60,10 @@ def read_folder(path: Path, source: str) -> Dataset:
     return Dataset(source, arrays, rows)
 
 
-def _map_array(file: Path, source: str, key: str) -> tuple[Array, NpyHeader]:
-    where = f"{source}: key '{key}'"
+def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
     try:
         with file.open("rb") as stream:
             header = read_header(stream, where)
-            check_header(source, key, header.dtype, header.shape)
             held = file.stat().st_size - header.offset
             if held != header.data_bytes:
                 raise DataError(
@@ -88,6 +90,18 @@ def _map_array(file: Path, source: str, key: str) -> tuple[Array, NpyHeader]:
     return values.reshape(header.shape), header
 
 
+def map_npy(file: Path) -> Array:
+    """Map one .npy file [n, ...] as a private, writable view.
+
+    Raises
+    ------
+    DataError
+        If it is damaged or cannot be read.
+
+    """
+    return _map(file, str(file))[0]
+
+
 def read_meta(path: Path) -> dict[str, Any] | None:
     """The folder's meta.json, or None when it has none.
 
@@ -95,6 +109,7 @@ def read_meta(path: Path) -> dict[str, Any] | None:
     ------
     DataError
         If it cannot be read or is of a newer format.
+
     """
     file = path / META
     if not file.exists():
@@ -104,7 +119,9 @@ def read_meta(path: Path) -> dict[str, Any] | None:
         version = meta["format"]
         keys = {str(key): (entry["dtype"], list(entry["shape"])) for key, entry in meta["keys"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file}: is damaged ({error}); without it the folder still opens, unverified") from error
+        raise DataError(
+            f"{file}: is damaged ({error}); without it the folder still opens, unverified"
+        ) from error
     if version != FORMAT:
         raise DataError(f"{file}: format {version} is not the known {FORMAT}: written by a newer hyrt?")
     assert keys is not None
@@ -138,6 +155,7 @@ def verify_checksums(path: Path) -> int:
     ------
     DataError
         Names the key and the byte range of the first chunk that differs.
+
     """
     meta = read_meta(path)
     if meta is None:
@@ -165,6 +183,7 @@ class FolderWriter:
     ----------
     path
         An existing, empty folder; the caller makes it appear atomically.
+
     """
 
     def __init__(self, path: Path) -> None:
@@ -184,7 +203,9 @@ class FolderWriter:
             "crc32": writer.checksums,
         }
 
-    def write(self, key: str, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]) -> None:
+    def write(
+        self, key: str, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]
+    ) -> None:
         """Write one key from consecutive blocks of rows."""
         with self.open(key, dtype, row_shape) as writer:
             for block in blocks:
@@ -206,6 +227,7 @@ def write_folder(data: Dataset, path: Path) -> None:
         A checked dataset.
     path
         An existing, empty folder; the caller makes it appear atomically.
+
     """
     folder = FolderWriter(path)
     for key, array in data.arrays.items():

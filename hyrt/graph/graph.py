@@ -23,6 +23,7 @@ class DenseFeatures:
     ----------
     values
         [V, F] float32 or float16, C-contiguous.
+
     """
 
     values: Array
@@ -50,6 +51,7 @@ class SparseFeatures:
         [nnz] float32.
     width
         F, the number of columns.
+
     """
 
     indptr: Array
@@ -76,6 +78,7 @@ class Graph:
         [V] signed integer, the class in 0..C-1, -1 for no label.
     masks
         `train`, `val`, `test`: bool [V] or [V, K] with K alternative splits.
+
     """
 
     name: str
@@ -130,10 +133,13 @@ class Graph:
         ------
         DataError
             If there is no such split or column.
+
         """
         if name not in self.masks:
             raise DataError(f"{self.name}: no split {name!r}: it has {', '.join(self.masks)}")
         mask = self.masks[name]
         if column < 0 or column >= self.num_splits:
-            raise DataError(f"{self.name}: split {column} asked for, it has {self.num_splits} (numbered from 0)")
+            raise DataError(
+                f"{self.name}: split {column} asked for, it has {self.num_splits} (numbered from 0)"
+            )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])

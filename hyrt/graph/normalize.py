@@ -32,6 +32,7 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     ------
     DataError
         For an unknown name, or `standard` with sparse features.
+
     """
     if normalize not in NORMALIZERS:
         raise DataError(f"normalize {normalize!r} is not known: {', '.join(NORMALIZERS)} are")
@@ -54,8 +55,14 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
     ------
     DataError
         With the command that scales them once, on disk.
+
     """
-    if normalize != "none" and data.rows is not None and data.rows.mapped and data.rows.num_bytes > LARGE_BYTES:
+    if (
+        normalize != "none"
+        and data.rows is not None
+        and data.rows.mapped
+        and data.rows.num_bytes > LARGE_BYTES
+    ):
         raise DataError(
             f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are not scaled in memory; scale them once: "
             f"hyrt data convert {data.name} DEST --normalize {normalize}"
@@ -92,7 +99,9 @@ def _standard(rows: FeatureRows) -> FeatureRows:
     deviation = np.sqrt(squares / rows.shape[0])
     # Rounding leaves a constant column with a deviation of some ulps of its mean.
     deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
-    return _mapped_rows(rows, lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks()))
+    return _mapped_rows(
+        rows, lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks())
+    )
 
 
 def _mapped_rows(rows: FeatureRows, blocks: object) -> FeatureRows:

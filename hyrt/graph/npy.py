@@ -40,6 +40,7 @@ class NpyHeader:
         Columns are contiguous instead of rows.
     offset
         Bytes before the first element.
+
     """
 
     dtype: np.dtype[np.generic]
@@ -66,6 +67,7 @@ def read_header(file: BinaryIO, where: str) -> NpyHeader:
     ------
     DataError
         If this is no .npy data, or it holds objects, records, strings or big-endian numbers.
+
     """
     start = file.read(12)
     if start[:6] != _MAGIC or len(start) < 10:
@@ -119,6 +121,7 @@ class NpyWriter:
         Element type.
     row_shape
         Shape of one row: () for a vector.
+
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
@@ -166,7 +169,9 @@ class NpyWriter:
     def __enter__(self) -> NpyWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

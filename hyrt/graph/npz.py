@@ -66,6 +66,7 @@ def read_npz(path: Path, source: str) -> Dataset:
     ------
     DataError
         If the file is not a .npz, is damaged, holds pickles, or lacks a key.
+
     """
     with _damage_named(source), zipfile.ZipFile(path) as archive:
         members: dict[str, zipfile.ZipInfo] = {}
@@ -89,8 +90,13 @@ def _open_member(
 ) -> tuple[BinaryIO, NpyHeader]:
     """Start reading one array; sizes in archive, header and file are reconciled first."""
     where = f"{source}: key '{key}'"
-    if info.compress_size > path.stat().st_size or info.file_size > _MAX_EXPANSION * info.compress_size + 1024:
-        raise DataError(f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged")
+    if (
+        info.compress_size > path.stat().st_size
+        or info.file_size > _MAX_EXPANSION * info.compress_size + 1024
+    ):
+        raise DataError(
+            f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged"
+        )
     file = archive.open(info)
     header = read_header(file, where)  # type: ignore[arg-type]
     if header.offset + header.data_bytes != info.file_size:
@@ -174,10 +180,13 @@ def write_npz(data: Dataset, path: Path) -> None:
         A checked dataset.
     path
         The new file; the caller makes it appear atomically.
+
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():
-            _write_member(archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype)))
+            _write_member(
+                archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype))
+            )
         if data.rows is not None:
             _write_member(archive, "features", data.rows.dtype, data.rows.shape, data.rows.blocks())
 

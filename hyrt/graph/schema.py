@@ -52,6 +52,7 @@ class FeatureRows:
         The full matrix.
     mapped
         `whole` is a view of a file, not memory.
+
     """
 
     shape: tuple[int, int]
@@ -83,6 +84,7 @@ class Dataset:
         Every key but `features`.
     rows
         Dense features; None when `arrays` has the four sparse keys.
+
     """
 
     name: str
@@ -103,18 +105,23 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     ------
     DataError
         If a required key is missing, or dense and sparse features are both there.
+
     """
     present = list(keys)
     sparse = [key for key in SPARSE_KEYS if key in present]
     if "features" in present and sparse:
-        raise DataError(f"{source}: has both 'features' and '{sparse[0]}': dense or sparse features, not both")
+        raise DataError(
+            f"{source}: has both 'features' and '{sparse[0]}': dense or sparse features, not both"
+        )
     required = [*BASE_KEYS[:3]]
     required += list(SPARSE_KEYS) if sparse else ["features"]
     for suffix in mask_suffixes(present):
         required += [f"{split}_mask{suffix}" for split in SPLITS]
     for key in required:
         if key not in present:
-            raise DataError(f"{source}: key '{key}' is missing{check.nearest(key, set(present) - set(required))}")
+            raise DataError(
+                f"{source}: key '{key}' is missing{check.nearest(key, set(present) - set(required))}"
+            )
     return required
 
 
@@ -125,6 +132,7 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     ------
     DataError
         If they are not.
+
     """
     dtypes, ndims = _LAYOUT["mask" if "_mask" in key else key]
     check.check_layout(source, key, dtype, shape, dtypes, ndims)
@@ -144,6 +152,7 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
     ------
     DataError
         Names source, key and the first bad position.
+
     """
     name, arrays, rows = data.name, data.arrays, data.rows
     for key, array in arrays.items():
@@ -175,13 +184,17 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
 def _check_sparse(name: str, arrays: dict[str, Array], count: int) -> None:
     indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
     if shape.shape != (2,) or shape[0] != count or shape[1] < 1:
-        raise check.reject(name, "feat_shape", f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1")
+        raise check.reject(
+            name, "feat_shape", f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1"
+        )
     if len(indptr) != count + 1:
         raise check.reject(name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices")
     check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
     check.check_columns(name, "feat_indices", columns, indptr, int(shape[1]), "columns")
     if len(values) != len(columns):
-        raise check.reject(name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}")
+        raise check.reject(
+            name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}"
+        )
     check.check_finite(name, "feat_values", check.row_blocks(values))
 
 

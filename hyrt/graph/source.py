@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from hyrt.graph.folder import read_folder, verify_checksums
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, reject_large_mapped, scaled
 from hyrt.graph.npz import read_npz
-from hyrt.graph.schema import LARGE_BYTES, Dataset, check_dataset, from_graph, to_graph
+from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 
 SYNTHETIC = "synthetic:"
-KINDS = "a .npz file, a folder of .npy files, 'synthetic:PRESET', 'ogbn-NAME' or 'mag240m'"
+KINDS = (
+    "a .npz file, a folder of .npy files, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', 'mag240m', "
+    "or a folder that ogb downloaded"
+)
 
 
 def open_graph(source: str | Path | Graph | Any, *, normalize: Normalize = "none", check: bool = False) -> Graph:
@@ -26,8 +30,8 @@ def open_graph(source: str | Path | Graph | Any, *, normalize: Normalize = "none
     ----------
     source
         A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; `synthetic:PRESET` with
-        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package; a PyG `Data`; or a Graph, which is
-        returned as it is unless it is to be scaled.
+        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a PyG `Data`;
+        or a Graph, which is returned as it is unless it is to be scaled.
     normalize
         `row` divides each feature row by its sum, `standard` scales columns to mean 0 and deviation 1.
     check
@@ -42,56 +46,64 @@ def open_graph(source: str | Path | Graph | Any, *, normalize: Normalize = "none
     DataError
         Names source, key and the first bad position, or the remedy.
     """
-    data = open_dataset(source, check=check)
     if normalize == "none" and isinstance(source, Graph):
         return source
+    data, trusted = _read(source, check, None)
     reject_large_mapped(data, normalize)
+    if data.rows is not None and not data.rows.mapped:
+        data = replace(data, rows=FeatureRows.of(data.rows.whole()))
+    if not trusted:
+        check_dataset(data, features=check or not _is_large(data))
     return to_graph(scaled(data, normalize))
 
 
-def open_dataset(source: str | Path | Graph | Any, *, check: bool = False) -> Dataset:
-    """Open and check a source without reading dense features into memory.
+def open_dataset(source: str | Path, scratch: Path) -> Dataset:
+    """Open a source for reading it once, block by block: dense features are neither in memory nor checked to be finite.
 
     Parameters
     ----------
-    source, check
+    source
         As for `open_graph`.
+    scratch
+        A folder for edges that have to be put in order.
 
     Raises
     ------
     DataError
         As for `open_graph`.
     """
-    if isinstance(source, Graph):
-        data, trusted = from_graph(source), True
-    elif isinstance(source, str | Path):
-        data, trusted = _read_named(str(source), check)
-    else:
-        from hyrt.graph.pyg import read_pyg
-
-        data, trusted = read_pyg(source), False
+    data, trusted = _read(source, False, scratch)
     if not trusted:
-        rows = data.rows
-        large = rows is not None and rows.mapped and rows.num_bytes > LARGE_BYTES
-        check_dataset(data, features=check or not large)
+        check_dataset(data, features=False)
     return data
 
 
-def _read_named(name: str, check: bool) -> tuple[Dataset, bool]:
-    """The dataset a string names, and whether it was made here and needs no check."""
+def _is_large(data: Dataset) -> bool:
+    return data.rows is not None and data.rows.mapped and data.rows.num_bytes > LARGE_BYTES
+
+
+def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:
+    """The dataset of a source, and whether it was made here and needs no check."""
+    if isinstance(source, Graph):
+        return from_graph(source), True
+    if not isinstance(source, str | Path):
+        from hyrt.graph.pyg import read_pyg
+
+        return read_pyg(source), False
+    name = str(source)
     if name.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import generate, parse_spec
 
-        return generate(parse_spec(name)), True
-    path = Path(name)
+        return generate(parse_spec(name), scratch), True
+    path = Path(name).expanduser()
     if path.is_file():
         return read_npz(path, name), False
-    if path.is_dir():
+    if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
         if check:
             verify_checksums(path)
         return read_folder(path, name), False
-    if name == "mag240m" or name.startswith("ogbn-"):
+    if path.is_dir() or name == "mag240m" or name.startswith("ogbn-"):
         from hyrt.graph.ogb_layout import read_ogb
 
-        return read_ogb(name), False
+        return read_ogb(name, scratch), False
     raise DataError(f"{name}: there is no such file or folder; a dataset is {KINDS}")

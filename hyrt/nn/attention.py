@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hyrt.nn import kernels
 from hyrt.sampling.block import Block
@@ -23,7 +24,12 @@ _GRAIN = 256
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, u_src: torch.Tensor, u_dst: torch.Tensor, block: Block, slope: float
+        ctx: Any,
+        x: torch.Tensor | NDArray[Any],
+        u_src: torch.Tensor,
+        u_dst: torch.Tensor,
+        block: Block,
+        slope: float,
     ) -> torch.Tensor:
         heads, width = u_src.shape
         rows = _rows(x)
@@ -51,7 +57,7 @@ class _Attend(torch.autograd.Function):
             _GRAIN,
         )
         ctx.block, ctx.rows, ctx.kept, ctx.u = block, rows, kept, (to_source, to_dst)
-        ctx.shape = x.shape
+        ctx.shape = tuple(x.shape)
         return torch.from_numpy(out)
 
     @staticmethod
@@ -124,24 +130,28 @@ class _Attend(torch.autograd.Function):
         )
 
 
-def _rows(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """[n, S, f] view for the kernels; halves as their bits."""
-    x = x.detach().contiguous()
-    rows = x.view(torch.uint16).numpy() if x.dtype == torch.float16 else x.numpy()
+def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
+    """[n, S, f] view for the kernels."""
+    rows: NDArray[Any] = x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else x
     return rows[:, None, :] if rows.ndim == 2 else rows
 
 
 def attend(
-    block: Block, x: torch.Tensor, u_src: torch.Tensor, u_dst: torch.Tensor, negative_slope: float = 0.2
+    block: Block,
+    x: torch.Tensor | NDArray[Any],
+    u_src: torch.Tensor,
+    u_dst: torch.Tensor,
+    negative_slope: float = 0.2,
 ) -> torch.Tensor:
     """Sums of source rows weighted by attention, a self loop included.
 
     Parameters
     ----------
     block
-        Relabelled, or read in place with x the whole feature matrix (then x takes no gradient).
+        Relabelled, or read in place with x the whole feature matrix.
     x
-        [num_src, f], or [num_src, H, f] with a slice for each head.
+        [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16 bits of
+        float16 as uint16) takes no gradient.
     u_src, u_dst
         [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
     negative_slope

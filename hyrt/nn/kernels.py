@@ -65,43 +65,47 @@ def aggregate(
         total = out[i, sum_at : sum_at + width]
         for k in range(width):
             total[k] = 0
-        if weights is None and source_scale is None:
-            e = first
-            while e + 4 <= end:
-                a, b, c, d = x[columns[e]], x[columns[e + 1]], x[columns[e + 2]], x[columns[e + 3]]
-                for k in range(width):
-                    total[k] += (value(a[k]) + value(b[k])) + (value(c[k]) + value(d[k]))
-                e += 4
-            while e < end:
-                a = x[columns[e]]
-                for k in range(width):
-                    total[k] += value(a[k])
-                e += 1
+        if weights is None:
+            if source_scale is None:
+                e = first
+                while e + 4 <= end:
+                    a, b, c, d = x[columns[e]], x[columns[e + 1]], x[columns[e + 2]], x[columns[e + 3]]
+                    for k in range(width):
+                        total[k] += (value(a[k]) + value(b[k])) + (value(c[k]) + value(d[k]))
+                    e += 4
+                while e < end:
+                    a = x[columns[e]]
+                    for k in range(width):
+                        total[k] += value(a[k])
+                    e += 1
+            else:
+                for e in range(first, end):
+                    a = x[columns[e]]
+                    factor = source_scale[columns[e]]
+                    for k in range(width):
+                        total[k] += factor * value(a[k])
         else:
             for e in range(first, end):
                 a = x[columns[e]]
-                factor = out.dtype.type(1)
-                if weights is not None:
-                    factor *= weights[e]
+                factor = out.dtype.type(weights[e])
                 if source_scale is not None:
                     factor *= source_scale[columns[e]]
                 for k in range(width):
                     total[k] += factor * value(a[k])
         scale = row_scale[i]
-        if self_at is not None or self_scale is not None:
+        for k in range(width):
+            total[k] *= scale
+        # One condition an `if`: only such branches are resolved when the kernel is compiled.
+        if self_scale is not None:
             own = x[i] if self_rows is None else x[self_rows[i]]
-            if self_scale is not None:
-                own_scale = self_scale[i]
-                for k in range(width):
-                    total[k] = total[k] * scale + own_scale * value(own[k])
-            else:
-                beside = out[i, self_at : self_at + width]
-                for k in range(width):
-                    total[k] *= scale
-                    beside[k] = value(own[k])
-        else:
+            own_scale = self_scale[i]
             for k in range(width):
-                total[k] *= scale
+                total[k] += own_scale * value(own[k])
+        if self_at is not None:
+            own = x[i] if self_rows is None else x[self_rows[i]]
+            beside = out[i, self_at : self_at + width]
+            for k in range(width):
+                beside[k] = value(own[k])
 
 
 @_compile
@@ -192,10 +196,11 @@ def aggregate_max_backward(
             winner = winners[i]
             for k in range(width):
                 row[k] += g[k] if winner[k] == e else 0
-        if self_at is not None and j < num_dst:
-            g = grad[j, self_at : self_at + width]
-            for k in range(width):
-                row[k] += g[k]
+        if self_at is not None:
+            if j < num_dst:
+                g = grad[j, self_at : self_at + width]
+                for k in range(width):
+                    row[k] += g[k]
 
 
 @_compile

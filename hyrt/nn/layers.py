@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from hyrt.nn.aggregate import Aggregation, aggregate
+from hyrt.nn.aggregate import Aggregation, aggregate, aggregate_into
 from hyrt.nn.attention import attend
 from hyrt.nn.product import linear
 from hyrt.nn.sparse import SparseRows, sparse_linear
@@ -28,7 +31,26 @@ class Aggregated:
     values: torch.Tensor
 
 
-Rows = torch.Tensor | SparseRows | Aggregated
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A whole feature matrix that a block read in place refers to; takes no gradient.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32, float64, or the 16 bits of float16 as uint16.
+
+    """
+
+    values: NDArray[Any]
+
+
+Rows = torch.Tensor | SparseRows | Aggregated | InPlace
+
+
+def widened(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows as numbers: 16-bit rows are halves."""
+    return rows.view(np.float16).astype(np.float32) if rows.dtype == np.uint16 else rows
 
 
 class ConvolutionLayer(nn.Module):
@@ -67,6 +89,9 @@ class ConvolutionLayer(nn.Module):
             x = x.dense()
         if isinstance(x, Aggregated):
             combined = x.values
+        elif isinstance(x, InPlace):
+            combined = self.weight.new_empty(block.num_dst, self.weight.shape[1])
+            aggregate_into(self.aggregation, block, x.values, combined.numpy())
         else:
             combined = aggregate(block, x, self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
@@ -186,7 +211,7 @@ class GatLayer(nn.Module):
         else:
             u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)
             u_dst = torch.einsum("hdf,hd->hf", self.weight, self.destination)
-            combined = attend(block, x, u_src, u_dst)
+            combined = attend(block, x.values if isinstance(x, InPlace) else x, u_src, u_dst)
             per_head = torch.stack(
                 [linear(combined[h], self.weight[h], low_precision=self.low_precision) for h in range(heads)]
             )

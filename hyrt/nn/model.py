@@ -11,7 +11,17 @@ from torch import nn
 
 from hyrt.nn.aggregate import Aggregation
 from hyrt.nn.dropout import dropout
-from hyrt.nn.layers import Aggregated, ConvolutionLayer, GatLayer, GcnLayer, GinLayer, Rows, SageLayer
+from hyrt.nn.layers import (
+    Aggregated,
+    ConvolutionLayer,
+    GatLayer,
+    GcnLayer,
+    GinLayer,
+    InPlace,
+    Rows,
+    SageLayer,
+    widened,
+)
 from hyrt.nn.product import linear
 from hyrt.nn.sparse import SparseRows, sparse_linear
 from hyrt.sampling.block import Block
@@ -94,7 +104,7 @@ class GNN(nn.Module):
     def reads_rows_in_place(self) -> bool:
         """Whether the first layer can read whole feature rows in place of gathered ones."""
         a = self.architecture
-        return a.kind == "gat" and a.input_dropout == 0 and not (a.residual and a.layers > 1)
+        return a.kind == "gat" and a.input_dropout == 0
 
     @property
     def takes_sparse_rows(self) -> bool:
@@ -118,7 +128,7 @@ class GNN(nn.Module):
         a = self.architecture
         if self.training and a.input_dropout > 0:
             first = blocks[0]
-            assert not isinstance(x, Aggregated)
+            assert not isinstance(x, Aggregated | InPlace)
             assert first.sources is not None
             x = dropout(x, first.sources, rate=a.input_dropout, seed=first.seed, step=first.step, layer=0)
         for i, block in enumerate(blocks):
@@ -150,5 +160,8 @@ class GNN(nn.Module):
         if isinstance(x, SparseRows):
             assert isinstance(shortcut, nn.Linear)
             return sparse_linear(x.head(block.num_dst), shortcut.weight)
-        own = x[: block.num_dst]
+        if isinstance(x, InPlace):
+            own = torch.from_numpy(widened(x.values[block.destinations]))
+        else:
+            own = x[: block.num_dst]
         return linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own

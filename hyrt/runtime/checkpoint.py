@@ -85,6 +85,7 @@ def save_checkpoint(
         If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
     TypeError
         If the state holds anything else, naming where.
+
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must stay")
@@ -114,6 +115,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     ------
     CheckpointError
         If it is missing, unreadable, damaged or no checkpoint; the message says which.
+
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
@@ -147,6 +149,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     ------
     CheckpointError
         If there is none, or none is whole.
+
     """
     return _load_first(folder, _newest_first(folder), "checkpoint", warn)
 
@@ -158,6 +161,7 @@ def load_best_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoin
     ------
     CheckpointError
         If there is none, or none marked best is whole.
+
     """
     files = _newest_first(folder)
     best = [file for file in files if file.is_best]

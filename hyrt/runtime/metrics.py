@@ -26,6 +26,7 @@ def accuracy(scores: Array, labels: Array) -> float:
     Returns
     -------
     In 0..1; nan for no rows.
+
     """
     _check(scores, labels)
     return float(np.mean(scores.argmax(axis=1) == labels)) if len(labels) else float("nan")
@@ -48,6 +49,7 @@ def macro_f1(scores: Array, labels: Array, num_classes: int) -> float:
     Returns
     -------
     In 0..1; nan for no rows.
+
     """
     _check(scores, labels)
     predicted = scores.argmax(axis=1)
@@ -78,6 +80,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
     ------
     ValueError
         If not exactly the classes 0 and 1 are there.
+
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
@@ -105,6 +108,7 @@ def cross_entropy(scores: Array, labels: Array) -> float:
     Returns
     -------
     In nats; nan for no rows.
+
     """
     _check(scores, labels)
     total = 0.0
@@ -133,6 +137,7 @@ def evaluate_metrics(scores: Array, labels: Array, num_classes: int) -> dict[str
     Returns
     -------
     `accuracy`, `macro_f1`, `loss`, and `roc_auc` where there are two classes and both occur.
+
     """
     metrics = {
         "accuracy": accuracy(scores, labels),
@@ -158,6 +163,7 @@ def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float3
     Returns
     -------
     [C] float32; 0 for classes that do not occur.
+
     """
     counts = np.bincount(labels, minlength=num_classes)
     present = counts > 0

@@ -55,8 +55,8 @@ class NeighborSampler:
         self._fanouts = list(fanouts)
         self._seed = seed
         self._class_weights = class_weights
-        self._ids = np.int32 if graph.num_vertices < 2**31 else np.int64
-        self._order = TargetOrder(targets.astype(self._ids), batch_size, seed)
+        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
         self._local = np.full(graph.num_vertices, -1, np.int32)
         self._pool = BufferPool()
 
@@ -126,7 +126,7 @@ class NeighborSampler:
                 f"layer {layer} of step {step} has {edges:,} sampled edges: lower the fan-out"
             )
         prefix_sum(counts, offsets)
-        neighbors = take(edges, self._ids)
+        neighbors = take(edges, self.ids)
         positions = self._pool.take(edges, np.int64)
         workers.run(
             lambda start, stop: pick_neighbors(
@@ -139,7 +139,7 @@ class NeighborSampler:
         if in_place:
             sources, num_src, columns, source_degrees = None, graph.num_vertices, neighbors, graph.in_degrees
         else:
-            room = take(num + edges, self._ids)
+            room = take(num + edges, self.ids)
             columns = take(edges, np.int32)
             num_src = relabel(destinations, neighbors, self._local, room, columns)
             sources = room[:num_src]

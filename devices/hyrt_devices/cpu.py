@@ -1,0 +1,117 @@
+"""The CPU trainer: any torch module over blocks, reading host memory in place."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+
+import psutil
+import torch
+
+from hyrt.device import DeviceInfo, DeviceOptions, StepResult
+from hyrt.errors import DeviceFault
+from hyrt.graph.graph import Graph
+from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.sampler import Sampler
+from hyrt.workers import Workers, working
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+class CpuDevice:
+    """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
+
+    Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
+    """
+
+    def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
+        self.info = info
+        self._workers = Workers(options.threads, f"hyrt.{info.name}.train", on_start=_one_thread)
+        self._model: torch.nn.Module | None = None
+        self._parameters: list[torch.nn.Parameter] = []
+        self._fault: DeviceFault | None = None
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        process = psutil.Process()
+        cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+        memory = psutil.virtual_memory().total
+        # One process may run several trainers on its cores; as many as there are cores make sense.
+        return [
+            DeviceInfo(
+                kind="cpu",
+                index=index,
+                description=f"{cores} cores",
+                memory_bytes=memory,
+                zero_copy=True,
+            )
+            for index in range(max(2, cores))
+        ]
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> CpuDevice:
+        return cls(info, options)
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._check()
+        self._model = copy.deepcopy(model).train()
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        self.update(parameters)
+
+    def sampler(self, graph: Graph) -> Sampler | None:
+        return None
+
+    def transfer(self, batch: MiniBatch) -> MiniBatch:
+        self._check()
+        return batch
+
+    def propagate(self, staged: MiniBatch) -> StepResult:
+        self._check()
+        model = self._model
+        if model is None:
+            raise DeviceFault(f"{self.info.name}: propagate before load")
+        if not len(staged.targets):
+            return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=())
+        started = time.perf_counter()
+        with working(self._workers):
+            for parameter in self._parameters:
+                parameter.grad = None
+            scores = model(staged.blocks, staged.inputs)
+            labels = torch.from_numpy(staged.labels)
+            if staged.target_weights is None:
+                loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+            else:
+                losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+                loss = (losses * torch.from_numpy(staged.target_weights)).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in self._parameters
+        ]
+        return StepResult(
+            loss_sum=float(loss.detach()),
+            correct=int((scores.detach().argmax(1) == labels).sum()),
+            targets=len(labels),
+            normalizer=staged.normalizer,
+            gradients=gradients,
+            seconds={"propagate": time.perf_counter() - started},
+        )
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._check()
+        with torch.no_grad():
+            for mine, new in zip(self._parameters, parameters, strict=True):
+                mine.copy_(new)
+
+    def close(self) -> None:
+        self._workers.close()
+        self._model = None
+        self._parameters = []
+        self._fault = DeviceFault(f"{self.info.name}: used after close")
+
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise self._fault

@@ -1,0 +1,250 @@
+"""From a stream of edges to CSR with sorted rows, in bounded memory.
+
+The stream is read once to count and once more for each range of vertices whose rows fit the bound together, so nothing
+is spilled to disk and the result does not depend on the bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph import kernels
+from hyrt.graph.folder import map_npy
+from hyrt.graph.npy import NpyWriter
+
+Array = NDArray[np.generic]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class EdgeStream(Protocol):
+    """Edges in consecutive pieces (sources [n], targets [n]); each call starts again from the first."""
+
+    def __call__(self) -> Iterator[tuple[Array, Array]]: ...
+
+
+RANGE_ENTRIES = 100_000_000
+"""Entries built at once when they go to a file: 400 MB of them."""
+
+
+class Store:
+    """A vector that grows piece by piece, in memory or in a file that is mapped when complete.
+
+    Parameters
+    ----------
+    dtype
+        Of its elements.
+    file
+        A new .npy file; None keeps the pieces in memory.
+    """
+
+    def __init__(self, dtype: np.dtype[np.generic], file: Path | None = None) -> None:
+        self._dtype = dtype
+        self._file = file
+        self._writer = None if file is None else NpyWriter(file, dtype)
+        self._parts: list[Array] = []
+
+    @property
+    def range_entries(self) -> int:
+        """How many entries to build at once for this store."""
+        return 1 << 62 if self._file is None else RANGE_ENTRIES
+
+    def append(self, part: Array) -> None:
+        if self._writer is None:
+            self._parts.append(part)
+        else:
+            self._writer.append(part)
+
+    def finish(self) -> Array:
+        """The whole vector."""
+        if self._writer is not None and self._file is not None:
+            self._writer.close()
+            return map_npy(self._file)
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return np.concatenate([np.empty(0, self._dtype), *self._parts])
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Consecutive CSR rows: `starts` [n+1] int64 counts from the whole graph's first entry."""
+
+    first_vertex: int
+    starts: NDArray[np.int64]
+    entries: Array
+
+
+def available_cpus() -> int:
+    """CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Iterator[Result]:
+    """Results of `work` in the order of the items, at most `ahead` of them computed before they are asked for."""
+    pending: deque[Future[Result]] = deque()
+    for item in items:
+        pending.append(pool.submit(work, item))
+        if len(pending) > ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def build_csr(
+    edges: EdgeStream,
+    num_vertices: int,
+    *,
+    symmetric: bool,
+    emit: Callable[[Array], None],
+    source: str,
+    range_entries: int = 1 << 62,
+    threads: int | None = None,
+) -> NDArray[np.int64]:
+    """Build CSR over incoming edges without self loops and duplicates.
+
+    Parameters
+    ----------
+    edges
+        Edges source → target.
+    num_vertices
+        V.
+    symmetric
+        Also store every edge the other way round.
+    emit
+        Takes the indices [n] int32 (int64 where V >= 2^31) of consecutive ranges of rows.
+    source
+        Name for messages.
+    range_entries
+        Bound on the entries built at once (a single longer row is still built). Memory is 4 to 8 bytes for each of them,
+        24 bytes a vertex, and one piece of the stream.
+    threads
+        That sort rows; all available CPUs by default. The result does not depend on it.
+
+    Returns
+    -------
+    indptr [V+1] int64.
+
+    Raises
+    ------
+    DataError
+        If an edge has an end outside 0..V-1.
+
+    """
+    counts = np.zeros(num_vertices, np.int64)
+    at = 0
+    for sources, targets in edges():
+        bad = int(kernels.first_outside(sources, targets, num_vertices))
+        if bad >= 0:
+            raise DataError(
+                f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) is not between two of the "
+                f"{num_vertices:,} vertices"
+            )
+        kernels.count_edges(sources, targets, symmetric, counts)
+        at += len(sources)
+    upper = np.zeros(num_vertices + 1, np.int64)
+    np.cumsum(counts, out=upper[1:])
+    dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
+    workers = threads or available_cpus()
+    with ThreadPoolExecutor(workers) as pool:
+        for low, high in _ranges(upper, range_entries):
+            starts = upper[low : high + 1] - upper[low]
+            entries = np.empty(int(starts[-1]), dtype)
+            cursor = starts[:-1].copy()
+            for sources, targets in edges():
+                kernels.scatter_edges(sources, targets, symmetric, low, high, cursor, entries)
+            cuts = np.searchsorted(starts, np.linspace(0, starts[-1], 8 * workers + 1)[1:-1]).clip(
+                0, high - low
+            )
+            bounds = [0, *cuts.tolist(), high - low]
+            jobs = [
+                pool.submit(kernels.sort_rows, starts, a, b, entries, counts[low:high])
+                for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+            ]
+            for job in jobs:
+                job.result()
+            emit(entries[: kernels.close_gaps(starts, counts[low:high], entries)])
+    indptr = np.zeros(num_vertices + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    return indptr
+
+
+def _ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
+    low, last = 0, len(upper) - 1
+    while low < last:
+        high = int(np.searchsorted(upper, upper[low] + range_entries, side="right")) - 1
+        high = min(max(high, low + 1), last)
+        yield low, high
+        low = high
+
+
+def row_ranges(indptr: NDArray[np.int64], indices: Array, range_entries: int = 1 << 24) -> Iterator[RowRange]:
+    """Cut a CSR into ranges of rows of about `range_entries` entries."""
+    for low, high in _ranges(indptr, range_entries):
+        starts = indptr[low : high + 1]
+        yield RowRange(low, starts, indices[starts[0] : starts[-1]])
+
+
+def drop_edges(
+    indptr: NDArray[np.int64], indices: Array, excess: int, key: int, emit: Callable[[Array], None]
+) -> NDArray[np.int64]:
+    """Leave out `excess` random undirected edges of a symmetric CSR: those that rank lowest under `key`.
+
+    Parameters
+    ----------
+    indptr, indices
+        A symmetric CSR without self loops.
+    excess
+        How many undirected edges go.
+    key
+        Of the random ranks.
+    emit
+        Takes the remaining indices of consecutive ranges of rows.
+
+    Returns
+    -------
+    The remaining indptr [V+1].
+
+    """
+    total = int(indptr[-1]) // 2
+    bound = _rank_of(indptr, indices, excess, total, key)
+    counts = np.empty(len(indptr) - 1, np.int64)
+    for rows in row_ranges(indptr, indices):
+        kept = np.empty_like(rows.entries)
+        part = counts[rows.first_vertex : rows.first_vertex + len(rows.starts) - 1]
+        left = kernels.drop_ranks(
+            rows.starts, rows.entries, rows.first_vertex, np.uint64(key), bound, kept, part
+        )
+        emit(kept[:left])
+    remaining = np.zeros_like(indptr)
+    np.cumsum(counts, out=remaining[1:])
+    return remaining
+
+
+def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int, key: int) -> np.uint64:
+    """The rank below which there are exactly `excess` undirected edges."""
+    if excess == 0:
+        return np.uint64(0)
+    share = excess / total
+    while True:
+        share = min(1.0, share * 1.05 + 64 / total)
+        bound = np.uint64(min(int(share * 2.0**64), 2**64 - 1))
+        ranks = np.empty(min(total, int(share * total * 1.2) + 1024), np.uint64)
+        found = 0
+        for rows in row_ranges(indptr, indices):
+            found += kernels.collect_ranks(
+                rows.starts, rows.entries, rows.first_vertex, np.uint64(key), bound, ranks[found:]
+            )
+        if excess < found <= len(ranks):
+            return np.uint64(np.partition(ranks[:found], excess)[excess])

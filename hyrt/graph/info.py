@@ -1,0 +1,79 @@
+"""What a graph holds, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyrt.graph.graph import SPLITS, DenseFeatures, Graph
+
+
+def describe(graph: Graph) -> dict[str, Any]:
+    """Counts, degrees, features, classes, splits and memory of a graph, ready for JSON.
+
+    Parameters
+    ----------
+    graph
+        A checked graph.
+
+    Returns
+    -------
+    Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory.
+    """
+    degrees = graph.in_degrees
+    labels = graph.labels
+    counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes)
+    features = graph.features
+    if isinstance(features, DenseFeatures):
+        kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": features.values.dtype.name}
+        feature_bytes = features.values.nbytes
+    else:
+        kind = {"kind": "sparse", "width": features.width, "dtype": features.values.dtype.name}
+        kind["entries"] = len(features.values)
+        feature_bytes = features.indptr.nbytes + features.columns.nbytes + features.values.nbytes
+    return {
+        "name": graph.name,
+        "vertices": graph.num_vertices,
+        "edges": graph.num_edges,
+        "degree": {
+            "mean": float(degrees.mean()),
+            "median": float(np.median(degrees)),
+            "max": int(degrees.max()),
+            "isolated": int((degrees == 0).sum()),
+        },
+        "features": kind,
+        "classes": graph.num_classes,
+        "class_counts": counts.tolist(),
+        "unlabelled": int((labels < 0).sum()),
+        "alternative_splits": graph.num_splits,
+        "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
+        "bytes": {"topology": graph.indptr.nbytes + graph.indices.nbytes, "features": feature_bytes},
+    }
+
+
+def summary_lines(facts: dict[str, Any]) -> list[str]:
+    """The facts of `describe` as lines for a terminal."""
+    degree, features, size = facts["degree"], facts["features"], facts["bytes"]
+    entries = f", {features['entries']:,} entries" if "entries" in features else ""
+    counts = facts["class_counts"]
+    shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
+    lines = [
+        f"name       {facts['name']}",
+        f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
+        f"edges      {facts['edges']:,} directed",
+        f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
+        f"features   {features['kind']} {features['width']:,} wide, {features['dtype']}{entries}",
+        f"classes    {facts['classes']:,}: {shown}",
+    ]
+    if facts["unlabelled"]:
+        lines.append(f"unlabelled {facts['unlabelled']:,}")
+    for name in SPLITS:
+        sizes = facts["splits"][name]
+        more = f" ({len(sizes)} splits)" if len(sizes) > 1 else ""
+        lines.append(f"{name:<11}{sizes[0]:,}{more}")
+    further = [name for name in facts["splits"] if name not in SPLITS]
+    if further:
+        lines.append(f"further    {', '.join(further)}")
+    lines.append(f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} MiB")
+    return lines

@@ -1,0 +1,118 @@
+"""Compiled loops over edges and CSR rows. All release the GIL and touch only the range they are given."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from hyrt.sampling.generator import GOLDEN, mix64
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def first_outside(sources, targets, bound):  # type: ignore[no-untyped-def]
+    """First edge with an end outside 0..bound-1, or -1."""
+    for i in range(len(sources)):
+        if sources[i] < 0 or sources[i] >= bound or targets[i] < 0 or targets[i] >= bound:
+            return i
+    return -1
+
+
+@_compile
+def count_edges(sources, targets, symmetric, counts):  # type: ignore[no-untyped-def]
+    """Add to counts [V] the entries each target's row gets, both ends' rows when symmetric; self loops are left out."""
+    for i in range(len(sources)):
+        u, v = sources[i], targets[i]
+        if u != v:
+            counts[v] += 1
+            if symmetric:
+                counts[u] += 1
+
+
+@_compile
+def scatter_edges(sources, targets, symmetric, low, high, cursor, entries):  # type: ignore[no-untyped-def]
+    """Put the edges into vertices low..high-1 at their row's cursor [high-low], which moves on."""
+    for i in range(len(sources)):
+        u, v = sources[i], targets[i]
+        if u != v:
+            if low <= v < high:
+                entries[cursor[v - low]] = u
+                cursor[v - low] += 1
+            if symmetric and low <= u < high:
+                entries[cursor[u - low]] = v
+                cursor[u - low] += 1
+
+
+@_compile
+def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-def]
+    """Sort rows first..last-1 and move duplicates out of their front; counts gets what is left of each."""
+    for r in range(first, last):
+        a, b = starts[r], starts[r + 1]
+        if b - a <= 24:
+            for i in range(a + 1, b):
+                x = entries[i]
+                j = i - 1
+                while j >= a and entries[j] > x:
+                    entries[j + 1] = entries[j]
+                    j -= 1
+                entries[j + 1] = x
+        else:
+            entries[a:b].sort()
+        kept = a
+        for i in range(a, b):
+            if i == a or entries[i] != entries[kept - 1]:
+                entries[kept] = entries[i]
+                kept += 1
+        counts[r] = kept - a
+
+
+@_compile
+def close_gaps(starts, counts, entries):  # type: ignore[no-untyped-def]
+    """Move every row's front together; returns the number of entries left."""
+    at = 0
+    for r in range(len(counts)):
+        for i in range(starts[r], starts[r] + counts[r]):
+            entries[at] = entries[i]
+            at += 1
+    return at
+
+
+@_compile
+def edge_rank(key, u, v):  # type: ignore[no-untyped-def]
+    """A random 64-bit rank of an undirected edge, the same from both ends."""
+    low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
+    return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
+
+
+@_compile
+def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
+    """Write the ranks below bound of the edges (u, v), u < v, in these rows; returns how many there are."""
+    found = 0
+    base = starts[0]
+    for r in range(len(starts) - 1):
+        v = first_vertex + r
+        for i in range(starts[r] - base, starts[r + 1] - base):
+            if entries[i] < v:
+                rank = edge_rank(key, entries[i], v)
+                if rank < bound:
+                    if found < len(ranks):
+                        ranks[found] = rank
+                    found += 1
+    return found
+
+
+@_compile
+def drop_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type: ignore[no-untyped-def]
+    """Copy the edges of rank bound or above to kept, row by row; returns how many there are."""
+    at = 0
+    base = starts[0]
+    for r in range(len(starts) - 1):
+        v = first_vertex + r
+        before = at
+        for i in range(starts[r] - base, starts[r + 1] - base):
+            if edge_rank(key, entries[i], v) >= bound:
+                kept[at] = entries[i]
+                at += 1
+        counts[r] = at - before
+    return at

@@ -1,0 +1,106 @@
+"""Compiled loops of the generator. Only operations whose rounding IEEE 754 fixes, so that every machine agrees."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from hyrt.sampling.generator import draw
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+UNIT = 2.0**-53
+_11 = np.uint64(11)
+_8 = np.uint64(8)
+_48 = np.uint64(48)
+_LOW_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_SUM = np.uint64(0x0001000100010001)
+# Mean and deviation of the sum of eight uniform bytes.
+_NOISE_MEAN = np.int64(1020)
+_NOISE_SCALE = np.float32(1.0 / 209.0199671)
+
+
+@_compile
+def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weights):  # type: ignore[no-untyped-def]
+    """Class and weight of vertices first, first+1, ...; shares [C] float64 is cumulative.
+
+    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3): degree exponent 7/3, out of square roots alone.
+    """
+    for i in range(len(labels)):
+        vertex = np.uint64(first + i)
+        labels[i] = np.searchsorted(shares, np.float64(draw(label_key, vertex) >> _11) * UNIT, side="right")
+        x = (np.float64(draw(weight_key, vertex) >> _11) + 1.0) * UNIT
+        weights[i] = np.int64(min(1.0 / (np.sqrt(x) * np.sqrt(np.sqrt(x))), cap) * scale)
+
+
+@_compile
+def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
+    """guide[b] is the first position whose weight reaches bucket b, the values of which all have the high bits b."""
+    position = 0
+    for b in range(len(guide)):
+        while (cumulative[position + 1] - 1) >> shift < b:
+            position += 1
+        guide[b] = position
+
+
+@_compile
+def draw_edges(
+    first,
+    last,
+    ratio,
+    cumulative,
+    shift,
+    guide,
+    order,
+    class_start,
+    class_at,
+    inside,
+    edge_key,
+    place_key,
+    sources,
+    targets,
+):  # type: ignore[no-untyped-def]
+    """Draw the edges whose first end is at positions first..last-1 (positions are vertices ordered by class).
+
+    A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the class of
+    the first where the 53 random bits of `place_key` are below `inside`, from all vertices elsewhere.
+    """
+    at = 0
+    total = np.float64(cumulative[len(cumulative) - 1])
+    for p in range(first, last):
+        c = class_at[p]
+        low = cumulative[class_start[c]]
+        width = np.float64(cumulative[class_start[c + 1]] - low)
+        for e in range(np.int64(cumulative[p] * ratio), np.int64(cumulative[p + 1] * ratio)):
+            r = np.float64(draw(edge_key, np.uint64(e)) >> _11) * UNIT
+            if np.float64(draw(place_key, np.uint64(e)) >> _11) * UNIT < inside:
+                value = low + np.int64(r * width)
+            else:
+                value = np.int64(r * total)
+            q = np.int64(guide[value >> shift])
+            while cumulative[q + 1] <= value:
+                q += 1
+            sources[at] = order[p]
+            targets[at] = order[q]
+            at += 1
+    return at
+
+
+@_compile
+def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-def]
+    """Rows of vertices first, first+1, ...: class mean plus noise, the sum of eight uniform bytes scaled to deviation 1."""
+    width = rows.shape[1]
+    for i in range(len(rows)):
+        c = labels[i]
+        base = np.uint64(first + i) * np.uint64(width)
+        for j in range(width):
+            bits = draw(key, base + np.uint64(j))
+            total = (((bits & _LOW_BYTES) + ((bits >> _8) & _LOW_BYTES)) * _SUM) >> _48
+            rows[i, j] = means[c, j] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
+
+
+@_compile
+def draw_ranks(key, ranks):  # type: ignore[no-untyped-def]
+    """One random rank for each vertex."""
+    for v in range(len(ranks)):
+        ranks[v] = draw(key, np.uint64(v))

@@ -1,0 +1,173 @@
+"""What to generate: presets and `synthetic:PRESET,key=value,...`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+
+from hyrt.errors import DataError
+from hyrt.graph.check import nearest
+
+PREFIX = "synthetic:"
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticSpec:
+    """A graph to generate. Equal specs give equal graphs on every machine.
+
+    Parameters
+    ----------
+    name
+        The text it was parsed from.
+    vertices
+        V.
+    edges
+        Stored (directed) edges: twice the undirected ones, exact when even.
+    features
+        Width of the feature rows.
+    classes
+        C, sizes falling as 1 / sqrt(rank).
+    train, val, test
+        Vertices of each split, disjoint.
+    homophily
+        Share of the edges that are drawn inside the class of their first end, 0..1.
+    signal
+        Deviation of the class means, where the noise around them has deviation 1.
+    dtype
+        Of the features: `float32` or `float16`.
+    seed
+        Of everything.
+
+    """
+
+    name: str
+    vertices: int
+    edges: int
+    features: int
+    classes: int
+    train: int
+    val: int
+    test: int
+    homophily: float
+    signal: float
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("vertices", "features", "classes"):
+            if getattr(self, key) < 1:
+                raise DataError(f"{self.name}: {key}={getattr(self, key)}: must be at least 1")
+        for key in ("edges", "train", "val", "test", "seed"):
+            if getattr(self, key) < 0:
+                raise DataError(f"{self.name}: {key}={getattr(self, key)}: must not be negative")
+        if self.classes > min(self.vertices, 32767):
+            raise DataError(f"{self.name}: classes={self.classes:,}: at most 32,767, and one vertex for each")
+        if self.vertices >= 2**31:
+            raise DataError(f"{self.name}: vertices={self.vertices:,}: must be below 2^31")
+        if self.edges % 2:
+            raise DataError(
+                f"{self.name}: edges={self.edges}: must be even, each edge is stored in both directions"
+            )
+        most = self.vertices * (self.vertices - 1) // 4
+        if self.edges // 2 > most:
+            raise DataError(
+                f"{self.name}: edges={self.edges:,}: at most half of all pairs can be edges, {2 * most:,} here"
+            )
+        if self.train + self.val + self.test > self.vertices:
+            raise DataError(f"{self.name}: train + val + test exceed the {self.vertices:,} vertices")
+        if not 0 <= self.homophily <= 1:
+            raise DataError(f"{self.name}: homophily={self.homophily}: must be between 0 and 1")
+        if not 0 <= self.signal <= 1000:
+            raise DataError(f"{self.name}: signal={self.signal}: must be between 0 and 1000")
+        if self.dtype not in ("float32", "float16"):
+            raise DataError(f"{self.name}: dtype={self.dtype}: must be float32 or float16")
+
+
+PRESETS = {
+    "community": SyntheticSpec(
+        name="synthetic:community", vertices=100_000, edges=2_000_000, features=64, classes=16,
+        train=60_000, val=10_000, test=30_000, homophily=0.5, signal=0.18,
+    ),
+    "tiny": SyntheticSpec(
+        name="synthetic:tiny", vertices=2_000, edges=20_000, features=16, classes=4,
+        train=1_200, val=400, test=400, homophily=0.6, signal=0.4,
+    ),
+    "products-s": SyntheticSpec(
+        name="synthetic:products-s", vertices=612_000, edges=30_000_000, features=100, classes=47,
+        train=49_000, val=10_000, test=50_000, homophily=0.6, signal=0.12,
+    ),
+    "papers-s": SyntheticSpec(
+        name="synthetic:papers-s", vertices=2_000_000, edges=30_000_000, features=128, classes=172,
+        train=24_000, val=10_000, test=50_000, homophily=0.6, signal=0.15,
+    ),
+}  # fmt: skip
+
+_COUNTS = ("vertices", "edges", "features", "classes", "train", "val", "test", "seed")
+_REALS = ("homophily", "signal")
+KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name != "name")
+
+
+def parse_spec(text: str) -> SyntheticSpec:
+    """Read `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
+
+    Counts may carry k, M or G (`vertices=20M`). Where `vertices` is given, those of `edges`, `train`, `val` and `test`
+    that are not keep the preset's proportion to it.
+
+    Parameters
+    ----------
+    text
+        The spec; without a preset it starts from `community`.
+
+    Raises
+    ------
+    DataError
+        Names the unknown preset or key and the nearest known one, or the value out of range.
+
+    """
+    parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
+    preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
+    if preset not in PRESETS:
+        raise DataError(
+            f"{text}: unknown preset {preset!r}{nearest(preset, PRESETS)} (presets: {', '.join(PRESETS)})"
+        )
+    given: dict[str, int | float | str] = {}
+    for part in filter(None, parts):
+        key, equals, value = part.partition("=")
+        if not equals or key not in KEYS:
+            raise DataError(
+                f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: {', '.join(KEYS)})"
+            )
+        if key in given:
+            raise DataError(f"{text}: {key} is given twice")
+        given[key] = _value(text, key, value)
+    base = PRESETS[preset]
+    vertices = given.get("vertices", base.vertices)
+    assert isinstance(vertices, int)
+    if vertices != base.vertices:
+        for key in ("edges", "train", "val", "test"):
+            share = getattr(base, key) * vertices // base.vertices
+            given.setdefault(key, share - share % 2 if key == "edges" else share)
+        if "edges" not in text:
+            # A small graph cannot keep the mean degree of a large one.
+            given["edges"] = min(int(given["edges"]), vertices * (vertices - 1) // 16 * 2)
+    if vertices < base.classes:
+        given.setdefault("classes", max(1, vertices))
+    return replace(base, name=text, **given)  # type: ignore[arg-type]
+
+
+def _value(text: str, key: str, value: str) -> int | float | str:
+    if key in _COUNTS:
+        match = re.fullmatch(r"(\d[\d_]*)(\.\d+)?([kMG]?)", value)
+        number = float(match[1] + (match[2] or "")) * _SUFFIXES[match[3]] if match else 0.5
+        if match and match[2] is None:
+            return int(match[1]) * _SUFFIXES[match[3]]
+        if number != int(number):
+            raise DataError(f"{text}: {key}={value}: is not a count (digits, optionally k, M or G)")
+        return int(number)
+    if key in _REALS:
+        try:
+            return float(value)
+        except ValueError as error:
+            raise DataError(f"{text}: {key}={value}: is not a number") from error
+    return value

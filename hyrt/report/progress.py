@@ -1,0 +1,268 @@
+"""The progress of a run on a terminal, or as plain lines where there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from hyrt.report.progress_line import epoch_line, evaluation_line, scores_text, seconds, step_line
+from hyrt.runtime.events import EpochEnded, Evaluated, Event, Notice, RunEnded, RunStarted, StepGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+_REDRAW_S = 0.1
+_ASCII = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "~", "…": "."})
+
+
+class Progress:
+    """Shows a run's events; a context manager.
+
+    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch, evaluation
+    and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
+
+    A display that cannot be written any more (its reader went away, the disk is full) falls silent and the run goes on;
+    `lost` then holds the reason.
+
+    The last line tells of `RunEnded.summary["best"]` (`epoch`, `chosen_by` and `metrics`, as in `Evaluated`) where it is
+    there, of the best evaluation seen otherwise.
+
+    Parameters
+    ----------
+    stream
+        Where to; standard output by default.
+    plain
+        Plain lines even on a terminal.
+    quiet
+        Only the last lines, at the end of the run.
+    interval_s
+        Shortest time between plain lines of steps.
+    clock
+        Seconds, monotonic.
+    console
+        Draw on this rich console instead of one made for the stream.
+
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        plain: bool = False,
+        quiet: bool = False,
+        interval_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
+    ) -> None:
+        self.lost: OSError | None = None
+        self._stream = sys.stdout if stream is None else stream
+        self._quiet = quiet
+        self._interval_s = interval_s
+        self._clock = clock
+        self._console = console
+        if console is None and not plain and not quiet and _can_redraw(self._stream):
+            self._console = _make_console(self._stream)
+        self._live: Live | None = None
+        self._epochs = 0
+        self._shown_s = clock()
+        self._stages = _StageMeans()
+        self._epoch_seconds: list[float] = []
+        self._best: Evaluated | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write(self._end_live)
+
+    def handle(self, event: Event) -> None:
+        """Show an event."""
+        match event:
+            case RunStarted():
+                self._epochs = event.epochs
+                self._shown_s = self._clock()
+                for label, text in (("data", event.data), ("model", event.model), ("devices", event.devices)):
+                    self._print(f"{label:<10}{text}", indent=10)
+            case StepGroup():
+                self._stages.add(event)
+                self._show_steps(event)
+            case EpochEnded():
+                means = self._stages.means()
+                self._epoch_seconds.append(event.seconds)
+                self._write(self._end_live)
+                self._print(
+                    epoch_line(
+                        event,
+                        self._epochs,
+                        means,
+                        self._stages.bottleneck(),
+                        self._stages.memory_bytes,
+                        self._width,
+                    )
+                )
+                self._stages = _StageMeans()
+                self._shown_s = self._clock()
+            case Evaluated():
+                if event.is_best:
+                    self._best = event
+                self._print(f"{'':<10}{evaluation_line(event)}", indent=12)
+            case Notice():
+                self._print(f"warning: {event.text}" if event.kind == "warning" else event.text, indent=2)
+            case RunEnded():
+                self._write(self._end_live)
+                self._print(self._last_line(event), indent=2, final=True)
+
+    @property
+    def _width(self) -> int | None:
+        return None if self._console is None else self._console.width
+
+    def _show_steps(self, group: StepGroup) -> None:
+        now = self._clock()
+        if self._quiet:
+            return
+        if self._console is None:
+            if now - self._shown_s >= self._interval_s:
+                self._shown_s = now
+                self._print(step_line(group, self._epochs, None))
+        elif self._live is None or now - self._shown_s >= _REDRAW_S:
+            self._shown_s = now
+            self._write(lambda: self._redraw(step_line(group, self._epochs, self._width)))
+
+    def _last_line(self, ended: RunEnded) -> str:
+        """The best epoch's test score and the time of an epoch, as far as they are known."""
+        parts = [] if ended.status == "finished" else [ended.status]
+        best: Mapping[str, Any] | None = ended.summary.get("best")
+        if best is None and self._best is not None:
+            best = {name: getattr(self._best, name) for name in ("epoch", "metrics", "chosen_by")}
+        if best is not None:
+            metrics = best["metrics"]
+            shown = {"test": metrics["test"]} if "test" in metrics else metrics
+            scores = scores_text(shown, best["chosen_by"])
+            parts.append(f"{scores} (best validation, epoch {best['epoch']})")
+        if self._epoch_seconds:
+            parts.append(f"{seconds(sum(self._epoch_seconds) / len(self._epoch_seconds))} an epoch")
+        return " · ".join(parts) or ended.status
+
+    def _print(self, text: str, *, indent: int = 0, final: bool = False) -> None:
+        """Write a line that stays, above the one that is redrawn; continued lines are indented."""
+        if self._quiet and not final:
+            return
+        console = self._console
+        if console is None:
+            self._write(lambda: self._print_plain(text))
+            return
+        from rich.text import Text
+
+        # Paths stay whole, so that they can be copied.
+        wrapped = textwrap.fill(
+            text,
+            max(console.width, indent + 20),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        # As a Text, which rich searches for neither markup nor emoji names (`opencl:0:` could be one).
+        self._write(lambda: console.print(Text(wrapped), soft_wrap=True))
+
+    def _print_plain(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        if not encoding.lower().startswith("utf"):
+            text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+        self._stream.write(text.encode("utf-8", "replace").decode() + "\n")
+        self._stream.flush()
+
+    def _redraw(self, line: str) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        text = Text(line, no_wrap=True, overflow="crop")
+        text.highlight_regex(r"[━]+", "green")
+        text.highlight_regex(r"\w+ [\d.,]+( ms)? ◀", "bold yellow")
+        if self._live is None:
+            self._live = Live(text, console=self._console, auto_refresh=False, transient=True)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(text, refresh=True)
+
+    def _end_live(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _write(self, action: Callable[[], None]) -> None:
+        """Write to the display; when that is impossible, go on without one."""
+        if self.lost is not None:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.lost = error
+            _discard(self._stream)
+            if self._console is not None:
+                self._console.quiet = True
+            self._end_live()
+
+
+class _StageMeans:
+    """Mean stage times of an epoch, over its steps."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._total_s: dict[str, float] = {}
+        self._bound: Counter[str] = Counter()
+        self.memory_bytes = 0
+
+    def add(self, group: StepGroup) -> None:
+        steps = max(len(group.losses), 1)
+        self._steps += steps
+        for name, time_s in group.stage_s.items():
+            self._total_s[name] = self._total_s.get(name, 0.0) + time_s * steps
+        self._bound[group.bottleneck] += steps
+        self.memory_bytes = group.memory_bytes
+
+    def means(self) -> dict[str, float]:
+        return {name: total / self._steps for name, total in self._total_s.items()}
+
+    def bottleneck(self) -> str:
+        """The stage that bounded most steps."""
+        return max(self._bound, key=self._bound.__getitem__, default="")
+
+
+def _can_redraw(stream: TextIO) -> bool:
+    encoding = getattr(stream, "encoding", None) or ""
+    return (
+        stream.isatty()
+        and os.environ.get("TERM") not in ("dumb", "unknown")
+        and encoding.lower().startswith("utf")
+    )
+
+
+def _make_console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would end the process here; the display goes silent instead.
+            raise
+
+    return _Console(file=stream, highlight=False)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is still buffered, and all that follows, nowhere: else the interpreter fails on it when it exits."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

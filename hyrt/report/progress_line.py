@@ -1,0 +1,137 @@
+"""The texts of the progress display: one line each, as wide as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hyrt.runtime.events import EpochEnded, Evaluated, StepGroup
+
+_METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
+
+
+def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
+    """Where the run is, how fast, and what bounds it.
+
+    What does not fit goes in this order: the bar, memory, stages under 2 % of the longest, all stages but the
+    bottleneck, all stages, speed.
+
+    Parameters
+    ----------
+    group
+        The newest steps.
+    epochs
+        Of the whole run.
+    width
+        Columns there are; None for as many as needed, without the bar.
+
+    """
+    epoch = f"epoch {group.epoch}/{epochs}"
+    count = f"{group.steps_done}/{group.steps_per_epoch}"
+    rates = [f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS"]
+    memory = memory_text(group.memory_bytes)
+    everything = [*rates, stages_text(group.stage_s, group.bottleneck), memory]
+    without_bar = "  ".join([f"{epoch}  {count}", *everything])
+    bar_columns = 0 if width is None else min(24, width - len(without_bar))
+    if bar_columns >= 8:
+        share = group.steps_done / group.steps_per_epoch if group.steps_per_epoch else 1.0
+        return "  ".join([f"{epoch} {bar(share, bar_columns)} {count}", *everything])
+    return _longest_that_fits([epoch, count, *rates], group.stage_s, group.bottleneck, memory, width)
+
+
+def epoch_line(
+    ended: EpochEnded,
+    epochs: int,
+    stage_s: Mapping[str, float],
+    bottleneck: str,
+    memory_bytes: int,
+    width: int | None,
+) -> str:
+    """What an epoch took: its time, loss, speed, and each stage's mean time a step.
+
+    What does not fit goes as in `step_line`.
+    """
+    head = [
+        f"epoch {ended.epoch}/{epochs}",
+        seconds(ended.seconds),
+        f"loss {number(ended.loss)}",
+        f"{number(ended.mteps)} MTEPS",
+    ]
+    return _longest_that_fits(head, stage_s, bottleneck, memory_text(memory_bytes), width)
+
+
+def _longest_that_fits(
+    head: list[str], stage_s: Mapping[str, float], bottleneck: str, memory: str, width: int | None
+) -> str:
+    longest = max(stage_s.values(), default=0.0)
+    notable = {
+        name: time_s for name, time_s in stage_s.items() if time_s > 0.02 * longest or name == bottleneck
+    }
+    bound = {name: time_s for name, time_s in stage_s.items() if name == bottleneck}
+    every_stage = stages_text(stage_s, bottleneck)
+    choices = [[*head, every_stage, memory], [*head, every_stage]]
+    choices += [[*head, stages_text(stages, bottleneck)] for stages in (notable, bound)]
+    choices += [head, head[:-1]]
+    for parts in choices:
+        line = "  ".join(part for part in parts if part)
+        if width is None or len(line) <= width:
+            return line
+    return line[:width]
+
+
+def evaluation_line(evaluated: Evaluated) -> str:
+    """The metric that chooses the best epoch, on every split."""
+    scores = scores_text(evaluated.metrics, evaluated.chosen_by)
+    return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
+
+
+def scores_text(metrics: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    """`val accuracy 0.913 · test accuracy 0.908`."""
+    name = _METRIC_NAMES.get(metric, metric)
+    return " · ".join(
+        f"{split} {name} {values[metric]:.3f}" for split, values in metrics.items() if metric in values
+    )
+
+
+def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
+    """`sample 6.1 ms  load 9.0  propagate 41 ◀`: the unit once, the bottleneck marked."""
+    parts: list[str] = []
+    for name, time_s in stage_s.items():
+        unit = "" if parts else " ms"
+        parts.append(f"{name} {milliseconds(time_s)}{unit}{' ◀' if name == bottleneck else ''}")
+    return "  ".join(parts)
+
+
+def memory_text(memory_bytes: int) -> str:
+    """`mem 0.7 GiB`; empty where it is not known."""
+    return f"mem {memory_bytes / 2**30:.1f} GiB" if memory_bytes else ""
+
+
+def bar(share: float, columns: int) -> str:
+    """A bar filled from the left: ━━━━╌╌╌╌."""
+    filled = int(min(max(share, 0.0), 1.0) * columns)
+    return "━" * filled + "╌" * (columns - filled)
+
+
+def number(value: float) -> str:
+    """Three significant digits: 1.02, 0.0123, 41.0, 1,240."""
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".removesuffix(".")
+
+
+def milliseconds(time_s: float) -> str:
+    """Milliseconds without the unit: 0, 0.4, 9.1, 41."""
+    value = time_s * 1e3
+    if value >= 9.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.05 else "0"
+
+
+def seconds(time_s: float) -> str:
+    """`3.5 s`, `12 min 5 s`, `2 h 3 min`."""
+    if time_s < 99.95:
+        return f"{time_s:.1f} s"
+    minutes, rest = divmod(round(time_s), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

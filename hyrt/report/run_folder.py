@@ -1,0 +1,295 @@
+"""The folder of one run: config.yaml, env.json, metrics.jsonl, summary.json, checkpoints/."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from hyrt.config import Config, build_config, load_settings, to_yaml
+from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
+from hyrt.report.environment import describe_environment
+from hyrt.runtime.atomic_write import write_atomically
+from hyrt.runtime.events import (
+    Checkpointed,
+    EpochEnded,
+    Evaluated,
+    Event,
+    Notice,
+    RunEnded,
+    RunStarted,
+    StepGroup,
+)
+
+_NAMES = {
+    StepGroup: "steps",
+    Evaluated: "evaluated",
+    EpochEnded: "epoch_ended",
+    Checkpointed: "checkpointed",
+    Notice: "notice",
+}
+
+
+class RunFolder:
+    """One run's folder, and the writer of its records.
+
+    Made by `create` for a new run and by `open` for one that exists; `handle` takes the run's events. Close it, or
+    use it as a context manager.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._file: BinaryIO | None = None
+        self._zero_s = clock()
+
+    @classmethod
+    def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
+        """Make the folder of a new run, with config.yaml and env.json.
+
+        Parameters
+        ----------
+        root
+            Holds the run folders; made when missing.
+        name
+            Of the new folder; by default local time, model and dataset (2026-11-21-101502-graphsage-community).
+            Where it is taken, a number is appended. Several processes may create at once.
+        config
+            The resolved settings.
+
+        Raises
+        ------
+        ConfigError
+            If the name is not a plain file name.
+        HyrtError
+            If the folder cannot be written.
+
+        """
+        name = default_name(config, datetime.now()) if name is None else name
+        if not name or name != Path(name).name or name.startswith(".") or "\0" in name:
+            raise ConfigError(
+                f"run name {name!r}: give a plain name without '/' that does not start with '.'"
+            )
+        with _explained(root / name):
+            root.mkdir(parents=True, exist_ok=True)
+            path = _make_new_folder(root, name)
+            try:
+                run = cls(path)
+                run.checkpoints.mkdir()
+                run.metrics_path.touch()
+                write_atomically(path / "config.yaml", to_yaml(config).encode())
+                write_atomically(path / "env.json", _pretty(describe_environment()))
+            except BaseException:
+                shutil.rmtree(path)
+                raise
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open the folder of a run that exists.
+
+        Raises
+        ------
+        CheckpointError
+            If it is no run folder, saying what is missing.
+
+        """
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
+        run = cls(path)
+        if not (path / "config.yaml").is_file():
+            raise CheckpointError(f"{path}: not the folder of a run: config.yaml is missing")
+        if not run.checkpoints.is_dir():
+            raise CheckpointError(f"{path}: not the folder of a run: checkpoints/ is missing")
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the run's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def config(self) -> Config:
+        """The settings the run was started with."""
+        return build_config(load_settings(self.path / "config.yaml"))
+
+    def truncate_metrics(self, step: int) -> None:
+        """Drop what metrics.jsonl tells from after `step`, and a line torn by a kill, before the run resumes there.
+
+        The file then goes on as if the run had not been interrupted; `time_s` continues from its last line.
+
+        Parameters
+        ----------
+        step
+            Steps done in the checkpoint the run resumes from.
+
+        Raises
+        ------
+        DataError
+            If a line before the last is damaged.
+        HyrtError
+            If the file cannot be written.
+
+        """
+        self.close()
+        end, last_s = 0, 0.0
+        with _explained(self.metrics_path):
+            if self.metrics_path.exists():
+                for line, stop in _lines(self.metrics_path):
+                    if line.get("step", 0) > step:
+                        break
+                    end, last_s = stop, line["time_s"]
+                os.truncate(self.metrics_path, end)
+        self._zero_s = self._clock() - last_s
+
+    def handle(self, event: Event) -> None:
+        """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
+
+        Every line has `event` (steps, evaluated, epoch_ended, checkpointed, notice), `time_s` since the run started,
+        and the event's fields. A number that is not finite is null.
+
+        Raises
+        ------
+        HyrtError
+            If the file cannot be written, naming it and the reason.
+
+        """
+        if isinstance(event, RunStarted):
+            return
+        if isinstance(event, RunEnded):
+            path = self.path / "summary.json"
+            with _explained(path):
+                write_atomically(path, _pretty({"status": event.status, **event.summary}))
+            return
+        record = {"event": _NAMES[type(event)], "time_s": round(self._clock() - self._zero_s, 3)}
+        record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
+            record["path"] = event.path.relative_to(self.path)
+        line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n"
+        with _explained(self.metrics_path):
+            if self._file is None:
+                self._file = self.metrics_path.open("ab")
+            self._file.write(line.encode())
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close metrics.jsonl; a later event opens it again."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            with _explained(self.metrics_path):
+                file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read a metrics.jsonl; a last line torn by a kill is left out.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or another line is damaged, naming it.
+
+    """
+    try:
+        return [line for line, _ in _lines(path)]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+
+
+def default_name(config: Config, moment: datetime) -> str:
+    """Name a run by time, model and dataset: 2026-11-21-101502-graphsage-community."""
+    return f"{moment:%Y-%m-%d-%H%M%S}-{config.model.kind}-{short_name(config.data.source)}"
+
+
+def short_name(source: str) -> str:
+    """Shorten a dataset's name or path to what tells it from others, safe in a file name."""
+    kind, colon, parameters = source.partition(":")
+    if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
+        first = re.split(r"[,?:=/]", parameters)[0]
+        name = kind if "=" in parameters.split(",")[0] or not first else first
+    else:
+        name = Path(source).absolute().name.removesuffix(".npz")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "data"
+
+
+def _make_new_folder(root: Path, name: str) -> Path:
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each record of a metrics file, and the offset of the byte after its line."""
+    end = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            end += len(line)
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+                if not isinstance(record, dict) or not {"event", "time_s"} <= record.keys():
+                    raise ValueError("not a record")
+            except ValueError as error:
+                # A power loss can leave the last block of a file as zeros, with or without its end of line.
+                if not file.read(1):
+                    return
+                raise DataError(
+                    f"{path}: line {number} is damaged ({error}): delete it, or the file, to go on"
+                ) from None
+            yield record, end
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a HyrtError that names the file and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise HyrtError(
+            f"{path}: cannot be written: {error.strerror or error}. "
+            f"Free space, or choose a folder that is writable."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Reduce a value to what strict JSON holds."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _pretty(value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(_plain(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
+    # Undecodable bytes of a command line are lone surrogates: as \\udcXX they are valid JSON again.
+    return text.encode("utf-8", "backslashreplace")

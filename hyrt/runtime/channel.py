@@ -1,0 +1,169 @@
+"""The bounded channel between two stages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ChannelClosed(Exception):
+    """Nothing more comes out (for the receiver), or nobody listens (for the sender)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """Counts since the channel was made.
+
+    `send_blocked_s` and `receive_blocked_s` are the time its ends waited, `sends_blocked` and `receives_blocked` the
+    occasions; `peak` is the highest occupancy.
+    """
+
+    capacity: int
+    occupancy: int
+    peak: int
+    sent: int
+    received: int
+    sends_blocked: int
+    receives_blocked: int
+    send_blocked_s: float
+    receive_blocked_s: float
+
+
+class Channel(Generic[T]):
+    """A bounded first-in first-out queue with two ends.
+
+    Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put` raise;
+    failing it raises the failure at both ends at once.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"channel {name}: a capacity of {capacity} can hold nothing")
+        self.name = name
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._sender_closed = False
+        self._receiver_closed = False
+        self._failure: BaseException | None = None
+        self._peak = self._sent = self._received = 0
+        self._sends_blocked = self._receives_blocked = 0
+        self._send_blocked_s = self._receive_blocked_s = 0.0
+
+    def put(self, item: T) -> None:
+        """Send an item, waiting for room.
+
+        Raises
+        ------
+        ChannelClosed
+            If the receiver has closed its end.
+
+        """
+        with self._changed:
+            if self._waits_for_room():
+                self._sends_blocked += 1
+                started = time.perf_counter()
+                while self._waits_for_room():
+                    self._changed.wait()
+                self._send_blocked_s += time.perf_counter() - started
+            self._raise_failure()
+            if self._receiver_closed:
+                raise ChannelClosed(f"channel {self.name}: the receiver has gone")
+            if self._sender_closed:
+                raise ChannelClosed(f"channel {self.name}: put after close")
+            self._items.append(item)
+            self._sent += 1
+            self._peak = max(self._peak, len(self._items))
+            self._changed.notify_all()
+
+    def get(self) -> T:
+        """Receive the next item, waiting for one.
+
+        Raises
+        ------
+        ChannelClosed
+            If the sender has closed its end and all was received.
+
+        """
+        with self._changed:
+            if self._waits_for_item():
+                self._receives_blocked += 1
+                started = time.perf_counter()
+                while self._waits_for_item():
+                    self._changed.wait()
+                self._receive_blocked_s += time.perf_counter() - started
+            self._raise_failure()
+            if not self._items:
+                raise ChannelClosed(f"channel {self.name}: the stream has ended")
+            item = self._items.popleft()
+            self._received += 1
+            self._changed.notify_all()
+            return item
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            try:
+                item = self.get()
+            except ChannelClosed:
+                return
+            yield item
+
+    def close_sender(self) -> None:
+        """End the stream: what was put can still be received."""
+        with self._changed:
+            self._sender_closed = True
+            self._changed.notify_all()
+
+    def close_receiver(self) -> None:
+        """Stop listening: what was put is dropped, and the sender is told."""
+        with self._changed:
+            self._receiver_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def fail(self, failure: BaseException) -> None:
+        """Raise `failure` at both ends from now on; the first failure stays."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = failure
+            self._changed.notify_all()
+
+    def statistics(self) -> ChannelStatistics:
+        with self._changed:
+            return ChannelStatistics(
+                self._capacity,
+                len(self._items),
+                self._peak,
+                self._sent,
+                self._received,
+                self._sends_blocked,
+                self._receives_blocked,
+                self._send_blocked_s,
+                self._receive_blocked_s,
+            )
+
+    def _waits_for_room(self) -> bool:
+        return (
+            len(self._items) >= self._capacity
+            and self._failure is None
+            and not self._receiver_closed
+            and not self._sender_closed
+        )
+
+    def _waits_for_item(self) -> bool:
+        return (
+            not self._items
+            and self._failure is None
+            and not self._sender_closed
+            and not self._receiver_closed
+        )
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

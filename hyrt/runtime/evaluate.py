@@ -1,0 +1,93 @@
+"""Metrics of a model on the validation and test vertices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.device import DeviceInfo
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.nn.model import GNN
+from hyrt.runtime.infer import infer_layerwise, infer_sampled
+from hyrt.runtime.load import plan_input
+from hyrt.runtime.metrics import evaluate_metrics
+from hyrt.sampling.block import Ids
+from hyrt.workers import Workers
+
+_HOST = DeviceInfo(kind="cpu", index=0, description="evaluation", memory_bytes=0, zero_copy=True)
+
+
+class Evaluator:
+    """Scores the splits a dataset has, the configured way.
+
+    Parameters
+    ----------
+    config
+        `evaluate` says how, `train.metric` what chooses.
+    graph
+        The data.
+    scratch
+        Folder for temporary files.
+
+    """
+
+    def __init__(self, config: Config, graph: Graph, scratch: Path | None) -> None:
+        self._config = config
+        self._graph = graph
+        self._scratch = scratch
+        self.metric = "accuracy" if config.train.metric == "auto" else config.train.metric
+        if self.metric == "roc_auc" and graph.num_classes != 2:
+            raise ConfigError(
+                f"train.metric=roc_auc needs two classes, {graph.name} has {graph.num_classes}: use macro_f1"
+            )
+        self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
+
+    def evaluate(self, model: torch.nn.Module, workers: Workers) -> dict[str, dict[str, float]]:
+        """Per split (those that have vertices) accuracy, macro_f1, loss and, for two classes, roc_auc."""
+        splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
+        if not splits:
+            return {}
+        vertices = np.concatenate(list(splits.values()))
+        scores = scores_of(model, self._graph, vertices, self._config, workers, self._scratch)
+        metrics = {}
+        start = 0
+        for name, ids in splits.items():
+            part = scores[start : start + len(ids)]
+            start += len(ids)
+            metrics[name] = evaluate_metrics(part, self._graph.labels[ids], self._graph.num_classes)
+        return metrics
+
+
+def scores_of(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    config: Config,
+    workers: Workers,
+    scratch: Path | None = None,
+) -> NDArray[np.float32]:
+    """[n, C] scores of vertices, from all neighbours (`evaluate.mode=full`) or sampled ones.
+
+    A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with all
+    neighbours, small ones, since neighbourhoods grow with depth.
+    """
+    budget = int(config.evaluate.memory_gib * 2**30)
+    full = config.evaluate.mode == "full"
+    if full and isinstance(model, GNN):
+        return infer_layerwise(model, graph, vertices, workers, memory_bytes=budget, scratch=scratch)
+    fanouts = [-1] * len(config.fanouts) if full else config.fanouts
+    return infer_sampled(
+        model,
+        graph,
+        vertices,
+        workers,
+        fanouts=fanouts,
+        batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
+        seed=config.seed,
+        plan=plan_input(model, graph, _HOST, fuse=config.runtime.fuse_load, cuttable=True),
+    )

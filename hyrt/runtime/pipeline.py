@@ -1,0 +1,261 @@
+"""The four stages on threads of their own, joined by bounded channels.
+
+While step i propagates, i+1 is transferred, i+2 loaded and i+3 sampled. Credits bound the steps in flight. The first
+failure of any stage fails every channel, ends every thread and is raised in the consumer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from hyrt.errors import HyrtError, StageFailure, Stalled
+from hyrt.runtime.channel import Channel, ChannelClosed
+from hyrt.runtime.stages import Stages, StepWork
+from hyrt.runtime.watchdog import NoProgressGuard
+
+# A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
+_JOIN_S = 5.0
+
+
+class Pipeline:
+    """Runs steps through the stages and yields them in order.
+
+    The consumer takes a step from `steps()`, updates every trainer with the new weights and asks for the next:
+    asking says that the update is done and lets the trainers go on.
+
+    Parameters
+    ----------
+    stages
+        The work.
+    steps
+        Which steps of the run, in order.
+    depth
+        Most steps in flight.
+    stall_timeout_s
+        For the no-progress guard.
+    on_stall
+        Called with all threads' stacks when the guard fails the run.
+
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        steps: Iterable[int],
+        *,
+        depth: int,
+        stall_timeout_s: float,
+        on_stall: Callable[[str], None] = lambda stacks: None,
+    ) -> None:
+        self._stages = stages
+        self._steps = steps
+        self._failure: BaseException | None = None
+        self._failing = threading.Lock()
+        self._consumer_waits = False
+        self._recent: deque[str] = deque(maxlen=32)
+        self._report_stall = on_stall
+        self._timeout_s = stall_timeout_s
+        trainers = range(len(stages.trainers))
+        # Credits bound what is in flight; the channels between stages need no bound beyond it.
+        self._credits: Channel[None] = Channel("credits", depth)
+        for _ in range(depth):
+            self._credits.put(None)
+        self._sampled: Channel[StepWork] = Channel("sampled", depth)
+        self._loaded: list[Channel[StepWork]] = [Channel(f"loaded.{i}", depth) for i in trainers]
+        self._staged: list[Channel[tuple[StepWork, Any]]] = [Channel(f"staged.{i}", depth) for i in trainers]
+        self._done: list[Channel[StepWork]] = [Channel(f"done.{i}", depth) for i in trainers]
+        self._updated: list[Channel[None]] = [Channel(f"updated.{i}", depth) for i in trainers]
+        self._threads = [
+            self._thread("sample", "cpu", self._sample),
+            self._thread("load", "cpu", self._load),
+        ]
+        for i, trainer in enumerate(stages.trainers):
+            self._threads.append(self._thread("transfer", trainer.name, self._transfer, i))
+            self._threads.append(self._thread("propagate", trainer.name, self._propagate, i))
+        self._guard = NoProgressGuard(
+            stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled
+        )
+
+    def __enter__(self) -> Pipeline:
+        for thread in self._threads:
+            thread.start()
+        self._guard.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def steps(self) -> Iterator[StepWork]:
+        """Steps whose gradients are there, in order.
+
+        Raises
+        ------
+        StageFailure
+            Naming stage, device and step, when a stage failed.
+        Stalled
+            When nothing moved for the guard's timeout.
+
+        """
+        for step in self._steps:
+            self._consumer_waits = True
+            try:
+                works = [done.get() for done in self._done]
+            except ChannelClosed:
+                raise StageFailure(
+                    f"the pipeline ended before step {step}: a stage thread has gone"
+                ) from None
+            finally:
+                self._consumer_waits = False
+            work = works[0]
+            yield work
+            work.release()
+            for updated in self._updated:
+                updated.put(None)
+            self._credits.put(None)
+
+    def blocked_seconds(self) -> dict[str, float]:
+        """Seconds each stage has waited so far, keyed `<stage>.input` and `<stage>.output`."""
+        sampled = self._sampled.statistics()
+        loaded = [channel.statistics() for channel in self._loaded]
+        staged = [channel.statistics() for channel in self._staged]
+        done = [channel.statistics() for channel in self._done]
+        return {
+            "sample.input": self._credits.statistics().receive_blocked_s,
+            "sample.output": sampled.send_blocked_s,
+            "load.input": sampled.receive_blocked_s,
+            "load.output": sum(s.send_blocked_s for s in loaded),
+            "transfer.input": sum(s.receive_blocked_s for s in loaded) / len(loaded),
+            "transfer.output": sum(s.send_blocked_s for s in staged) / len(staged),
+            "propagate.input": sum(s.receive_blocked_s for s in staged) / len(staged),
+            "synchronize.input": sum(s.receive_blocked_s for s in done) / len(done),
+        }
+
+    def close(self) -> None:
+        """End every thread.
+
+        Raises
+        ------
+        StageFailure
+            If a thread does not end in time; it is named.
+
+        """
+        self._guard.close()
+        end = ChannelClosed("the pipeline is closed")
+        for channel in self._channels():
+            channel.fail(end)
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            message = f"thread {', '.join(stuck)} did not end within {_JOIN_S:g} s"
+            if self._failure is not None:
+                raise StageFailure(f"{self._failure}; {message}") from self._failure
+            raise StageFailure(message)
+
+    # The stages, each on its own thread.
+
+    def _sample(self, at: Callable[[int], None]) -> None:
+        for step in self._steps:
+            self._credits.get()
+            at(step)
+            self._sampled.put(self._stages.sample(step))
+        self._sampled.close_sender()
+
+    def _load(self, at: Callable[[int], None]) -> None:
+        for work in self._sampled:
+            at(work.step)
+            self._stages.load(work)
+            for channel in self._loaded:
+                channel.put(work)
+        for channel in self._loaded:
+            channel.close_sender()
+
+    def _transfer(self, at: Callable[[int], None], index: int) -> None:
+        for work in self._loaded[index]:
+            at(work.step)
+            self._staged[index].put((work, self._stages.transfer(work, index)))
+        self._staged[index].close_sender()
+
+    def _propagate(self, at: Callable[[int], None], index: int) -> None:
+        for work, staged in self._staged[index]:
+            at(work.step)
+            self._stages.propagate(work, index, staged)
+            self._done[index].put(work)
+            self._updated[index].get()
+        self._done[index].close_sender()
+
+    # Failing.
+
+    def _thread(
+        self, stage: str, device: str, body: Callable[..., None], *arguments: int
+    ) -> threading.Thread:
+        where = f"{stage} on {device}"
+
+        def run() -> None:
+            step = -1
+
+            def at(now: int) -> None:
+                nonlocal step
+                step = now
+                self._recent.append(f"{where}: step {now}")
+
+            try:
+                body(at, *arguments)
+            except ChannelClosed:
+                pass  # The other end has gone: the pipeline is ending.
+            except BaseException as error:
+                if error is self._failure:
+                    return
+                failure = StageFailure(f"error in {where} at step {step}: {_describe(error)}")
+                failure.__cause__ = error
+                self._fail(failure)
+
+        name = (
+            f"hyrt.{stage}" if device == "cpu" and stage in ("sample", "load") else f"hyrt.{stage}.{device}"
+        )
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._failing:
+            if self._failure is not None:
+                return
+            self._failure = failure
+        for channel in self._channels():
+            channel.fail(failure)
+
+    def _stalled(self, stacks: str) -> None:
+        recent = "\n".join(self._recent)
+        self._report_stall(f"{stacks}\nlast pipeline events\n{recent}\n")
+        last = self._recent[-1] if self._recent else "nothing has started"
+        self._fail(
+            Stalled(
+                f"nothing moved for {self._timeout_s:g} s (last: {last}); "
+                "raise runtime.stall_timeout_s if a step may take that long"
+            )
+        )
+
+    def _channels(self) -> list[Channel[Any]]:
+        return [self._credits, self._sampled, *self._loaded, *self._staged, *self._done, *self._updated]
+
+    def _activity(self) -> int:
+        return sum(s.sent + s.received for s in (channel.statistics() for channel in self._channels()))
+
+
+def _describe(error: BaseException) -> str:
+    text = str(error)
+    return (
+        text
+        if isinstance(error, HyrtError)
+        else f"{type(error).__name__}: {text}"
+        if text
+        else type(error).__name__
+    )

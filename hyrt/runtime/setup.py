@@ -1,0 +1,194 @@
+"""From settings to the parts of a run: model, sampler, optimizer, threads, trainers."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+from hyrt.sampling.saint import SaintSampler
+
+from hyrt.config import Config
+from hyrt.device import DeviceOptions
+from hyrt.errors import ConfigError, DataError
+from hyrt.graph.graph import Graph
+from hyrt.nn.model import GNN, Architecture
+from hyrt.registry import find_device
+from hyrt.runtime.load import plan_input
+from hyrt.runtime.metrics import balanced_class_weights
+from hyrt.runtime.stages import Trainer
+from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """CPU threads of each stage."""
+
+    sample: int
+    load: int
+    train: int
+
+
+def available_cores() -> int:
+    """CPUs this process may use."""
+    process = psutil.Process()
+    if hasattr(process, "cpu_affinity"):
+        return max(1, len(process.cpu_affinity()))
+    return psutil.cpu_count() or 1
+
+
+def assign_threads(config: Config) -> Threads:
+    """The configured thread counts; those left at 0 are chosen from the available cores.
+
+    Sampling is the lightest stage, so it gets half of them. Loading and training may use all: their chunks are
+    small, and whichever stage is behind gets the cores.
+    """
+    cores = available_cores()
+    runtime = config.runtime
+    trainers = sum(name.partition(":")[0] == "cpu" for name in config.devices)
+    return Threads(
+        sample=runtime.sample_threads or max(1, cores // 2),
+        load=runtime.load_threads or cores,
+        train=runtime.train_threads or max(1, cores // max(1, trainers)),
+    )
+
+
+def architecture(config: Config, graph: Graph) -> Architecture:
+    """The configured model for a graph's widths."""
+    model = config.model
+    return Architecture(
+        kind=model.kind,
+        in_features=graph.num_features,
+        hidden=model.hidden,
+        num_classes=graph.num_classes,
+        layers=model.layers,
+        aggregate=model.aggregate,
+        heads=model.heads,
+        dropout=model.dropout,
+        input_dropout=model.input_dropout,
+        norm=model.norm,
+        residual=model.residual,
+        low_precision=config.train.precision == "bf16",
+    )
+
+
+def build_model(config: Config, graph: Graph) -> GNN:
+    """The configured model with weights drawn from the run's seed; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return GNN(architecture(config, graph))
+
+
+def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
+    """The configured sampler over the training targets.
+
+    Raises
+    ------
+    DataError
+        If there are no targets.
+
+    """
+    if not len(targets):
+        raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
+    weights = None
+    if config.train.class_weights == "balanced":
+        weights = balanced_class_weights(graph.labels[targets], graph.num_classes).astype(np.float32)
+    if config.sampler.kind == "saint":
+        return SaintSampler(
+            graph,
+            targets,
+            config.model.layers,
+            config.sampler.roots,
+            config.sampler.walk_length,
+            config.sampler.units,
+            config.seed,
+            class_weights=weights,
+        )
+    return NeighborSampler(
+        graph, targets, config.fanouts, config.data.batch_size, config.seed, class_weights=weights
+    )
+
+
+def build_optimizer(
+    config: Config, parameters: list[torch.nn.Parameter]
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler | None]:
+    """The configured torch.optim optimizer and schedule.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or its options do not fit.
+
+    """
+    train = config.train
+    maker = getattr(torch.optim, train.optimizer, None)
+    if not (inspect.isclass(maker) and issubclass(maker, torch.optim.Optimizer)):
+        names = ", ".join(
+            name
+            for name, thing in vars(torch.optim).items()
+            if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and name != "Optimizer"
+        )
+        raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim: it has {names}")
+    options = {"lr": train.lr, **train.optimizer_options}
+    if train.weight_decay:
+        options["weight_decay"] = train.weight_decay
+    try:
+        optimizer = maker(parameters, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"train.optimizer={train.optimizer!r} refuses {options}: {error}") from None
+    if train.schedule is None:
+        return optimizer, None
+    schedule = getattr(torch.optim.lr_scheduler, train.schedule, None)
+    if not (inspect.isclass(schedule) and hasattr(schedule, "step")):
+        raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler")
+    try:
+        return optimizer, schedule(optimizer, **train.schedule_options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: {error}"
+        ) from None
+
+
+def open_trainers(config: Config, graph: Graph, model: torch.nn.Module, threads: Threads) -> list[Trainer]:
+    """Open every configured device with a replica of the model.
+
+    Raises
+    ------
+    DeviceUnavailable
+        With the remedy; devices opened before are closed.
+
+    """
+    trainers: list[Trainer] = []
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    try:
+        for name in config.devices:
+            backend, info = find_device(name)
+            if any(trainer.name == info.name for trainer in trainers):
+                raise ConfigError(f"devices names {info.name} twice: give each device once")
+            device = backend.open(info, DeviceOptions(threads=threads.train))
+            plan = plan_input(
+                model,
+                graph,
+                info,
+                fuse=config.runtime.fuse_load,
+                cuttable=config.sampler.kind == "neighbor",
+            )
+            trainers.append(Trainer(device, plan))
+            device.load(model, parameters)
+    except BaseException:
+        for trainer in trainers:
+            trainer.device.close()
+        raise
+    return trainers
+
+
+def default_split(config: Config) -> list[int]:
+    """Units of a step for each trainer: as configured, or equal shares."""
+    if config.split is not None:
+        return list(config.split)
+    total = config.sampler.units if config.sampler.kind == "saint" else config.data.batch_size
+    share, rest = divmod(total, len(config.devices))
+    return [share + (i < rest) for i in range(len(config.devices))]

@@ -1,0 +1,105 @@
+"""Steps gathered into the lines of the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psutil
+
+from hyrt.runtime.events import Emit, StepGroup
+from hyrt.runtime.stages import StepWork
+from hyrt.runtime.synchronizer import StepSummary
+
+STAGES = ("sample", "load", "transfer", "propagate")
+
+
+class StepGroups:
+    """Adds steps up and emits a `StepGroup` about ten times an epoch.
+
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines.
+    """
+
+    def __init__(
+        self, emit: Emit, steps_per_epoch: int, split: Mapping[str, int], threads: Mapping[str, int]
+    ) -> None:
+        self._emit = emit
+        self._per_epoch = steps_per_epoch
+        self._size = max(1, min(100, steps_per_epoch // 10))
+        self._split = split
+        self._threads = threads
+        self._process = psutil.Process()
+        self._blocked_before: Mapping[str, float] = {}
+        self._epoch_loss = 0.0
+        self._epoch_edges = 0
+        self._epoch_steps = 0
+        self._clear()
+
+    def add(
+        self, work: StepWork, summary: StepSummary, step_s: float, lr: float, blocked_s: Mapping[str, float]
+    ) -> None:
+        """Count a synchronized step."""
+        self._step = work.step + 1
+        self._losses.append(summary.loss)
+        self._correct += summary.correct
+        self._targets += summary.targets
+        self._edges += work.num_edges
+        self._seconds += step_s
+        self._lr = lr
+        self._blocked = blocked_s
+        for stage, seconds in work.seconds.items():
+            self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
+        self._epoch_loss += summary.loss
+        self._epoch_edges += work.num_edges
+        self._epoch_steps += 1
+        if self._step % self._per_epoch % self._size == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Emit what has been added since the last group, if anything."""
+        count = len(self._losses)
+        if not count:
+            return
+        stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in (*STAGES, "synchronize")}
+        done = (self._step - 1) % self._per_epoch + 1
+        blocked = {
+            end: (seconds - self._blocked_before.get(end, 0.0)) / count
+            for end, seconds in self._blocked.items()
+        }
+        self._emit(
+            StepGroup(
+                epoch=(self._step - 1) // self._per_epoch + 1,
+                step=self._step,
+                steps_done=done,
+                steps_per_epoch=self._per_epoch,
+                loss=sum(self._losses) / count,
+                losses=tuple(self._losses),
+                train_accuracy=self._correct / self._targets if self._targets else 0.0,
+                mteps=self._edges / self._seconds / 1e6 if self._seconds else 0.0,
+                step_s=self._seconds / count,
+                stage_s=stage_s,
+                blocked_s=blocked,
+                bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
+                split=self._split,
+                threads=self._threads,
+                lr=self._lr,
+                memory_bytes=self._process.memory_info().rss,
+            )
+        )
+        self._blocked_before = dict(self._blocked)
+        self._clear()
+
+    def end_epoch(self, seconds: float) -> tuple[float, float]:
+        """Mean loss and MTEPS of the epoch's steps since this process began it."""
+        loss = self._epoch_loss / max(1, self._epoch_steps)
+        mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
+        self._epoch_loss, self._epoch_edges, self._epoch_steps = 0.0, 0, 0
+        return loss, mteps
+
+    def _clear(self) -> None:
+        self._losses: list[float] = []
+        self._correct = self._targets = self._edges = 0
+        self._seconds = 0.0
+        self._stage_s: dict[str, float] = {}
+        self._lr = 0.0
+        self._blocked: Mapping[str, float] = {}
+        self._step = 0

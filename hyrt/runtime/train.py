@@ -1,0 +1,374 @@
+"""The training run: steps from the pipeline, synchronized, evaluated, checkpointed."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from hyrt.config import Config
+from hyrt.errors import CheckpointError, ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
+from hyrt.runtime.evaluate import Evaluator
+from hyrt.runtime.events import (
+    Checkpointed,
+    Emit,
+    EpochEnded,
+    Evaluated,
+    Notice,
+    RunEnded,
+    RunStarted,
+)
+from hyrt.runtime.load import Loader
+from hyrt.runtime.pipeline import Pipeline
+from hyrt.runtime.serial import serial_steps
+from hyrt.runtime.setup import (
+    Threads,
+    architecture,
+    assign_threads,
+    build_model,
+    build_optimizer,
+    build_sampler,
+    default_split,
+    open_trainers,
+)
+from hyrt.runtime.stages import Stages, StepWork
+from hyrt.runtime.step_group import StepGroups
+from hyrt.runtime.synchronizer import Synchronizer
+from hyrt.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a run leaves.
+
+    Parameters
+    ----------
+    status
+        `finished`, `early-stopped` or `interrupted`.
+    model
+        The module with the weights of the best evaluation (of the last step where there was none).
+    metrics
+        Per split the metrics of that evaluation.
+    summary
+        What summary.json holds.
+
+    """
+
+    status: str
+    model: torch.nn.Module
+    metrics: dict[str, dict[str, float]]
+    summary: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Best:
+    """The evaluation that chooses the weights a run ends with."""
+
+    value: float = float("-inf")
+    epoch: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] | None = None
+    evaluations_since: int = 0
+
+
+class Training:
+    """One run over a graph.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        Opened and normalised.
+    model
+        A torch module over blocks; the configured one by default.
+    emit
+        Hears what happens.
+    checkpoints
+        Folder for checkpoints and temporary files; None writes none.
+    should_stop
+        Asked after every step; True checkpoints and ends the run.
+    on_stall
+        Hears all threads' stacks when nothing moves any more.
+
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        graph: Graph,
+        *,
+        model: torch.nn.Module | None = None,
+        emit: Emit = lambda event: None,
+        checkpoints: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_stall: Callable[[str], None] = lambda stacks: None,
+    ) -> None:
+        self._config = config
+        self._graph = graph
+        self._own_model = model is None
+        self._model = build_model(config, graph) if model is None else model
+        self._emit = emit
+        self._checkpoints = checkpoints
+        self._should_stop = should_stop
+        self._on_stall = on_stall
+        self._targets = graph.split("train", config.data.split)
+        self._sampler = build_sampler(config, graph, self._targets)
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ConfigError("the model has no parameters to train")
+        self._optimizer, self._schedule = build_optimizer(config, self._parameters)
+        self._evaluator = Evaluator(config, graph, checkpoints.parent if checkpoints else None)
+        self._best = _Best()
+        self._step = 0
+        self._epoch_s = 0.0
+        self._trained_s = 0.0
+        self._first_step = 0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
+
+        Raises
+        ------
+        CheckpointError
+            If it is of a model with other parameters.
+
+        """
+        state = checkpoint.state
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            if self._schedule is not None:
+                self._schedule.load_state_dict(state["schedule"])
+            best = state["best"]
+            self._best = _Best(
+                value=best["value"],
+                epoch=best["epoch"],
+                metrics=best["metrics"],
+                weights=best["weights"],
+                evaluations_since=best["evaluations_since"],
+            )
+            self._step = self._first_step = state["step"]
+            self._epoch_s = state["epoch_s"]
+            self._trained_s = state["trained_s"]
+            torch.set_rng_state(state["torch_generator"])
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
+
+    def run(self) -> TrainResult:
+        """Train to the end, to an early stop, or until asked to stop."""
+        config = self._config
+        threads = assign_threads(config)
+        per_epoch = self._sampler.steps_per_epoch()
+        last = config.train.epochs * per_epoch
+        if not self._first_step:
+            torch.manual_seed(config.seed)
+        with ExitStack() as stack:
+            trainers = open_trainers(config, self._graph, self._model, threads)
+            for trainer in trainers:
+                stack.callback(trainer.device.close)
+            sample_workers = Workers(threads.sample, "hyrt.sample")
+            load_workers = Workers(threads.load, "hyrt.load")
+            evaluate_workers = Workers(threads.train, "hyrt.evaluate", on_start=_one_torch_thread)
+            for workers in (sample_workers, load_workers, evaluate_workers):
+                stack.callback(workers.close)
+            stages = Stages(
+                self._sampler,
+                Loader(self._graph),
+                trainers,
+                default_split(config),
+                sample_workers,
+                load_workers,
+            )
+            synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
+            self._announce(trainers, threads, per_epoch)
+            groups = StepGroups(
+                self._emit,
+                per_epoch,
+                {trainer.name: n for trainer, n in zip(trainers, stages.split, strict=True)},
+                {"sample": threads.sample, "load": threads.load, "propagate": threads.train},
+            )
+            status = "finished"
+            steps = range(self._step, last)
+            pipeline = None
+            works: Iterator[StepWork]
+            if config.runtime.pipelined:
+                pipeline = stack.enter_context(
+                    Pipeline(
+                        stages,
+                        steps,
+                        depth=config.runtime.depth,
+                        stall_timeout_s=config.runtime.stall_timeout_s,
+                        on_stall=self._on_stall,
+                    )
+                )
+                works = pipeline.steps()
+            else:
+                works = serial_steps(stages, steps)
+            before = time.perf_counter()
+            for work in works:
+                summary = synchronizer.step(work)
+                now = time.perf_counter()
+                self._step += 1
+                self._epoch_s += now - before
+                self._trained_s += now - before
+                blocked = pipeline.blocked_seconds() if pipeline else {}
+                groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
+                if self._step % per_epoch == 0:
+                    groups.flush()
+                    if self._end_epoch(groups, evaluate_workers):
+                        status = "early-stopped"
+                        break
+                elif config.checkpoint.every_steps and self._step % config.checkpoint.every_steps == 0:
+                    self._save()
+                if self._should_stop():
+                    status = "interrupted"
+                    groups.flush()
+                    self._save()
+                    break
+                before = time.perf_counter()
+        return self._finish(status)
+
+    def _end_epoch(self, groups: StepGroups, workers: Workers) -> bool:
+        """Evaluate and checkpoint; True when the run should stop early."""
+        config = self._config
+        epoch = self._step // self._sampler.steps_per_epoch()
+        loss, mteps = groups.end_epoch(self._epoch_s)
+        self._emit(EpochEnded(epoch=epoch, step=self._step, seconds=self._epoch_s, loss=loss, mteps=mteps))
+        self._epoch_s = 0.0
+        final = epoch == config.train.epochs
+        evaluated = None
+        if final or (config.evaluate.every and epoch % config.evaluate.every == 0):
+            evaluated = self._evaluate(epoch, workers)
+        if self._schedule is not None:
+            if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                self._schedule.step(loss if evaluated is None else -evaluated)
+            else:
+                self._schedule.step()
+        if config.checkpoint.every_epochs and (final or epoch % config.checkpoint.every_epochs == 0):
+            self._save()
+        patience = config.train.patience
+        return bool(patience and self._best.evaluations_since >= patience and not final)
+
+    def _evaluate(self, epoch: int, workers: Workers) -> float:
+        started = time.perf_counter()
+        metrics = self._evaluator.evaluate(self._model, workers)
+        chosen = self._evaluator.metric
+        # With no validation vertices the last evaluation counts.
+        value = metrics["val"][chosen] if "val" in metrics else float(epoch)
+        is_best = value > self._best.value
+        if is_best:
+            self._best = _Best(value, epoch, metrics, copy.deepcopy(self._model.state_dict()))
+        else:
+            self._best.evaluations_since += 1
+        self._emit(
+            Evaluated(
+                epoch=epoch,
+                step=self._step,
+                metrics=metrics,
+                chosen_by=chosen,
+                is_best=is_best,
+                seconds=time.perf_counter() - started,
+            )
+        )
+        return value
+
+    def _save(self) -> None:
+        if self._checkpoints is None:
+            return
+        best = self._best
+        state = {
+            "step": self._step,
+            "epoch_s": self._epoch_s,
+            "trained_s": self._trained_s,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict() if self._schedule is not None else None,
+            "best": {
+                "value": best.value,
+                "epoch": best.epoch,
+                "metrics": best.metrics,
+                "weights": best.weights,
+                "evaluations_since": best.evaluations_since,
+            },
+            "torch_generator": torch.get_rng_state(),
+            "config": self._config.model_dump(mode="json"),
+        }
+        path = save_checkpoint(self._checkpoints, self._step, state, keep=self._config.checkpoint.keep)
+        self._emit(Checkpointed(step=self._step, path=path))
+
+    def _finish(self, status: str) -> TrainResult:
+        best = self._best
+        if best.weights is not None and status != "interrupted":
+            self._model.load_state_dict(best.weights)
+        per_epoch = self._sampler.steps_per_epoch()
+        summary: dict[str, Any] = {
+            "status": status,
+            "epochs": self._step // per_epoch,
+            "steps": self._step,
+            "best_epoch": best.epoch,
+            "chosen_by": self._evaluator.metric,
+            "metrics": best.metrics,
+            "trained_s": self._trained_s,
+            "epoch_s": self._trained_s / self._step * per_epoch if self._step else 0.0,
+            "peak_memory_bytes": _peak_memory_bytes(),
+        }
+        self._emit(RunEnded(status=status, summary=summary))
+        return TrainResult(status, self._model, best.metrics, summary)
+
+    def _announce(self, trainers: list[Any], threads: Threads, per_epoch: int) -> None:
+        config, graph = self._config, self._graph
+        split = default_split(config)
+        if self._own_model:
+            a = architecture(config, graph)
+            widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
+            model = f"{config.model.kind} {widths}"
+        else:
+            model = type(self._model).__name__
+        if config.sampler.kind == "saint":
+            batches = f"GraphSAINT {config.sampler.units} x {config.sampler.roots} walks of {config.sampler.walk_length}"
+        else:
+            batches = f"fan-out {','.join(map(str, config.fanouts))} · batch {config.data.batch_size}"
+        self._emit(
+            RunStarted(
+                data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
+                f"{graph.num_features} features · {graph.num_classes} classes · {len(self._targets):,} targets",
+                model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · {config.train.precision}",
+                devices=" · ".join(
+                    f"{trainer.name} {n} {'units' if config.sampler.kind == 'saint' else 'targets'}"
+                    f"{' (simulated)' if trainer.device.info.simulated else ''}"
+                    for trainer, n in zip(trainers, split, strict=True)
+                )
+                + f" · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
+                epochs=config.train.epochs,
+                steps_per_epoch=per_epoch,
+                first_step=self._first_step,
+            )
+        )
+        if self._first_step:
+            self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
+
+
+def _one_torch_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _peak_memory_bytes() -> int:
+    """Highest resident memory of this process so far."""
+    try:
+        import resource
+    except ImportError:  # Windows keeps the peak elsewhere.
+        return int(psutil.Process().memory_info().peak_wset)
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)

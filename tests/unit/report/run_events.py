@@ -1,0 +1,55 @@
+"""Events of a small run, for the tests of this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hyrt.runtime.events import EpochEnded, Evaluated, RunStarted, StepGroup
+
+STARTED = RunStarted(
+    data="synthetic:community  100,000 vertices · 2.0 M edges · 64 features · 16 classes",
+    model="GraphSAGE 64-128-16, 2 layers, fan-out 25,10, batch 1024, Adam 3e-3",
+    devices="cpu (2 cores) 1024 targets",
+    epochs=5,
+    steps_per_epoch=59,
+    first_step=0,
+)
+
+
+def steps(step: int, **changes: Any) -> StepGroup:
+    fields: dict[str, Any] = {
+        "epoch": 1 + (step - 1) // 59,
+        "step": step,
+        "steps_done": 1 + (step - 1) % 59,
+        "steps_per_epoch": 59,
+        "loss": 1.0234,
+        "losses": (1.1, 0.9468),
+        "train_accuracy": 0.7,
+        "mteps": 3.91,
+        "step_s": 0.0412,
+        "stage_s": {
+            "sample": 0.0061,
+            "load": 0.009,
+            "transfer": 0.0,
+            "propagate": 0.0409,
+            "synchronize": 0.0004,
+        },
+        "blocked_s": {"load.input": 0.03},
+        "bottleneck": "propagate",
+        "split": {"cpu": 1024},
+        "threads": {"sample": 1, "propagate": 2},
+        "lr": 0.003,
+        "memory_bytes": 734003200,
+    }
+    return StepGroup(**(fields | changes))
+
+
+def evaluated(epoch: int, *, best: bool = True, test: float = 0.9134) -> Evaluated:
+    metrics = {"val": {"accuracy": 0.92, "loss": 0.3}, "test": {"accuracy": test, "loss": 0.31}}
+    return Evaluated(
+        epoch=epoch, step=59 * epoch, metrics=metrics, chosen_by="accuracy", is_best=best, seconds=0.42
+    )
+
+
+def epoch_ended(epoch: int) -> EpochEnded:
+    return EpochEnded(epoch=epoch, step=59 * epoch, seconds=3.5, loss=0.51, mteps=4.2)

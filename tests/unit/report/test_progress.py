@@ -1,0 +1,338 @@
+"""The progress display on terminals, in files, and on pipes whose reader went away."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
+
+from hyrt.report.progress import Progress
+from hyrt.report.progress_line import milliseconds, number, seconds, step_line
+from hyrt.runtime.events import Checkpointed, Event, Notice, RunEnded
+
+ENDED = RunEnded(status="finished")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def show(events: list[Event], **options: Any) -> list[str]:
+    stream = io.StringIO()
+    with Progress(stream, **options) as progress:
+        for event in events:
+            progress.handle(event)
+    return stream.getvalue().splitlines()
+
+
+WHOLE_RUN: list[Event] = [
+    STARTED,
+    Notice(kind="info", text="moved 96 targets cpu → cuda:0"),
+    steps(20),
+    steps(59, mteps=5.0),
+    epoch_ended(1),
+    evaluated(1),
+    Checkpointed(step=59, path=Path("x")),
+    steps(118),
+    epoch_ended(2),
+    evaluated(2, best=False, test=0.5),
+    Notice(kind="warning", text="disk nearly full: free space"),
+    ENDED,
+]
+
+
+def test_plain_lines() -> None:
+    assert show(WHOLE_RUN) == [
+        f"data      {STARTED.data}",
+        f"model     {STARTED.model}",
+        f"devices   {STARTED.devices}",
+        "moved 96 targets cpu → cuda:0",
+        "epoch 1/5  3.5 s  loss 0.510  4.20 MTEPS  "
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB",
+        "          val accuracy 0.920 · test accuracy 0.913  best so far  (0.4 s)",
+        "epoch 2/5  3.5 s  loss 0.510  4.20 MTEPS  "
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB",
+        "          val accuracy 0.920 · test accuracy 0.500  (0.4 s)",
+        "warning: disk nearly full: free space",
+        "test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch",
+    ]
+
+
+def test_epoch_line_averages_over_steps() -> None:
+    first = steps(30, losses=(1.0,) * 30, stage_s={"sample": 0.010, "load": 0.030}, bottleneck="load")
+    second = steps(40, losses=(1.0,) * 10, stage_s={"sample": 0.050, "load": 0.010}, bottleneck="sample")
+    lines = show([STARTED, first, second, epoch_ended(1)])
+    assert "sample 20 ms  load 25 ◀" in lines[3]
+
+
+def test_long_epochs_show_a_line_now_and_then() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock=clock, interval_s=5)
+    progress.handle(STARTED)
+    for step in range(1, 51):
+        clock.now += 0.5
+        progress.handle(steps(step))
+    lines = stream.getvalue().splitlines()[3:]
+    assert [line.split("  ")[1] for line in lines] == ["10/59", "20/59", "30/59", "40/59", "50/59"]
+    assert "━" not in stream.getvalue()
+
+
+def test_quiet_shows_the_end_only() -> None:
+    assert show(WHOLE_RUN, quiet=True) == ["test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch"]
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        ([RunEnded(status="interrupted")], "interrupted"),
+        ([RunEnded(status="finished")], "finished"),
+        ([epoch_ended(1), RunEnded(status="early-stopped")], "early-stopped · 3.5 s an epoch"),
+        (
+            [
+                evaluated(2),
+                RunEnded(
+                    status="finished",
+                    summary={
+                        "best": {"epoch": 1, "chosen_by": "roc_auc", "metrics": {"val": {"roc_auc": 0.8123}}}
+                    },
+                ),
+            ],
+            "val ROC AUC 0.812 (best validation, epoch 1)",
+        ),
+    ],
+)
+def test_last_line(events: list[Event], line: str) -> None:
+    assert show([STARTED, *events])[-1] == line
+
+
+def test_no_unicode() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    progress = Progress(stream)
+    for event in WHOLE_RUN:
+        progress.handle(event)
+    text = raw.getvalue().decode("ascii")
+    assert "propagate 41 <" in text
+    assert "2.0 M edges - 64 features" in text
+
+
+def test_undecodable_names() -> None:
+    assert show([Notice(kind="info", text="data \udc80.npz")]) == ["data ?.npz"]
+
+
+@pytest.mark.parametrize("width", range(20, 160, 3))
+def test_every_width_fits_on_one_line(width: int) -> None:
+    stage_s = {
+        "sample": 0.0061,
+        "load": 0.0149,
+        "transfer": 0.0122,
+        "propagate": 0.0115,
+        "synchronize": 0.003,
+    }
+    for group in (
+        steps(20),
+        steps(20, stage_s=stage_s, bottleneck="load"),
+        steps(20, mteps=123456, memory_bytes=2**40),
+    ):
+        line = step_line(group, 5, width)
+        assert len(line) <= width
+        if width >= 66:
+            assert "◀" in line
+
+
+def test_80_columns() -> None:
+    assert step_line(steps(20), 5, 80) == (
+        "epoch 1/5  20/59  loss 1.02  3.91 MTEPS  sample 6.1 ms  load 9.0  propagate 41 ◀"
+    )
+    assert step_line(steps(20), 5, 140) == (
+        "epoch 1/5 ━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌ 20/59  loss 1.02  3.91 MTEPS  "
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB"
+    )
+
+
+def terminal(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+
+
+def test_terminal_keeps_lines_and_redraws_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = terminal()
+    with Progress(console=console) as progress:
+        for event in WHOLE_RUN:
+            progress.handle(event)
+    assert isinstance(console.file, io.StringIO)
+    raw = console.file.getvalue()
+    assert "20/59" in raw
+    # Every drawn line is erased again and the cursor comes back.
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h") == 2
+    assert raw.count("\x1b[2K") >= 2
+    drawn = re.split(r"[\r\n]|\x1b\[[0-9?]+[A-Za-z]", raw)
+    assert max(len(line) for line in drawn) == 80
+    assert "devices   cpu (2 cores) 1024 targets" in raw
+    assert "test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch" in raw
+
+
+def test_long_header_lines_wrap_below_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = terminal(60)
+    with Progress(console=console) as progress:
+        progress.handle(STARTED)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[:2] == [
+        "data      synthetic:community  100,000 vertices · 2.0 M",
+        "          edges · 64 features · 16 classes",
+    ]
+
+
+def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = terminal()
+    with Progress(console=console) as progress:
+        progress.handle(Notice(kind="info", text="[red]x[/] :smile: opencl:0:"))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "[red]x[/] :smile: opencl:0:\n"
+
+
+def test_an_error_ends_the_redrawn_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = terminal()
+    stdout = sys.stdout
+
+    def train() -> None:
+        with Progress(console=console) as progress:
+            progress.handle(STARTED)
+            progress.handle(steps(1))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train()
+    assert isinstance(console.file, io.StringIO)
+    # The cursor is shown again and the line erased.
+    assert console.file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_real_terminal(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if colour:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    else:
+        monkeypatch.setenv("NO_COLOR", "1")
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", encoding="utf-8") as stream:
+        with Progress(stream) as progress:
+            for event in (STARTED, steps(20), steps(40)):
+                progress.handle(event)
+        raw = os.read(leader, 65536).decode()
+    os.close(leader)
+    assert "\x1b[?25l" in raw
+    assert ("\x1b[1;33m" in raw or "\x1b[1m" in raw) if colour else "33m" not in raw
+
+
+def test_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stdout = sys.stdout
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", encoding="utf-8") as stream:
+        with Progress(stream) as progress:
+            progress.handle(STARTED)
+            progress.handle(steps(1))
+            os.read(leader, 65536)
+            os.close(leader)
+            for event in (*WHOLE_RUN, steps(5)):
+                progress.handle(event)
+        assert progress.lost is not None
+        assert progress.lost.errno == errno.EIO
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "xterm", "PYTHONIOENCODING": "ascii"}])
+def test_terminals_that_cannot_redraw_get_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    monkeypatch.setenv("TERM", variables["TERM"])
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", encoding=variables.get("PYTHONIOENCODING", "utf-8")) as stream:
+        with Progress(stream) as progress:
+            progress.handle(STARTED)
+            progress.handle(steps(1))
+        raw = os.read(leader, 65536)
+    os.close(leader)
+    assert b"\x1b" not in raw
+    assert raw.startswith(b"data      synthetic:community")
+
+
+CLOSED_PIPE = """
+import sys
+from unit.report.run_events import STARTED, epoch_ended, steps
+from hyrt.report.progress import Progress
+sys.stdin.readline()
+with Progress() as progress:
+    progress.handle(STARTED)
+    for epoch in range(1, 2000):
+        progress.handle(steps(59 * epoch))
+        progress.handle(epoch_ended(epoch))
+assert isinstance(progress.lost, BrokenPipeError), progress.lost
+print("more")
+sys.stderr.write("trained")
+"""
+
+
+def test_a_closed_pipe_does_not_end_the_run() -> None:
+    tests = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSED_PIPE],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stderr.read() == "trained"
+    assert process.returncode == 0
+
+
+def test_numbers() -> None:
+    values = (0.0, 0.01234, 1.0, 1.0249, 41.0, 412.4, 1240.0, float("nan"), float("inf"))
+    assert [number(value) for value in values] == [
+        *("0.00", "0.0123", "1.00", "1.02", "41.0", "412", "1,240", "nan", "inf"),
+    ]
+    assert [milliseconds(value) for value in (0, 4e-5, 4e-4, 9.94e-3, 9.96e-3, 1.5)] == [
+        *("0", "0", "0.4", "9.9", "10", "1,500"),
+    ]
+    assert [seconds(value) for value in (3.5, 99.94, 99.96, 125, 7380)] == [
+        *("3.5 s", "99.9 s", "1 min 40 s", "2 min 5 s", "2 h 3 min"),
+    ]
+
+
+def test_importing_it_imports_no_rich() -> None:
+    code = (
+        "import sys, hyrt.report.progress; print([m for m in ('rich', 'torch', 'numpy') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

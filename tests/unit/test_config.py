@@ -1,0 +1,204 @@
+"""Settings: YAML round trips, overrides, and errors that name the key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
+from hyrt.errors import ConfigError
+
+counts = st.integers(1, 2**40)
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+yaml_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
+options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_size=3)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    layers = draw(st.integers(1, 4))
+    heads = draw(st.integers(1, 8))
+    shares = draw(st.none() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
+    fanout = st.lists(st.just(-1) | st.integers(1, 50), min_size=layers, max_size=layers)
+    return build_config(
+        {
+            "seed": draw(st.integers(0, 2**63 - 1)),
+            "data": {"source": draw(yaml_text), "batch_size": sum(shares) if shares else draw(counts)},
+            "sampler": {"fanout": draw(st.none() | fanout)},
+            "model": {
+                "kind": draw(st.sampled_from(["graphsage", "gcn", "gin", "gat"])),
+                "layers": layers,
+                "heads": heads,
+                "hidden": heads * draw(st.integers(1, 64)),
+                "dropout": draw(st.floats(0, 1, exclude_max=True)),
+                "residual": draw(st.booleans()),
+            },
+            "train": {
+                "optimizer": draw(yaml_text),
+                "lr": draw(positive),
+                "optimizer_options": draw(options),
+                "schedule": draw(st.none() | yaml_text),
+                "schedule_options": draw(options),
+            },
+            "evaluate": {"memory_gib": draw(positive)},
+            "devices": [f"cpu:{i}" for i in range(len(shares))] if shares else ["cpu"],
+            "split": shares,
+        }
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(configs())
+def test_yaml_round_trip(config: Config) -> None:
+    assert build_config(yaml.safe_load(to_yaml(config))) == config
+
+
+@settings(max_examples=30, deadline=None)
+@given(config=configs())
+def test_file_round_trip(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
+    assert build_config(load_settings(path)) == config
+
+
+def test_empty_settings_are_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert build_config(load_settings(tmp_path / "empty.yaml")) == Config()
+    assert Config().fanouts == [25, 10]
+    assert build_config({"model": {"layers": 4}}).fanouts == [25, 10, 10, 10]
+    assert build_config({"sampler": {"fanout": [5, -1]}}).fanouts == [5, -1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "keys", "value"),
+    [
+        ("train.epochs=7", ("train", "epochs"), 7),
+        ("train.lr=1e-3", ("train", "lr"), 1e-3),
+        ("train.lr=1.5E-3", ("train", "lr"), 1.5e-3),
+        ("data.source=synthetic:community", ("data", "source"), "synthetic:community"),
+        ("data.source=a=b.npz", ("data", "source"), "a=b.npz"),
+        ("sampler.fanout=[10, -1]", ("sampler", "fanout"), [10, -1]),
+        ("sampler.fanout=null", ("sampler", "fanout"), None),
+        ("model.residual=true", ("model", "residual"), True),
+        (
+            "train.optimizer_options={betas: [0.8, 0.9]}",
+            ("train", "optimizer_options"),
+            {"betas": [0.8, 0.9]},
+        ),
+        ("train.optimizer_options.eps=1e-6", ("train", "optimizer_options"), {"eps": 1e-6}),
+        ("devices=[cpu, 'cuda:0']", ("devices",), ["cpu", "cuda:0"]),
+        ("seed=3", ("seed",), 3),
+    ],
+)
+def test_overrides(entry: str, keys: tuple[str, ...], value: Any) -> None:
+    config: Any = build_config(apply_overrides({}, [entry]))
+    for key in keys:
+        config = getattr(config, key)
+    assert config == value
+    assert type(config) is type(value)
+
+
+def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("model:\n  kind: gat\n  hidden: 64\n")
+    found = apply_overrides(load_settings(path), ["model.hidden=32", "model.hidden=16", "train.epochs=2"])
+    config = build_config(found)
+    assert (config.model.kind, config.model.hidden, config.train.epochs) == ("gat", 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("train.epoch=5", "unknown setting 'train.epoch': did you mean 'train.epochs'?"),
+        ("epochs=5", "unknown setting 'epochs': did you mean 'train.epochs'?"),
+        ("modle.hidden=5", "unknown setting 'modle"),
+        ("xyzzy=5", "unknown setting 'xyzzy': `hyrt run --print-config` lists all"),
+        ("train.epochs.more=5", "train.epochs"),
+        ("train.epochs", "write overrides as key.path=value"),
+        ("=5", "write overrides as key.path=value"),
+        ("train.epochs=[1", "as YAML"),
+        ("train.epochs=0", "setting train.epochs=0: .*greater than or equal to 1"),
+        ("train.epochs=many", "setting train.epochs='many': .*integer"),
+        ("train.epochs=1.5", "setting train.epochs=1.5: .*integer"),
+        ("train.lr=0", "setting train.lr=0: .*greater than 0"),
+        ("train.lr=.nan", "setting train.lr=nan"),
+        ("model.dropout=1", "setting model.dropout=1: .*less than 1"),
+        ("model.kind=gnc", "setting model.kind='gnc': .*'gcn'"),
+        ("model=gcn", "setting model='gcn'"),
+        ("devices=[]", r"setting devices=\[\]: .*at least 1"),
+        ("split=[-1]", r"setting split\.0=-1: .*greater than or equal to 0"),
+        ("sampler.fanout=[5]", "sampler.fanout has 1 entries for model.layers=2"),
+        ("sampler.fanout=[5, 0]", "sampler.fanout: each entry"),
+        ("sampler.fanout=[5, -2]", "sampler.fanout: each entry"),
+        ("split=[5, 6]", "split has 2 entries for 1 devices"),
+        ("split=[5]", "split sums to 5, not to data.batch_size=1024"),
+    ],
+)
+def test_wrong_settings(entry: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_config(apply_overrides({}, [entry]))
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value) or "YAML" in str(caught.value)
+
+
+def test_checks_across_settings() -> None:
+    with pytest.raises(ConfigError, match=r"model\.hidden=10 is not a multiple of model\.heads=4"):
+        build_config({"model": {"kind": "gat", "hidden": 10}})
+    saint = {"sampler": {"kind": "saint", "units": 3}, "devices": ["cpu", "cpu"]}
+    assert build_config(saint | {"split": [1, 2]}).split == [1, 2]
+    with pytest.raises(ConfigError, match=r"split sums to 1024, not to sampler\.units=3"):
+        build_config(saint | {"split": [512, 512]})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"- a\n- b\n", "found a list"),
+        (b"a: [1\n", "not readable as YAML"),
+        (b"\xff\xfe\xfa", "not readable as YAML"),
+    ],
+)
+def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"bad.yaml.*{message}"):
+        load_settings(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        load_settings(tmp_path / "none.yaml")
+
+
+def test_yaml_runs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "evil.yaml"
+    path.write_text(f"seed: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n")
+    with pytest.raises(ConfigError, match="not readable as YAML"):
+        load_settings(path)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_config_does_not_change() -> None:
+    config = Config()
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        config.train.epochs = 3  # type: ignore[misc]
+    config.train.optimizer_options["mine"] = 1
+    assert Config().train.optimizer_options == {}
+
+
+def test_importing_it_imports_nothing_large() -> None:
+    code = "import sys, hyrt.config; print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules])"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
