@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hyrt.errors import ConfigError
 
-Count = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+def _refuse_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_refuse_truth)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(_refuse_truth)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)]
+Index = Annotated[int, Field(ge=0), BeforeValidator(_refuse_truth)]
+
+
+def _split_names(value: Any) -> Any:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+def _to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class Section(BaseModel):
@@ -25,9 +43,9 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    source: str = "synthetic:community"
+    source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
     """A .npz file, a folder of .npy files, or a name: `synthetic:...`, `ogbn-...`, `mag240m`."""
-    split: Annotated[int, Field(ge=0)] = 0
+    split: Index = 0
     """Which of the dataset's alternative splits."""
     normalize: Literal["none", "row", "standard"] = "none"
     """Scale features: `row` divides by the row's sum, `standard` by column mean and deviation."""
@@ -71,15 +89,15 @@ class TrainConfig(Section):
     epochs: Count = 5
     optimizer: str = "Adam"
     """Any class of torch.optim by name."""
-    lr: Annotated[float, Field(gt=0)] = 3e-3
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    lr: Positive = 3e-3
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)] = 0.0
     optimizer_options: dict[str, Any] = {}
     """Further keyword arguments of the optimizer."""
     schedule: str | None = None
     """A class of torch.optim.lr_scheduler by name, stepped once an epoch."""
     schedule_options: dict[str, Any] = {}
     """Keyword arguments of the schedule."""
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced` weighs a class by the inverse of its share of the training targets."""
@@ -90,33 +108,33 @@ class TrainConfig(Section):
 
 
 class EvaluateConfig(Section):
-    every: Annotated[int, Field(ge=0)] = 1
+    every: Index = 1
     """Evaluate after every this many epochs; 0 only at the end."""
     mode: Literal["full", "sampled"] = "full"
     """`full`: layer-wise over all neighbours; `sampled`: with the training fan-outs."""
-    memory_gib: Annotated[float, Field(gt=0)] = 1.0
+    memory_gib: Positive = 1.0
     """Bound on what layer-wise inference keeps in memory; beyond it intermediate layers go to a file."""
 
 
 class RuntimeConfig(Section):
     pipelined: bool = True
     """False runs the stages of each step one after the other."""
-    sample_threads: Annotated[int, Field(ge=0)] = 0
+    sample_threads: Index = 0
     """0 chooses from the CPUs this process may use. Likewise below."""
-    load_threads: Annotated[int, Field(ge=0)] = 0
-    train_threads: Annotated[int, Field(ge=0)] = 0
+    load_threads: Index = 0
+    train_threads: Index = 0
     depth: Annotated[int, Field(ge=1, le=64)] = 4
     """Mini-batches in flight between sampling and the end of their step."""
     fuse_load: bool = True
     """Let trainers that read host memory aggregate input features while loading them."""
-    stall_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    stall_timeout_s: Positive = 120.0
     """Fail the run when nothing has moved for this long."""
 
 
 class CheckpointConfig(Section):
-    every_epochs: Annotated[int, Field(ge=0)] = 1
+    every_epochs: Index = 1
     """0 writes none at the end of epochs."""
-    every_steps: Annotated[int, Field(ge=0)] = 0
+    every_steps: Index = 0
     """Also write one every this many steps; 0 does not."""
     keep: Count = 3
     """The newest this many are kept, and the best."""
@@ -131,9 +149,9 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    devices: Annotated[list[str], Field(min_length=1)] = ["cpu"]
+    devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = ["cpu"]
     """Trainers, by kind or kind:index."""
-    split: list[Annotated[int, Field(ge=0)]] | None = None
+    split: list[Index] | None = None
     """Targets of a step for each trainer; sums to data.batch_size. Default: equal shares."""
     runtime: RuntimeConfig = RuntimeConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -217,10 +235,23 @@ def build_config(settings: Mapping[str, Any]) -> Config:
         raise ConfigError(_message(error)) from None
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML, with numbers like 1e-3 read as everyone who types them means them (YAML 1.1 wants 1.0e-3)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
 def load_settings(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings as a nested dict (not yet validated)."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = _read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -246,17 +277,9 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not path:
             raise ConfigError(f"cannot read {entry!r}: write overrides as key.path=value")
         try:
-            value = yaml.safe_load(text)
+            value = _read_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
-        if isinstance(value, str):
-            # YAML 1.1 reads 1e-3 (no dot) as a string; everyone who types it means a number.
-            try:
-                value = (
-                    float(value) if value.strip().lower() not in ("nan", "inf", "-inf", "infinity") else value
-                )
-            except ValueError:
-                pass
         *parents, leaf = path.split(".")
         node = settings
         for parent in parents:
@@ -269,4 +292,4 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
 
 def to_yaml(config: Config) -> str:
     """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)

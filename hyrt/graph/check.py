@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
@@ -160,8 +161,10 @@ def check_masks(
 
 
 def _any_column(hits: Array) -> BoolArray:
-    flags = hits.astype(np.bool_, copy=False)
-    return flags if flags.ndim == 1 else flags.any(axis=1)
+    flags: BoolArray = hits.astype(np.bool_, copy=False)
+    if flags.ndim == 2:
+        flags = np.logical_or.reduce(flags, axis=1)
+    return flags
 
 
 def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:

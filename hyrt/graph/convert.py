@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from hyrt.graph.npz import write_npz
 from hyrt.graph.schema import Dataset, FeatureRows
 from hyrt.graph.source import SYNTHETIC, open_dataset
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 DTYPES = ("float16", "float32")
 _BLOCKS_BYTES = 12 * CHUNK_BYTES
@@ -119,7 +120,9 @@ def memory_bound(source: str) -> int | None:
         return None if (path / "raw").is_dir() or (path / "processed").is_dir() else _BLOCKS_BYTES
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            return _BLOCKS_BYTES + sum(m.file_size for m in archive.infolist() if m.filename != "features.npy")
+            return _BLOCKS_BYTES + sum(
+                m.file_size for m in archive.infolist() if m.filename != "features.npy"
+            )
     return None
 
 
@@ -135,7 +138,9 @@ def _finite(data: Dataset) -> Dataset:
             finite = np.isfinite(block)
             if not finite.all():
                 i, j = np.unravel_index(int(finite.argmin()), finite.shape)
-                raise reject(data.name, "features", f"value {block[i, j]} at row {at + i}, column {j} is not finite")
+                raise reject(
+                    data.name, "features", f"value {block[i, j]} at row {at + i}, column {j} is not finite"
+                )
             at += len(block)
             yield block
 
@@ -145,11 +150,13 @@ def _finite(data: Dataset) -> Dataset:
 def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
     rows = data.rows
     if rows is None:
-        raise DataError(f"{data.name}: its features are sparse, whose values stay float32: leave out the dtype")
+        raise DataError(
+            f"{data.name}: its features are sparse, whose values stay float32: leave out the dtype"
+        )
 
     def blocks() -> Iterator[Array]:
         at = 0
-        limit = np.finfo(dtype).max  # type: ignore[arg-type]
+        limit = float(np.finfo(dtype.name).max)
         for block in rows.blocks():
             beyond = np.abs(block) > limit
             if beyond.any():

@@ -6,13 +6,14 @@ is spilled to disk and the result does not depend on the bound.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from hyrt.graph import kernels
 from hyrt.graph.folder import map_npy
 from hyrt.graph.npy import NpyWriter
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -170,7 +171,7 @@ def build_csr(
             bounds = [0, *cuts.tolist(), high - low]
             jobs = [
                 pool.submit(kernels.sort_rows, starts, a, b, entries, counts[low:high])
-                for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+                for a, b in itertools.pairwise(bounds)
             ]
             for job in jobs:
                 job.result()

@@ -17,7 +17,7 @@ from hyrt.graph.check import row_blocks
 from hyrt.graph.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
 from hyrt.graph.schema import Dataset, FeatureRows, check_header, wanted_keys
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 META = "meta.json"
 FORMAT = 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 SPLITS = ("train", "val", "test")
 
@@ -121,7 +122,7 @@ class Graph:
         Parameters
         ----------
         name
-            `train`, `val` or `test`.
+            `train`, `val` or `test`, or the name of a further mask.
         column
             Which of the K alternative splits.
 

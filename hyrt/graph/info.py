@@ -75,5 +75,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     further = [name for name in facts["splits"] if name not in SPLITS]
     if further:
         lines.append(f"further    {', '.join(further)}")
-    lines.append(f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} MiB")
+    lines.append(
+        f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} MiB"
+    )
     return lines

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Normalize = Literal["none", "row", "standard"]
 NORMALIZERS = ("none", "row", "standard")
 
@@ -71,9 +71,8 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
 
 def _sparse_rows(arrays: dict[str, Array]) -> Array:
     indptr, values = arrays["feat_indptr"], arrays["feat_values"]
-    sums = np.zeros(len(indptr) - 1, np.float64)
-    rows = np.repeat(np.arange(len(sums)), np.diff(indptr))
-    np.add.at(sums, rows, values)
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    sums = np.bincount(rows, weights=values, minlength=len(indptr) - 1)
     sums[sums == 0] = 1.0
     scaled_values: Array = (values / sums[rows]).astype(values.dtype)
     return scaled_values
@@ -83,7 +82,8 @@ def _dense_rows(rows: FeatureRows) -> FeatureRows:
     def scale(block: Array) -> Array:
         sums = block.sum(axis=1, dtype=np.float64, keepdims=True)
         sums[sums == 0] = 1.0
-        return (block / sums).astype(rows.dtype)
+        scaled_rows: Array = (block / sums).astype(rows.dtype)
+        return scaled_rows
 
     return _mapped_rows(rows, lambda: (scale(block) for block in rows.blocks()))
 
@@ -104,18 +104,13 @@ def _standard(rows: FeatureRows) -> FeatureRows:
     )
 
 
-def _mapped_rows(rows: FeatureRows, blocks: object) -> FeatureRows:
-    assert callable(blocks)
-
-    def start() -> Iterator[Array]:
-        return iter(blocks())
-
+def _mapped_rows(rows: FeatureRows, blocks: Callable[[], Iterator[Array]]) -> FeatureRows:
     def whole() -> Array:
         matrix = np.empty(rows.shape, rows.dtype)
         at = 0
-        for block in start():
+        for block in blocks():
             matrix[at : at + len(block)] = block
             at += len(block)
         return matrix
 
-    return FeatureRows(rows.shape, rows.dtype, start, whole)
+    return FeatureRows(rows.shape, rows.dtype, blocks, whole)

@@ -8,14 +8,14 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 CHUNK_BYTES = 16 << 20
 _MAGIC = b"\x93NUMPY"
@@ -53,7 +53,7 @@ class NpyHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(file: BinaryIO, where: str) -> NpyHeader:
+def read_header(file: IO[bytes], where: str) -> NpyHeader:
     """Read the header of a .npy stream and leave the stream at its first element.
 
     Parameters
@@ -69,18 +69,17 @@ def read_header(file: BinaryIO, where: str) -> NpyHeader:
         If this is no .npy data, or it holds objects, records, strings or big-endian numbers.
 
     """
-    start = file.read(12)
-    if start[:6] != _MAGIC or len(start) < 10:
+    start = file.read(8)
+    if len(start) < 8 or start[:6] != _MAGIC:
         raise DataError(f"{where}: is not .npy data: it is damaged or cut short")
-    version, long = start[6], start[6] >= 2
+    version = start[6]
     if version not in (1, 2, 3):
         raise DataError(f"{where}: .npy format {version} is not known (1, 2 and 3 are)")
-    prefix = 12 if long else 10
-    length = int.from_bytes(start[8:prefix], "little")
+    field = 2 if version == 1 else 4
+    length = int.from_bytes(file.read(field), "little")
     if length > _MAX_HEADER:
         raise DataError(f"{where}: its .npy header claims {length:,} bytes: it is damaged")
-    rest = start[prefix:]
-    text = rest + file.read(length - len(rest))
+    text = file.read(length)
     if len(text) != length:
         raise DataError(f"{where}: ends inside its .npy header")
     header = text.decode("latin-1")
@@ -99,7 +98,7 @@ def read_header(file: BinaryIO, where: str) -> NpyHeader:
         raise DataError(f"{where}: its .npy header is damaged: {header.strip()[:80]!r}") from error
     if any(n >= 2**62 for n in lengths):
         raise DataError(f"{where}: shape {lengths} in its .npy header is absurd: it is damaged")
-    return NpyHeader(dtype, lengths, order.group(1) == "True", prefix + length)
+    return NpyHeader(dtype, lengths, order.group(1) == "True", 8 + field + length)
 
 
 def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
@@ -142,7 +141,7 @@ class NpyWriter:
         """Write rows [n, *row_shape], converted to the file's dtype."""
         for start in range(0, len(rows), step := rows_per_chunk(self.row_shape, self.dtype)):
             block = np.ascontiguousarray(rows[start : start + step], dtype=self.dtype)
-            data = memoryview(block.reshape(-1).view(np.uint8))
+            data = block.reshape(-1).view(np.uint8).data
             self._file.write(data)
             self._checksum(data)
             self.num_rows += len(block)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import lzma
+import math
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from hyrt.graph.check import reject, row_blocks
 from hyrt.graph.npy import NpyHeader, header_bytes, read_header, rows_per_chunk
 from hyrt.graph.schema import Dataset, FeatureRows, check_header, wanted_keys
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 # Deflate cannot expand by more: a larger claim is a lie, found before memory is taken for it.
 _MAX_EXPANSION = 1032
@@ -52,6 +53,113 @@ def _damage_named(where: str) -> Iterator[None]:
         raise DataError(f"{where}: is damaged or cut short ({error or type(error).__name__})") from error
 
 
+class NpzMember:
+    """One array inside a .npz, read whole or piece by piece.
+
+    Opening reads its header only; sizes in archive, header and file are reconciled before memory is taken.
+
+    Parameters
+    ----------
+    path
+        The .npz file.
+    key
+        Which array.
+    source
+        The file's name for messages.
+
+    Raises
+    ------
+    DataError
+        If the array is damaged or holds pickles; so do the reading methods.
+    """
+
+    def __init__(self, path: Path, key: str, source: str) -> None:
+        self._path = path
+        self._member = f"{key}.npy"
+        self._where = f"{source}: key '{key}'"
+        with self._open() as (_, header):
+            self.header: NpyHeader = header
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[tuple[IO[bytes], NpyHeader]]:
+        where = self._where
+        with _damage_named(where), zipfile.ZipFile(self._path) as archive:
+            info = archive.getinfo(self._member)
+            if info.compress_size > self._path.stat().st_size or info.file_size > _expanded(
+                info.compress_size
+            ):
+                raise DataError(
+                    f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged"
+                )
+            with archive.open(info) as file:
+                header = read_header(file, where)
+                if header.offset + header.data_bytes != info.file_size:
+                    raise DataError(
+                        f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} bytes, "
+                        f"the file holds {info.file_size - header.offset:,}"
+                    )
+                yield file, header
+
+    def _fill(self, file: IO[bytes], values: Array) -> None:
+        target = values.reshape(-1).view(np.uint8).data
+        done = 0
+        while done < len(target):
+            data = file.read(min(_READ_BYTES, len(target) - done))
+            if not data:
+                raise DataError(f"{self._where}: ends early, at byte {done:,} of {len(target):,}")
+            target[done : done + len(data)] = data
+            done += len(data)
+
+    def _end(self, file: IO[bytes]) -> None:
+        # The checksum is compared when the end is read.
+        if file.read(1):
+            raise DataError(f"{self._where}: has bytes after its end: it is damaged")
+
+    def read(self) -> Array:
+        """The whole array, row-major."""
+        with self._open() as (file, header):
+            shape = header.shape[::-1] if header.fortran else header.shape
+            try:
+                values = np.empty(shape, header.dtype)
+            except MemoryError as error:
+                raise DataError(
+                    f"{self._where}: does not fit in memory; convert the file to a folder, which is memory-mapped: "
+                    "hyrt data convert"
+                ) from error
+            self._fill(file, values)
+            self._end(file)
+        return np.ascontiguousarray(values.T) if header.fortran else values
+
+    def pieces(self, count: int) -> Iterator[Array]:
+        """The elements in stored order, [count] at a time."""
+        with self._open() as (file, header):
+            total = math.prod(header.shape)
+            for start in range(0, total, count):
+                piece = np.empty(min(count, total - start), header.dtype)
+                self._fill(file, piece)
+                yield piece
+            self._end(file)
+
+    def rows(self) -> FeatureRows:
+        """A matrix as feature rows, left in the file until they are asked for."""
+        header = self.header
+        shape = (header.shape[0], header.shape[1])
+        if header.fortran:
+            # Column-major data cannot be read by rows; it is read whole each time.
+            return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
+        count = max(1, shape[1]) * rows_per_chunk(shape[1:], header.dtype)
+        return FeatureRows(
+            shape,
+            header.dtype,
+            lambda: (piece.reshape(-1, shape[1]) for piece in self.pieces(count)),
+            self.read,
+        )
+
+
+def _expanded(compressed: int) -> int:
+    return _MAX_EXPANSION * compressed + 1024
+
+
 def read_npz(path: Path, source: str) -> Dataset:
     """Read a dataset from one .npz file; dense features stay in the file until they are asked for.
 
@@ -66,109 +174,22 @@ def read_npz(path: Path, source: str) -> Dataset:
     ------
     DataError
         If the file is not a .npz, is damaged, holds pickles, or lacks a key.
-
     """
     with _damage_named(source), zipfile.ZipFile(path) as archive:
-        members: dict[str, zipfile.ZipInfo] = {}
-        for info in archive.infolist():
-            key = info.filename.removesuffix(".npy")
-            if key in members:
-                raise DataError(f"{source}: key '{key}' is there twice: it is damaged")
-            members[key] = info
-        arrays: dict[str, Array] = {}
-        rows = None
-        for key in wanted_keys(source, members):
-            if key == "features":
-                rows = _feature_rows(path, members[key], source)
-            else:
-                arrays[key] = _read_array(archive, path, members[key], source, key)
+        names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{source}: key '{name}' is there twice: it is damaged")
+    arrays: dict[str, Array] = {}
+    rows = None
+    for key in wanted_keys(source, names):
+        member = NpzMember(path, key, source)
+        check_header(source, key, member.header.dtype, member.header.shape)
+        if key == "features":
+            rows = member.rows()
+        else:
+            arrays[key] = member.read()
     return Dataset(source, arrays, rows)
-
-
-def _open_member(
-    archive: zipfile.ZipFile, path: Path, info: zipfile.ZipInfo, source: str, key: str
-) -> tuple[BinaryIO, NpyHeader]:
-    """Start reading one array; sizes in archive, header and file are reconciled first."""
-    where = f"{source}: key '{key}'"
-    if (
-        info.compress_size > path.stat().st_size
-        or info.file_size > _MAX_EXPANSION * info.compress_size + 1024
-    ):
-        raise DataError(
-            f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged"
-        )
-    file = archive.open(info)
-    header = read_header(file, where)  # type: ignore[arg-type]
-    if header.offset + header.data_bytes != info.file_size:
-        raise DataError(
-            f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} bytes, "
-            f"the file holds {info.file_size - header.offset:,}"
-        )
-    check_header(source, key, header.dtype, header.shape)
-    return file, header  # type: ignore[return-value]
-
-
-def _fill(file: BinaryIO, target: memoryview, where: str) -> None:
-    done = 0
-    while done < len(target):
-        count = file.readinto(target[done : done + _READ_BYTES])  # type: ignore[attr-defined]
-        if not count:
-            raise DataError(f"{where}: ends early, at byte {done:,} of {len(target):,}")
-        done += count
-
-
-def _finish(file: BinaryIO, where: str) -> None:
-    # The checksum is compared when the end is read.
-    if file.read(1):
-        raise DataError(f"{where}: has bytes after its end: it is damaged")
-
-
-def _read_array(archive: zipfile.ZipFile, path: Path, info: zipfile.ZipInfo, source: str, key: str) -> Array:
-    where = f"{source}: key '{key}'"
-    with _damage_named(where):
-        file, header = _open_member(archive, path, info, source, key)
-        with file:
-            values = _allocate(header.shape[::-1] if header.fortran else header.shape, header.dtype, where)
-            _fill(file, memoryview(values.reshape(-1).view(np.uint8)), where)
-            _finish(file, where)
-    return np.ascontiguousarray(values.T) if header.fortran else values
-
-
-def _allocate(shape: tuple[int, ...], dtype: np.dtype[np.generic], where: str) -> Array:
-    try:
-        return np.empty(shape, dtype)
-    except MemoryError as error:
-        raise DataError(
-            f"{where}: does not fit in memory; convert it to a folder, which is memory-mapped: hyrt data convert"
-        ) from error
-
-
-def _feature_rows(path: Path, info: zipfile.ZipInfo, source: str) -> FeatureRows:
-    where = f"{source}: key 'features'"
-    with _damage_named(where), zipfile.ZipFile(path) as archive:
-        file, header = _open_member(archive, path, info, source, "features")
-        file.close()
-
-    def whole() -> Array:
-        with _damage_named(where), zipfile.ZipFile(path) as archive:
-            return _read_array(archive, path, info, source, "features")
-
-    def blocks() -> Iterator[Array]:
-        with _damage_named(where), zipfile.ZipFile(path) as archive:
-            file, header = _open_member(archive, path, info, source, "features")
-            with file:
-                step = rows_per_chunk(header.shape[1:], header.dtype)
-                for start in range(0, header.shape[0], step):
-                    block = np.empty((min(step, header.shape[0] - start), header.shape[1]), header.dtype)
-                    _fill(file, memoryview(block.reshape(-1).view(np.uint8)), where)
-                    yield block
-                _finish(file, where)
-
-    shape = (header.shape[0], header.shape[1])
-    if header.fortran:
-        # Column-major data cannot be read by rows; it is read whole each time.
-        return FeatureRows(shape, header.dtype, lambda: row_blocks(whole()), whole)
-    return FeatureRows(shape, header.dtype, blocks, whole)
 
 
 def write_npz(data: Dataset, path: Path) -> None:
@@ -206,7 +227,7 @@ def _write_member(
     with archive.open(info, "w", force_zip64=True) as file:
         file.write(header_bytes(np.dtype(dtype), shape))
         for block in blocks:
-            file.write(memoryview(np.ascontiguousarray(block, dtype=dtype).reshape(-1).view(np.uint8)))
+            file.write(np.ascontiguousarray(block, dtype=dtype).reshape(-1).view(np.uint8).data)
             written += len(block)
     if written != shape[0]:
         raise reject(archive.filename or "", key, f"{written:,} rows were produced, {shape[0]:,} announced")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from hyrt.errors import DataError
 from hyrt.graph import check
 from hyrt.graph.graph import SPLITS, DenseFeatures, Graph, SparseFeatures
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")

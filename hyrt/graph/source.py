@@ -20,7 +20,9 @@ KINDS = (
 )
 
 
-def open_graph(source: str | Path | Graph | Any, *, normalize: Normalize = "none", check: bool = False) -> Graph:
+def open_graph(
+    source: str | Path | Graph | Any, *, normalize: Normalize = "none", check: bool = False
+) -> Graph:
     """Open a graph and check it.
 
     Topology, labels, masks and sparse features are always checked through. Dense features are checked to be finite

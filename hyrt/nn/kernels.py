@@ -475,3 +475,12 @@ def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, s
             bits = draw(stream, k >> np.uint64(2))
             kept = ((bits >> (np.uint64(16) * (k & np.uint64(3)))) & np.uint64(0xFFFF)) >= threshold
             out[e] = values[e] * scale if kept else 0
+
+
+@_compile
+def relu_backward(grad, activated, out):
+    """out = grad where the activation is positive, else 0, for one chunk of rows."""
+    for i in range(grad.shape[0]):
+        g, a, o = grad[i], activated[i], out[i]
+        for k in range(grad.shape[1]):
+            o[k] = g[k] if a[k] > 0 else 0

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from hyrt.nn import kernels
 from hyrt.workers import current_workers
 
 _GRAIN = 1024
@@ -67,32 +68,36 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         x, weight, out = ctx.saved_tensors
         narrow = ctx.narrow
-        grad = grad.contiguous()
+        grad = grad.detach().contiguous()
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         chunks = -(-len(x) // _GRAIN)
         x_grad = torch.empty_like(x) if needs_x else None
-        weight_parts = weight.new_zeros(chunks, *weight.shape) if needs_weight else None
-        bias_parts = weight.new_zeros(chunks, len(weight)) if ctx.has_bias else None
-        turned = weight.detach().t().to(narrow).contiguous() if needs_x else None
+        turned_parts = weight.new_empty(chunks, x.shape[1], len(weight)) if needs_weight else None
+        bias_parts = weight.new_empty(chunks, len(weight)) if ctx.has_bias else None
+        turned_weight = weight.detach().t().to(narrow).contiguous() if needs_x else None
 
         def multiply(start: int, stop: int) -> None:
+            chunk = start // _GRAIN
             with torch.no_grad():
                 g = grad[start:stop]
                 if out is not None:
-                    g = torch.ops.aten.threshold_backward(g, out[start:stop], 0)
+                    masked = torch.empty_like(g)
+                    kernels.relu_backward(g.numpy(), out[start:stop].numpy(), masked.numpy())
+                    g = masked
                 if bias_parts is not None:
-                    torch.sum(g, 0, out=bias_parts[start // _GRAIN])
+                    torch.sum(g, 0, out=bias_parts[chunk])
                 g = g.to(narrow)
-                if x_grad is not None and turned is not None:
-                    x_grad[start:stop] = _times_transposed(g, turned)
-                if weight_parts is not None:
-                    columns = x[start:stop].to(narrow).t()
-                    weight_parts[start // _GRAIN] = _times_transposed(g.t().contiguous(), columns)
+                if x_grad is not None and turned_weight is not None:
+                    x_grad[start:stop] = _times_transposed(g, turned_weight)
+                if turned_parts is not None:
+                    # x' g rather than g' x: the input is the narrower one to turn, and it is turned in cache.
+                    turned_x = x[start:stop].to(narrow).t().contiguous()
+                    turned_parts[chunk] = _times_transposed(turned_x, g.t())
 
         current_workers().run(multiply, len(x), _GRAIN)
         return (
             x_grad,
-            None if weight_parts is None else weight_parts.sum(0),
+            None if turned_parts is None else turned_parts.sum(0).t().contiguous(),
             None if bias_parts is None else bias_parts.sum(0),
             None,
             None,

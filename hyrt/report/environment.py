@@ -22,8 +22,9 @@ def describe_environment() -> dict[str, Any]:
     Returns
     -------
     `date` (UTC, ISO 8601), `command` (list), `versions`, `platform`, `cpu` (`model`, `physical_cores`,
-    `logical_cores`, `affinity`: the CPUs this process may use), `memory_bytes`, `cgroup` (`cpus`, `memory_bytes`:
-    the limits, None where there is none) and `variables`, those that change how libraries use threads.
+    `logical_cores`, `affinity`: the CPUs this process may use), `memory_bytes`, `cgroup` (`cpus`,
+    `memory_bytes`: the limits, None where there is none) and `variables`, those that change how libraries
+    use threads.
 
     """
     import psutil

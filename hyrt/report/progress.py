@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from hyrt.report.progress_line import epoch_line, evaluation_line, scores_text, seconds, step_line
 from hyrt.runtime.events import EpochEnded, Evaluated, Event, Notice, RunEnded, RunStarted, StepGroup
@@ -25,14 +25,14 @@ _ASCII = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-
 class Progress:
     """Shows a run's events; a context manager.
 
-    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch, evaluation
-    and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
+    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch,
+    evaluation and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
 
-    A display that cannot be written any more (its reader went away, the disk is full) falls silent and the run goes on;
-    `lost` then holds the reason.
+    A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run goes
+    on; `lost` then holds the reason.
 
-    The last line tells of `RunEnded.summary["best"]` (`epoch`, `chosen_by` and `metrics`, as in `Evaluated`) where it is
-    there, of the best evaluation seen otherwise.
+    The last line tells of `metrics`, `chosen_by`, `best_epoch` and `epoch_s` of `RunEnded.summary` where they
+    are there, of the events seen otherwise.
 
     Parameters
     ----------
@@ -140,16 +140,15 @@ class Progress:
     def _last_line(self, ended: RunEnded) -> str:
         """The best epoch's test score and the time of an epoch, as far as they are known."""
         parts = [] if ended.status == "finished" else [ended.status]
-        best: Mapping[str, Any] | None = ended.summary.get("best")
-        if best is None and self._best is not None:
-            best = {name: getattr(self._best, name) for name in ("epoch", "metrics", "chosen_by")}
-        if best is not None:
-            metrics = best["metrics"]
-            shown = {"test": metrics["test"]} if "test" in metrics else metrics
-            scores = scores_text(shown, best["chosen_by"])
-            parts.append(f"{scores} (best validation, epoch {best['epoch']})")
-        if self._epoch_seconds:
-            parts.append(f"{seconds(sum(self._epoch_seconds) / len(self._epoch_seconds))} an epoch")
+        summary = ended.summary
+        if summary.get("metrics"):
+            parts.append(_best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"]))
+        elif self._best is not None:
+            parts.append(_best_text(self._best.metrics, self._best.chosen_by, self._best.epoch))
+        seen_s = self._epoch_seconds
+        epoch_s = summary.get("epoch_s") or (sum(seen_s) / len(seen_s) if seen_s else 0.0)
+        if epoch_s:
+            parts.append(f"{seconds(epoch_s)} an epoch")
         return " · ".join(parts) or ended.status
 
     def _print(self, text: str, *, indent: int = 0, final: bool = False) -> None:
@@ -237,6 +236,11 @@ class _StageMeans:
         return max(self._bound, key=self._bound.__getitem__, default="")
 
 
+def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch: int) -> str:
+    shown = {"test": metrics["test"]} if "test" in metrics else metrics
+    return f"{scores_text(shown, chosen_by)} (best validation, epoch {epoch})"
+
+
 def _can_redraw(stream: TextIO) -> bool:
     encoding = getattr(stream, "encoding", None) or ""
     return (
@@ -258,7 +262,7 @@ def _make_console(stream: TextIO) -> Console:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still buffered, and all that follows, nowhere: else the interpreter fails on it when it exits."""
+    """Send what is still buffered, and all that follows, nowhere: else the interpreter's exit fails on it."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):

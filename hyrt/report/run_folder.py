@@ -43,8 +43,8 @@ _NAMES = {
 class RunFolder:
     """One run's folder, and the writer of its records.
 
-    Made by `create` for a new run and by `open` for one that exists; `handle` takes the run's events. Close it, or
-    use it as a context manager.
+    Made by `create` for a new run and by `open` for one that exists; `handle` takes the run's events. Close
+    it, or use it as a context manager.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,8 +62,9 @@ class RunFolder:
         root
             Holds the run folders; made when missing.
         name
-            Of the new folder; by default local time, model and dataset (2026-11-21-101502-graphsage-community).
-            Where it is taken, a number is appended. Several processes may create at once.
+            Of the new folder; by default local time, model and dataset
+            (2026-11-21-101502-graphsage-community). Where it is taken, a number is appended. Several
+            processes may create at once.
         config
             The resolved settings.
 
@@ -127,7 +128,7 @@ class RunFolder:
         return build_config(load_settings(self.path / "config.yaml"))
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop what metrics.jsonl tells from after `step`, and a line torn by a kill, before the run resumes there.
+        """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
 
         The file then goes on as if the run had not been interrupted; `time_s` continues from its last line.
 
@@ -158,8 +159,8 @@ class RunFolder:
     def handle(self, event: Event) -> None:
         """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
 
-        Every line has `event` (steps, evaluated, epoch_ended, checkpointed, notice), `time_s` since the run started,
-        and the event's fields. A number that is not finite is null.
+        Every line has `event` (steps, evaluated, epoch_ended, checkpointed, notice), `time_s` since the run
+        started, and the event's fields. A number that is not finite is null.
 
         Raises
         ------

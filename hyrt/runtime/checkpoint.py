@@ -1,11 +1,11 @@
 """Checkpoints: one .safetensors file each, published whole or not at all, checked when read.
 
-A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of the
-SHA-256 of the file's bytes: one rename publishes contents and checksum together. The best checkpoint so far is
+A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of
+the SHA-256 of the file's bytes: one rename publishes contents and checksum together. The best so far is
 `step-00000412.<sha256>.best.safetensors`, for the same reason.
 
-The file is readable by any safetensors reader. Its tensors are entries named by their path in the state; everything
-else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading one runs no code.
+The file is readable by any safetensors reader. Its tensors are entries named by their path in the state;
+everything else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading runs no code.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint, then delete those it makes superfluous.
 
-    The newest `keep` stay, and the newest one marked best. Files of later steps than this one (a run that resumed
-    from before a damaged checkpoint has such) are neither counted nor deleted.
+    The newest `keep` stay, and the newest one marked best. Files of later steps than this one (a run that
+    resumed from before a damaged checkpoint has such) are neither counted nor deleted.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def save_checkpoint(
     except OSError as error:
         raise CheckpointError(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
-            f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder writable, "
-            f"then resume the run."
+            f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
+            f"writable, then resume the run."
         ) from error
     _remove_superfluous(folder, _File(path, step, checksum, best), keep)
     return path
@@ -253,7 +253,7 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Replace what JSON lacks by one-key objects: tensor, tuple, dict (its keys may be int), float (inf, nan)."""
+    """Replace what JSON lacks by one-key objects: tensor, tuple, dict (int keys too), float (inf, nan)."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 
-from hyrt.config import Config
+from hyrt.config import Config, to_yaml
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
@@ -301,7 +301,7 @@ class Training:
                 "evaluations_since": best.evaluations_since,
             },
             "torch_generator": torch.get_rng_state(),
-            "config": self._config.model_dump(mode="json"),
+            "config": to_yaml(self._config),
         }
         path = save_checkpoint(self._checkpoints, self._step, state, keep=self._config.checkpoint.keep)
         self._emit(Checkpointed(step=self._step, path=path))

@@ -408,6 +408,7 @@ print("ready", flush=True)
 while True:
     step += 1
     save_checkpoint(folder, step, {"step": step, "w": torch.full((300_000,), float(step))}, keep=2, best=step % 3 == 0)
+    print("saved", flush=True)
 """
 
 
@@ -419,7 +420,8 @@ def test_killed_writers_leave_a_whole_newest_checkpoint(tmp_path: Path) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
-            time.sleep(0.05 + 0.017 * turn)
+            assert writer.stdout.readline() == b"saved\n"
+            time.sleep(0.017 * turn)
             writer.send_signal(signal.SIGKILL)
         assert writer.returncode == -signal.SIGKILL
         newest = load_newest_checkpoint(tmp_path, no_warning)

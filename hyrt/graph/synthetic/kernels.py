@@ -44,7 +44,7 @@ def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def draw_edges(
+def draw_edges(  # type: ignore[no-untyped-def]
     first,
     last,
     ratio,
@@ -59,7 +59,7 @@ def draw_edges(
     place_key,
     sources,
     targets,
-):  # type: ignore[no-untyped-def]
+):
     """Draw the edges whose first end is at positions first..last-1 (positions are vertices ordered by class).
 
     A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the class of

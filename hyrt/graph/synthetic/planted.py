@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from hyrt.graph.synthetic import kernels
 from hyrt.graph.synthetic.spec import SyntheticSpec
 from hyrt.sampling.generator import stream_key
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 # Purposes of the generator's keys, apart from those of training.
 LABEL, WEIGHT, EDGE, PLACE, FEATURE, MEAN, SPLIT, DROP = range(101, 109)

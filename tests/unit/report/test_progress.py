@@ -107,11 +107,14 @@ def test_quiet_shows_the_end_only() -> None:
                 RunEnded(
                     status="finished",
                     summary={
-                        "best": {"epoch": 1, "chosen_by": "roc_auc", "metrics": {"val": {"roc_auc": 0.8123}}}
+                        "best_epoch": 1,
+                        "chosen_by": "roc_auc",
+                        "metrics": {"val": {"roc_auc": 0.8123}},
+                        "epoch_s": 2.0,
                     },
                 ),
             ],
-            "val ROC AUC 0.812 (best validation, epoch 1)",
+            "val ROC AUC 0.812 (best validation, epoch 1) · 2.0 s an epoch",
         ),
     ],
 )

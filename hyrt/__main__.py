@@ -1,0 +1,5 @@
+"""`python -m hyrt` is `hyrt`."""
+
+from hyrt.cli import main
+
+main()

@@ -1,0 +1,91 @@
+"""The Python interface: open a graph, train a model on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hyrt.config import Config, build_config
+from hyrt.errors import ConfigError
+from hyrt.graph import open_graph
+from hyrt.graph.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+
+    from hyrt.runtime.events import Emit
+    from hyrt.runtime.train import TrainResult
+
+
+def load(source: Any, *, normalize: Literal["none", "row", "standard"] = "none") -> Graph:
+    """Open a graph.
+
+    Parameters
+    ----------
+    source
+        A .npz file, a folder of .npy files, a name (`synthetic:community`, `ogbn-products`), or a PyG `Data`.
+    normalize
+        Scale features: `row` divides by the row's sum, `standard` by column mean and deviation.
+
+    Raises
+    ------
+    DataError
+        Naming file, key and first bad position.
+    """
+    return open_graph(source, normalize=normalize)
+
+
+def train(
+    graph: Graph | str | Path,
+    model: str | Mapping[str, Any] | torch.nn.Module = "graphsage",
+    *,
+    config: Config | None = None,
+    emit: Emit | None = None,
+    folder: Path | None = None,
+    **sections: Any,
+) -> TrainResult:
+    """Train a model on a graph.
+
+    Parameters
+    ----------
+    graph
+        From `load`, or what `load` takes.
+    model
+        A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of your own
+        that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a source of the first
+        block.
+    config
+        All settings; or give sections by keyword, as in `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
+    emit
+        Hears the run's events (`hyrt.runtime.events`).
+    folder
+        Where checkpoints go; none are written without it.
+
+    Returns
+    -------
+    Metrics by split, the trained module, and the run's summary.
+
+    Raises
+    ------
+    ConfigError
+        Naming the wrong setting.
+    """
+    from hyrt.runtime.train import Training
+
+    module = None
+    if isinstance(model, str):
+        sections["model"] = {"kind": model, **sections.get("model", {})}
+    elif isinstance(model, Mapping):
+        sections["model"] = dict(model)
+    else:
+        module = model
+    if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
+        raise ConfigError("give either a config or sections by keyword, not both")
+    settings = config or build_config(sections)
+    opened = graph if isinstance(graph, Graph) else load(graph, normalize=settings.data.normalize)
+    checkpoints = None if folder is None else Path(folder) / "checkpoints"
+    training = Training(
+        settings, opened, model=module, emit=emit or (lambda event: None), checkpoints=checkpoints
+    )
+    return training.run()

@@ -1,0 +1,233 @@
+"""Round trips and damage of .npz files and folders."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graph_datasets import assert_holds, datasets, make_arrays, save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.npy import CHUNK_BYTES, NpyWriter, read_header
+
+quick = settings(max_examples=40, deadline=None)
+
+
+@quick
+@given(datasets, st.sampled_from(["a.npz", "a"]), st.sampled_from(["b.npz", "b"]))
+def test_round_trip(arrays, first, second):
+    with tempfile.TemporaryDirectory() as folder:
+        source = save(arrays, Path(folder) / first)
+        assert_holds(open_graph(source), arrays)
+        convert(Conversion(str(source), Path(folder) / second))
+        assert_holds(open_graph(Path(folder) / second, check=True), arrays)
+        if second == "b.npz":  # what we write, numpy reads
+            with np.load(Path(folder) / second, allow_pickle=False) as written:
+                assert set(written.files) == set(arrays)
+                for key, array in arrays.items():
+                    np.testing.assert_array_equal(written[key], array)
+                    assert written[key].dtype == array.dtype
+        elif "features" in arrays:
+            np.testing.assert_array_equal(np.load(Path(folder) / second / "features.npy"), arrays["features"])
+
+
+def test_npz_bytes_are_reproducible(tmp_path):
+    source = save(make_arrays(3), tmp_path / "a")
+    for name in ("b.npz", "c.npz"):
+        convert(Conversion(str(source), tmp_path / name))
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_column_major_and_uncompressed(tmp_path, compressed):
+    arrays = make_arrays(1, vertices=7, splits=2)
+    stored = {key: np.asfortranarray(array) for key, array in arrays.items()}
+    (np.savez_compressed if compressed else np.savez)(tmp_path / "a.npz", **stored)
+    graph = open_graph(tmp_path / "a.npz")
+    assert_holds(graph, arrays)
+    assert graph.features.values.flags.c_contiguous
+    save(stored, tmp_path / "folder")
+    with pytest.raises(DataError, match=r"folder: key '\w+': is stored by columns"):
+        open_graph(tmp_path / "folder")
+
+
+def test_wide_indices_become_narrow(tmp_path):
+    arrays = make_arrays(5)
+    wide = arrays | {"indices": arrays["indices"].astype(np.int64)}
+    assert_holds(open_graph(save(wide, tmp_path / "a.npz")), arrays)
+    assert_holds(open_graph(save(wide, tmp_path / "a")), arrays)
+
+
+def test_folder_is_mapped_and_never_written(tmp_path):
+    arrays = make_arrays(2)
+    graph = open_graph(save(arrays, tmp_path / "a"))
+    graph.features.values[0, 0] = 77.0
+    graph.indices[0] = 5
+    assert_holds(open_graph(tmp_path / "a"), arrays)
+
+
+def _legal(path: Path) -> bool:
+    """Opening gives an error of ours or a graph; anything else fails the test."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            open_graph(path)
+    except DataError as error:
+        assert str(path) in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_truncated_npz(tmp_path, sparse):
+    whole = save(make_arrays(4, sparse=sparse), tmp_path / "a.npz").read_bytes()
+    cut = tmp_path / "cut.npz"
+    for length in [*range(0, len(whole), 97), len(whole) - 1]:
+        cut.write_bytes(whole[:length])
+        assert not _legal(cut), length
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_flipped_bits_of_npz(tmp_path, compressed):
+    arrays = make_arrays(6, vertices=50)
+    path = tmp_path / "a.npz"
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    flipped = tmp_path / "flipped.npz"
+    for at in rng.integers(0, len(whole), 400).tolist():
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        flipped.write_bytes(damaged)
+        if _legal(flipped):  # dates, attributes and the like: the data is intact
+            assert_holds(open_graph(flipped), arrays)
+
+
+def test_flipped_bits_of_folder(tmp_path):
+    arrays = make_arrays(7, vertices=50)
+    source = save(arrays, tmp_path / "source")
+    folder = tmp_path / "a"
+    convert(Conversion(str(source), folder))
+    rng = np.random.default_rng(1)
+    for key in arrays:
+        file = folder / f"{key}.npy"
+        whole = file.read_bytes()
+        for at in [*rng.integers(0, 128, 8).tolist(), *rng.integers(128, len(whole), 8).tolist()]:
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << int(rng.integers(8))
+            file.write_bytes(damaged)
+            _legal(folder)
+            if at >= 128:
+                with pytest.raises(DataError, match=f"key '{key}'"):
+                    open_graph(folder, check=True)
+        file.write_bytes(whole[: len(whole) - 1])
+        with pytest.raises(DataError, match=f"key '{key}'.*cut short"):
+            open_graph(folder)
+        file.write_bytes(whole)
+    assert_holds(open_graph(folder, check=True), arrays)
+
+
+def test_changed_folder_differs_from_its_meta(tmp_path):
+    convert(Conversion(str(save(make_arrays(8), tmp_path / "s")), tmp_path / "a"))
+    np.save(tmp_path / "a" / "features.npy", np.zeros((30, 5), np.float32))
+    with pytest.raises(DataError, match=r"key 'features': float32 of shape \[30, 5\] differs from meta.json"):
+        open_graph(tmp_path / "a")
+    for text in ("", "{}", "[1]", '{"format": 1, "keys": {"a": 1}}'):
+        (tmp_path / "a" / "meta.json").write_text(text)
+        with pytest.raises(DataError, match=r"meta.json: is damaged"):
+            open_graph(tmp_path / "a")
+    (tmp_path / "a" / "meta.json").write_text(json.dumps({"format": 99, "keys": {}}))
+    with pytest.raises(DataError, match="format 99"):
+        open_graph(tmp_path / "a")
+
+
+def _npy(descr: str, shape: str, data: bytes = b"") -> bytes:
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    header = b" " * (-(len(header) + 10) % 64) + header
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_npy("'<i8'", "(1000000000000,)", bytes(64)), "needs 8,000,000,000,000 bytes, the file holds 64"),
+        (_npy("'<i8'", "(99999999999999999999999,)"), "absurd"),
+        (_npy("'<i8'", "(" + "9" * 3000 + ",)"), "absurd"),
+        (_npy("'|O'", "(1,)", b"cos\nsystem\n"), "pickled data is never read"),
+        (_npy("'>i8'", "(1,)", bytes(8)), "little-endian"),
+        (_npy("'<M8[s]'", "(1,)", bytes(8)), "damaged or describes records"),
+        (_npy("[('a', '<i8')]", "(1,)", bytes(8)), "damaged or describes records"),
+        (_npy("'<f7'", "(1,)", bytes(7)), "damaged"),
+        (_npy("'<i8'", "()", bytes(8)), "expected 1 dimension"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "claims 65,535 bytes"),
+        (b"\x93NUMPY\x09\x00\x10\x00" + bytes(16), "format 9"),
+        (b"", "is not .npy data"),
+        (b"hello", "is not .npy data"),
+    ],
+)
+def test_hostile_headers(tmp_path, content, message):
+    arrays = make_arrays(9)
+    save(arrays, tmp_path / "a")
+    (tmp_path / "a" / "indptr.npy").write_bytes(content)
+    with pytest.raises(DataError, match=f"key 'indptr'.*{message}"):
+        open_graph(tmp_path / "a")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for key in arrays:
+            archive.writestr(f"{key}.npy", (tmp_path / "a" / f"{key}.npy").read_bytes())
+    with pytest.raises(DataError, match=f"key 'indptr'.*{message}"):
+        open_graph(tmp_path / "a.npz")
+
+
+def test_unaligned_folder(tmp_path):
+    arrays = make_arrays(9)
+    save(arrays, tmp_path / "a")
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(arrays['indptr'])},), }}".ljust(65).encode()
+    content = b"\x93NUMPY\x01\x00\x41\x00" + header + arrays["indptr"].tobytes()
+    (tmp_path / "a" / "indptr.npy").write_bytes(content)
+    with pytest.raises(DataError, match="key 'indptr': its data is not aligned"):
+        open_graph(tmp_path / "a")
+
+
+def test_duplicate_member(tmp_path):
+    path = save(make_arrays(1), tmp_path / "a.npz")
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("labels.npy", b"")
+    with pytest.raises(DataError, match="key 'labels' is there twice"):
+        open_graph(path)
+
+
+@quick
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 5), st.sampled_from(["int16", "float16", "int64"]))
+def test_npy_writer_writes_what_numpy_reads(sizes, width, dtype):
+    rng = np.random.default_rng(len(sizes))
+    parts = [rng.integers(0, 99, (size, width)).astype(dtype) for size in sizes]
+    with tempfile.TemporaryDirectory() as folder:
+        with NpyWriter(Path(folder) / "a.npy", np.dtype(dtype), (width,)) as writer:
+            for part in parts:
+                writer.append(part)
+        read = np.load(Path(folder) / "a.npy")
+    expected = np.concatenate([np.empty((0, width), dtype), *parts])
+    np.testing.assert_array_equal(read, expected)
+    assert read.dtype == expected.dtype
+    assert len(writer.checksums) == -(-expected.nbytes // CHUNK_BYTES)
+
+
+@given(st.binary(max_size=300))
+@quick
+def test_header_of_any_bytes(content):
+    for data in (content, b"\x93NUMPY\x01\x00" + content, b"\x93NUMPY\x02\x00" + content):
+        try:
+            header = read_header(io.BytesIO(data), "x")
+        except DataError:
+            continue
+        assert header.data_bytes >= 0
