@@ -133,7 +133,7 @@ class RuntimeConfig(Section):
 
 class CheckpointConfig(Section):
     every_epochs: Index = 1
-    """0 writes none at the end of epochs."""
+    """0 writes none at the end of epochs but at the end of the run."""
     every_steps: Index = 0
     """Also write one every this many steps; 0 does not."""
     keep: Count = 3
@@ -227,7 +227,6 @@ def build_config(settings: Mapping[str, Any]) -> Config:
     ------
     ConfigError
         Naming the first wrong key, and the nearest known one where it is unknown.
-
     """
     try:
         return Config.model_validate(settings)
@@ -270,7 +269,6 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
     ------
     ConfigError
         For an entry without `=`, a value that is no YAML, or a path through a plain value.
-
     """
     for entry in overrides:
         path, equals, text = entry.partition("=")

@@ -32,7 +32,6 @@ class DeviceInfo:
         Whether it reads host memory in place: then the load stage may hand it aggregated or unmoved features.
     simulated
         Whether it does not do its work on the hardware it is named after. Never chosen automatically.
-
     """
 
     kind: str
@@ -55,7 +54,6 @@ class DeviceOptions:
     ----------
     threads
         CPU threads a device that computes on the host may use.
-
     """
 
     threads: int = 1
@@ -79,7 +77,6 @@ class StepResult:
         One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets.
     seconds
         Device times by stage, where the device measures its own.
-
     """
 
     loss_sum: float

@@ -20,7 +20,6 @@ def backends() -> dict[str, EntryPoint]:
     ------
     PluginConflict
         If two distributions declare the same kind.
-
     """
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
@@ -41,7 +40,6 @@ def find_device(name: str) -> tuple[type[Device], DeviceInfo]:
     ------
     DeviceUnavailable
         If there is no such kind, its backend cannot be imported, or the machine has no such device.
-
     """
     kind, _, index = name.partition(":")
     known = backends()

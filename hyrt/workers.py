@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+from hyrt.pool import BufferPool
+
 Chunk = Callable[[int, int], None]
 
 
@@ -51,10 +53,18 @@ class Workers:
         Prefix of the threads' names.
     on_start
         Called once in every thread the team starts.
-
+    pool
+        Memory for what the team computes in a step; fresh memory without one.
     """
 
-    def __init__(self, count: int, name: str, on_start: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        on_start: Callable[[], None] | None = None,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.pool = pool
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()

@@ -12,6 +12,7 @@ import torch
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault
 from hyrt.graph.graph import Graph
+from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import Sampler
 from hyrt.workers import Workers, working
@@ -29,7 +30,9 @@ class CpuDevice:
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
         self.info = info
-        self._workers = Workers(options.threads, f"hyrt.{info.name}.train", on_start=_one_thread)
+        self._workers = Workers(
+            options.threads, f"hyrt.{info.name}.train", on_start=_one_thread, pool=BufferPool()
+        )
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._fault: DeviceFault | None = None

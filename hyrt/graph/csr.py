@@ -34,8 +34,8 @@ class EdgeStream(Protocol):
     def __call__(self) -> Iterator[tuple[Array, Array]]: ...
 
 
-RANGE_ENTRIES = 100_000_000
-"""Entries built at once when they go to a file: 400 MB of them."""
+RANGE_ENTRIES = 210_000_000
+"""Entries built at once when they go to a file: 840 MB of them."""
 
 
 class Store:
@@ -141,7 +141,6 @@ def build_csr(
     ------
     DataError
         If an edge has an end outside 0..V-1.
-
     """
     counts = np.zeros(num_vertices, np.int64)
     at = 0
@@ -216,7 +215,6 @@ def drop_edges(
     Returns
     -------
     The remaining indptr [V+1].
-
     """
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)

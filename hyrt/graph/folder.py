@@ -42,7 +42,6 @@ def read_folder(path: Path, source: str) -> Dataset:
     ------
     DataError
         If a key is missing, a file is damaged, or a file is not what meta.json says.
-
     """
     keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
     meta = read_meta(path)
@@ -97,7 +96,6 @@ def map_npy(file: Path) -> Array:
     ------
     DataError
         If it is damaged or cannot be read.
-
     """
     return _map(file, str(file))[0]
 
@@ -109,7 +107,6 @@ def read_meta(path: Path) -> dict[str, Any] | None:
     ------
     DataError
         If it cannot be read or is of a newer format.
-
     """
     file = path / META
     if not file.exists():
@@ -155,7 +152,6 @@ def verify_checksums(path: Path) -> int:
     ------
     DataError
         Names the key and the byte range of the first chunk that differs.
-
     """
     meta = read_meta(path)
     if meta is None:
@@ -183,7 +179,6 @@ class FolderWriter:
     ----------
     path
         An existing, empty folder; the caller makes it appear atomically.
-
     """
 
     def __init__(self, path: Path) -> None:
@@ -227,7 +222,6 @@ def write_folder(data: Dataset, path: Path) -> None:
         A checked dataset.
     path
         An existing, empty folder; the caller makes it appear atomically.
-
     """
     folder = FolderWriter(path)
     for key, array in data.arrays.items():

@@ -24,7 +24,6 @@ class DenseFeatures:
     ----------
     values
         [V, F] float32 or float16, C-contiguous.
-
     """
 
     values: Array
@@ -52,7 +51,6 @@ class SparseFeatures:
         [nnz] float32.
     width
         F, the number of columns.
-
     """
 
     indptr: Array
@@ -79,7 +77,6 @@ class Graph:
         [V] signed integer, the class in 0..C-1, -1 for no label.
     masks
         `train`, `val`, `test`: bool [V] or [V, K] with K alternative splits.
-
     """
 
     name: str
@@ -134,7 +131,6 @@ class Graph:
         ------
         DataError
             If there is no such split or column.
-
         """
         if name not in self.masks:
             raise DataError(f"{self.name}: no split {name!r}: it has {', '.join(self.masks)}")

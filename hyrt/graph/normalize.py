@@ -32,7 +32,6 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     ------
     DataError
         For an unknown name, or `standard` with sparse features.
-
     """
     if normalize not in NORMALIZERS:
         raise DataError(f"normalize {normalize!r} is not known: {', '.join(NORMALIZERS)} are")
@@ -55,7 +54,6 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
     ------
     DataError
         With the command that scales them once, on disk.
-
     """
     if (
         normalize != "none"

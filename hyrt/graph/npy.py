@@ -40,7 +40,6 @@ class NpyHeader:
         Columns are contiguous instead of rows.
     offset
         Bytes before the first element.
-
     """
 
     dtype: np.dtype[np.generic]
@@ -67,7 +66,6 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
     ------
     DataError
         If this is no .npy data, or it holds objects, records, strings or big-endian numbers.
-
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
@@ -120,7 +118,6 @@ class NpyWriter:
         Element type.
     row_shape
         Shape of one row: () for a vector.
-
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:

@@ -201,7 +201,6 @@ def write_npz(data: Dataset, path: Path) -> None:
         A checked dataset.
     path
         The new file; the caller makes it appear atomically.
-
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():

@@ -53,7 +53,6 @@ class FeatureRows:
         The full matrix.
     mapped
         `whole` is a view of a file, not memory.
-
     """
 
     shape: tuple[int, int]
@@ -85,7 +84,6 @@ class Dataset:
         Every key but `features`.
     rows
         Dense features; None when `arrays` has the four sparse keys.
-
     """
 
     name: str
@@ -106,7 +104,6 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     ------
     DataError
         If a required key is missing, or dense and sparse features are both there.
-
     """
     present = list(keys)
     sparse = [key for key in SPARSE_KEYS if key in present]
@@ -133,7 +130,6 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     ------
     DataError
         If they are not.
-
     """
     dtypes, ndims = _LAYOUT["mask" if "_mask" in key else key]
     check.check_layout(source, key, dtype, shape, dtypes, ndims)
@@ -153,7 +149,6 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
     ------
     DataError
         Names source, key and the first bad position.
-
     """
     name, arrays, rows = data.name, data.arrays, data.rows
     for key, array in arrays.items():

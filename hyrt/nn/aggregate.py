@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn import kernels
+from hyrt.nn.memory import empty, empty_array
 from hyrt.sampling.block import Block
 from hyrt.workers import Workers, current_workers
 
@@ -36,7 +37,6 @@ class Aggregation:
         1 + epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f).
     epsilon
         For `add` without gcn.
-
     """
 
     reduce: Reduce
@@ -120,7 +120,6 @@ def aggregate_into(
         Who runs the chunks; the calling thread's team by default.
     winners
         [num_dst, f] int32, for max: receives the edge that won each element.
-
     """
     team = workers or current_workers()
     sum_at, self_at = _offsets(aggregation, x.shape[1])
@@ -159,13 +158,13 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, aggregation: Aggregation, block: Block) -> torch.Tensor:
         x = x.detach().contiguous()
-        out = x.new_empty(block.num_dst, aggregation.width(x.shape[1]))
+        out = empty((block.num_dst, aggregation.width(x.shape[1])), x)
         rows, result = x.numpy(), out.numpy()
         winners = None
         factors = None
         if aggregation.reduce == "max":
             if ctx.needs_input_grad[0]:
-                winners = np.empty((block.num_dst, x.shape[1]), np.int32)
+                winners = empty_array((block.num_dst, x.shape[1]), np.int32)
         else:
             factors = scales(aggregation, block, result.dtype)
         aggregate_into(aggregation, block, rows, result, factors, winners=winners)
@@ -180,7 +179,7 @@ class _Aggregate(torch.autograd.Function):
         block: Block = ctx.block
         turned = block.transposed()
         grad = grad.detach().contiguous()
-        out = grad.new_empty(ctx.shape)
+        out = empty(tuple(ctx.shape), grad)
         g, result = grad.numpy(), out.numpy()
         sum_at, self_at = _offsets(ctx.aggregation, ctx.shape[1])
         factors, winners = ctx.factors, ctx.winners
@@ -242,7 +241,6 @@ def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) 
     ------
     ValueError
         If x has not one row a source, or if a maximum is to be added to the own row.
-
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     if x.ndim != 2 or len(x) != block.num_src:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn import kernels
+from hyrt.nn.memory import empty_array
 from hyrt.sampling.block import Block
 from hyrt.workers import current_workers
 
@@ -35,8 +36,8 @@ class _Attend(torch.autograd.Function):
         rows = _rows(x)
         dtype = u_src.detach().numpy().dtype
         num, edges = block.num_dst, block.num_edges
-        out = np.empty((heads, num, width), dtype)
-        kept = [np.empty((size, heads), dtype) for size in (edges, edges, num, num)]
+        out = empty_array((heads, num, width), dtype)
+        kept = [empty_array((size, heads), dtype) for size in (edges, edges, num, num)]
         own_rows = block.destinations if block.in_place else None
         to_source, to_dst = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
         current_workers().run(
@@ -71,7 +72,7 @@ class _Attend(torch.autograd.Function):
         chunks = max(1, -(-num // _GRAIN))
         u_src_parts = np.zeros((chunks, heads, width), g.dtype)
         u_dst_parts = np.zeros((chunks, heads, width), g.dtype)
-        d_score = np.empty((edges, heads), g.dtype)
+        d_score = empty_array((edges, heads), g.dtype)
         own_d_score, d_offset = np.empty((num, heads), g.dtype), np.empty((num, heads), g.dtype)
         own_rows = block.destinations if block.in_place else None
         current_workers().run(
@@ -99,7 +100,7 @@ class _Attend(torch.autograd.Function):
         x_grad = None
         if ctx.needs_input_grad[0]:
             turned = block.transposed()
-            x_grad = np.empty(ctx.rows.shape, g.dtype)
+            x_grad = empty_array(ctx.rows.shape, g.dtype)
             current_workers().run(
                 lambda start, stop: kernels.attend_backward_rows(
                     turned.indptr,
@@ -160,6 +161,5 @@ def attend(
     Returns
     -------
     [H, num_dst, f], differentiable with respect to x, u_src and u_dst.
-
     """
     return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))

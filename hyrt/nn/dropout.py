@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hyrt.nn import kernels
+from hyrt.nn.memory import empty_array
 from hyrt.nn.sparse import SparseRows
 from hyrt.sampling.block import Ids
 from hyrt.sampling.generator import DROPOUT, stream_key
@@ -35,7 +36,7 @@ def _threshold(rate: float) -> tuple[np.uint64, float]:
 
 def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
     rows = x.detach().contiguous().numpy()
-    out = np.empty_like(rows)
+    out = empty_array(rows.shape, rows.dtype)
     threshold, scale = _threshold(rate)
     factor = rows.dtype.type(scale)
     current_workers().run(
@@ -61,7 +62,6 @@ def dropout(
         In [0, 1).
     seed, step, layer
         With vertex and column the key of the mask. Layer 0 is the input.
-
     """
     if rate <= 0:
         return x

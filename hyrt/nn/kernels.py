@@ -479,7 +479,7 @@ def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, s
 
 @_compile
 def relu_backward(grad, activated, out):
-    """out = grad where the activation is positive, else 0, for one chunk of rows."""
+    """Out = grad where the activation is positive, else 0, for one chunk of rows."""
     for i in range(grad.shape[0]):
         g, a, o = grad[i], activated[i], out[i]
         for k in range(grad.shape[1]):

@@ -25,7 +25,6 @@ class Aggregated:
     ----------
     values
         [num_dst, aggregation.width(f)] float32.
-
     """
 
     values: torch.Tensor
@@ -39,7 +38,6 @@ class InPlace:
     ----------
     values
         [V, f] float32, float64, or the 16 bits of float16 as uint16.
-
     """
 
     values: NDArray[Any]
@@ -67,7 +65,6 @@ class ConvolutionLayer(nn.Module):
         How neighbours and the own row are combined.
     low_precision
         Multiply in bfloat16.
-
     """
 
     def __init__(
@@ -177,7 +174,6 @@ class GatLayer(nn.Module):
         Average the heads instead of concatenating them.
     low_precision
         Multiply in bfloat16.
-
     """
 
     def __init__(

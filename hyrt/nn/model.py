@@ -74,7 +74,6 @@ class GNN(nn.Module):
     ----------
     architecture
         What to build.
-
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -123,7 +122,6 @@ class GNN(nn.Module):
         Returns
         -------
         [targets, classes].
-
         """
         a = self.architecture
         if self.training and a.input_dropout > 0:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from hyrt.nn import kernels
+from hyrt.nn.memory import empty
 from hyrt.workers import current_workers
 
 _GRAIN = 1024
@@ -28,6 +29,10 @@ def _onednn() -> Any:
 
 _LINEAR = _onednn()
 
+# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step would
+# leave one behind.
+_PAD = 128
+
 
 def _times_transposed(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False
@@ -37,6 +42,12 @@ def _times_transposed(
         return cast(torch.Tensor, _LINEAR(a, b, bias, "relu" if relu else "none", [], ""))
     out = torch.nn.functional.linear(a, b, bias)
     return out.relu_() if relu else out
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a chunk, followed by zeros up to a multiple of `_PAD`."""
+    surplus = -len(rows) % _PAD
+    return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))
 
 
 class _Linear(torch.autograd.Function):
@@ -49,14 +60,15 @@ class _Linear(torch.autograd.Function):
         relu: bool,
         low_precision: bool,
     ) -> torch.Tensor:
-        out = x.new_empty(len(x), len(weight))
+        out = empty((len(x), len(weight)), x)
         narrow = torch.bfloat16 if low_precision else x.dtype
         w = weight.detach().to(narrow)
         b = None if bias is None else bias.detach().to(narrow)
 
         def multiply(start: int, stop: int) -> None:
             with torch.no_grad():
-                out[start:stop] = _times_transposed(x[start:stop].to(narrow), w, b, relu)
+                rows = _padded(x[start:stop].to(narrow))
+                out[start:stop] = _times_transposed(rows, w, b, relu)[: stop - start]
 
         current_workers().run(multiply, len(x), _GRAIN)
         ctx.save_for_backward(x, weight, out if relu else None)
@@ -71,8 +83,8 @@ class _Linear(torch.autograd.Function):
         grad = grad.detach().contiguous()
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         chunks = -(-len(x) // _GRAIN)
-        x_grad = torch.empty_like(x) if needs_x else None
-        turned_parts = weight.new_empty(chunks, x.shape[1], len(weight)) if needs_weight else None
+        x_grad = empty(tuple(x.shape), x) if needs_x else None
+        turned_parts = empty((chunks, x.shape[1], len(weight)), weight) if needs_weight else None
         bias_parts = weight.new_empty(chunks, len(weight)) if ctx.has_bias else None
         turned_weight = weight.detach().t().to(narrow).contiguous() if needs_x else None
 
@@ -86,12 +98,12 @@ class _Linear(torch.autograd.Function):
                     g = masked
                 if bias_parts is not None:
                     torch.sum(g, 0, out=bias_parts[chunk])
-                g = g.to(narrow)
+                g = _padded(g.to(narrow))
                 if x_grad is not None and turned_weight is not None:
-                    x_grad[start:stop] = _times_transposed(g, turned_weight)
+                    x_grad[start:stop] = _times_transposed(g, turned_weight)[: stop - start]
                 if turned_parts is not None:
                     # x' g rather than g' x: the input is the narrower one to turn, and it is turned in cache.
-                    turned_x = x[start:stop].to(narrow).t().contiguous()
+                    turned_x = _padded(x[start:stop].to(narrow)).t().contiguous()
                     turned_parts[chunk] = _times_transposed(turned_x, g.t())
 
         current_workers().run(multiply, len(x), _GRAIN)
@@ -112,7 +124,7 @@ def linear(
     relu: bool = False,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """X weight' + bias, optionally through a ReLU.
+    """Multiply rows by a transposed weight and add a bias, optionally through a ReLU.
 
     Parameters
     ----------
@@ -131,6 +143,5 @@ def linear(
     Returns
     -------
     [n, out].
-
     """
     return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn import kernels
+from hyrt.nn.memory import empty
 from hyrt.sampling.kernels import transpose
 from hyrt.workers import current_workers
 
@@ -32,7 +33,6 @@ class SparseRows:
         [nnz] float32.
     width
         Columns of the dense form.
-
     """
 
     indptr: Array
@@ -74,7 +74,7 @@ class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
         turned = weight.detach().t().contiguous().numpy()
-        out = weight.new_empty(len(rows), len(weight))
+        out = empty((len(rows), len(weight)), weight)
         result = out.numpy()
         current_workers().run(
             lambda start, stop: kernels.sparse_product(
@@ -91,7 +91,7 @@ class _SparseLinear(torch.autograd.Function):
         rows: SparseRows = ctx.rows
         indptr, of_rows, entries = rows.transposed()
         grad = grad.detach().contiguous()
-        out = grad.new_empty(rows.width, grad.shape[1])
+        out = empty((rows.width, grad.shape[1]), grad)
         g, result = grad.numpy(), out.numpy()
         current_workers().run(
             lambda start, stop: kernels.sparse_product_backward(

@@ -25,7 +25,6 @@ def describe_environment() -> dict[str, Any]:
     `logical_cores`, `affinity`: the CPUs this process may use), `memory_bytes`, `cgroup` (`cpus`,
     `memory_bytes`: the limits, None where there is none) and `variables`, those that change how libraries
     use threads.
-
     """
     import psutil
 
@@ -61,7 +60,6 @@ def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]
     Returns
     -------
     `cpus` (how many CPUs' time may be used) and `memory_bytes`; None where there is no limit.
-
     """
     groups = {"": "", "cpu": "", "memory": ""}
     for line in _read(membership).splitlines():

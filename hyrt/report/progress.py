@@ -48,7 +48,6 @@ class Progress:
         Seconds, monotonic.
     console
         Draw on this rich console instead of one made for the stream.
-
     """
 
     def __init__(
@@ -120,6 +119,11 @@ class Progress:
             case RunEnded():
                 self._write(self._end_live)
                 self._print(self._last_line(event), indent=2, final=True)
+
+    def say(self, text: str) -> None:
+        """Show a line, also when quiet."""
+        self._write(self._end_live)
+        self._print(text, indent=2, final=True)
 
     @property
     def _width(self) -> int | None:

@@ -23,7 +23,6 @@ def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
         Of the whole run.
     width
         Columns there are; None for as many as needed, without the bar.
-
     """
     epoch = f"epoch {group.epoch}/{epochs}"
     count = f"{group.steps_done}/{group.steps_per_epoch}"
@@ -84,9 +83,14 @@ def evaluation_line(evaluated: Evaluated) -> str:
     return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
 
 
+def metric_name(metric: str) -> str:
+    """`macro_f1` as people write it."""
+    return _METRIC_NAMES.get(metric, metric)
+
+
 def scores_text(metrics: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """`val accuracy 0.913 · test accuracy 0.908`."""
-    name = _METRIC_NAMES.get(metric, metric)
+    name = metric_name(metric)
     return " · ".join(
         f"{split} {name} {values[metric]:.3f}" for split, values in metrics.items() if metric in values
     )

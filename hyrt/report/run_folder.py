@@ -74,7 +74,6 @@ class RunFolder:
             If the name is not a plain file name.
         HyrtError
             If the folder cannot be written.
-
         """
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or "\0" in name:
@@ -103,7 +102,6 @@ class RunFolder:
         ------
         CheckpointError
             If it is no run folder, saying what is missing.
-
         """
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
@@ -127,6 +125,31 @@ class RunFolder:
         """The settings the run was started with."""
         return build_config(load_settings(self.path / "config.yaml"))
 
+    def set_config(self, config: Config) -> None:
+        """Replace the settings, where a resumed run has others."""
+        if config != self.config():
+            path = self.path / "config.yaml"
+            with _explained(path):
+                write_atomically(path, to_yaml(config).encode())
+
+    def is_finished(self, epochs: int) -> bool:
+        """Whether the run has ended by itself, and not before that many epochs unless it stopped early.
+
+        Raises
+        ------
+        DataError
+            If summary.json is damaged.
+        """
+        path = self.path / "summary.json"
+        try:
+            summary = json.loads(path.read_bytes())
+            status = summary["status"]
+            return status == "early-stopped" or (status == "finished" and summary["epochs"] >= epochs)
+        except FileNotFoundError:
+            return False
+        except (ValueError, LookupError, TypeError) as error:
+            raise DataError(f"{path}: is damaged ({error}): delete it to go on with the run") from None
+
     def truncate_metrics(self, step: int) -> None:
         """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
 
@@ -143,7 +166,6 @@ class RunFolder:
             If a line before the last is damaged.
         HyrtError
             If the file cannot be written.
-
         """
         self.close()
         end, last_s = 0, 0.0
@@ -166,7 +188,6 @@ class RunFolder:
         ------
         HyrtError
             If the file cannot be written, naming it and the reason.
-
         """
         if isinstance(event, RunStarted):
             return
@@ -209,7 +230,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     ------
     DataError
         If the file cannot be read or another line is damaged, naming it.
-
     """
     try:
         return [line for line, _ in _lines(path)]

@@ -17,7 +17,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     OSError
         As the operating system raised it. What was at `path` before is untouched, unless only the last fsync
         (of the folder) failed: then the new file is there, but may not survive a loss of power.
-
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

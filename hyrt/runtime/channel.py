@@ -63,7 +63,6 @@ class Channel(Generic[T]):
         ------
         ChannelClosed
             If the receiver has closed its end.
-
         """
         with self._changed:
             if self._waits_for_room():
@@ -89,7 +88,6 @@ class Channel(Generic[T]):
         ------
         ChannelClosed
             If the sender has closed its end and all was received.
-
         """
         with self._changed:
             if self._waits_for_item():

@@ -85,7 +85,6 @@ def save_checkpoint(
         If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
     TypeError
         If the state holds anything else, naming where.
-
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must stay")
@@ -115,7 +114,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
     ------
     CheckpointError
         If it is missing, unreadable, damaged or no checkpoint; the message says which.
-
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
@@ -135,6 +133,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(step, path, state)
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a file named like a checkpoint, whole or not."""
+    return bool(_newest_first(folder))
+
+
 def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
     """Read the newest checkpoint that is whole.
 
@@ -149,7 +152,6 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     ------
     CheckpointError
         If there is none, or none is whole.
-
     """
     return _load_first(folder, _newest_first(folder), "checkpoint", warn)
 
@@ -161,7 +163,6 @@ def load_best_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoin
     ------
     CheckpointError
         If there is none, or none marked best is whole.
-
     """
     files = _newest_first(folder)
     best = [file for file in files if file.is_best]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ from hyrt.workers import Workers
 _HOST = DeviceInfo(kind="cpu", index=0, description="evaluation", memory_bytes=0, zero_copy=True)
 
 
+class StopRequested(Exception):
+    """The run was asked to stop during an evaluation."""
+
+
 class Evaluator:
     """Scores the splits a dataset has, the configured way.
 
@@ -33,7 +38,6 @@ class Evaluator:
         The data.
     scratch
         Folder for temporary files.
-
     """
 
     def __init__(self, config: Config, graph: Graph, scratch: Path | None) -> None:
@@ -47,13 +51,26 @@ class Evaluator:
             )
         self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
 
-    def evaluate(self, model: torch.nn.Module, workers: Workers) -> dict[str, dict[str, float]]:
-        """Per split (those that have vertices) accuracy, macro_f1, loss and, for two classes, roc_auc."""
+    def evaluate(
+        self, model: torch.nn.Module, workers: Workers, should_stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, dict[str, float]]:
+        """Per split (those that have vertices) accuracy, macro_f1, loss and, for two classes, roc_auc.
+
+        Raises
+        ------
+        StopRequested
+            If `should_stop` becomes true before it is done.
+        """
+
+        def check() -> None:
+            if should_stop():
+                raise StopRequested
+
         splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
         if not splits:
             return {}
         vertices = np.concatenate(list(splits.values()))
-        scores = scores_of(model, self._graph, vertices, self._config, workers, self._scratch)
+        scores = scores_of(model, self._graph, vertices, self._config, workers, self._scratch, check)
         metrics = {}
         start = 0
         for name, ids in splits.items():
@@ -70,8 +87,11 @@ def scores_of(
     config: Config,
     workers: Workers,
     scratch: Path | None = None,
+    between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
     """[n, C] scores of vertices, from all neighbours (`evaluate.mode=full`) or sampled ones.
+
+    `between_chunks` is called now and then; what it raises ends the work.
 
     A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with all
     neighbours, small ones, since neighbourhoods grow with depth.
@@ -79,7 +99,15 @@ def scores_of(
     budget = int(config.evaluate.memory_gib * 2**30)
     full = config.evaluate.mode == "full"
     if full and isinstance(model, GNN):
-        return infer_layerwise(model, graph, vertices, workers, memory_bytes=budget, scratch=scratch)
+        return infer_layerwise(
+            model,
+            graph,
+            vertices,
+            workers,
+            memory_bytes=budget,
+            scratch=scratch,
+            between_chunks=between_chunks,
+        )
     fanouts = [-1] * len(config.fanouts) if full else config.fanouts
     return infer_sampled(
         model,
@@ -90,4 +118,5 @@ def scores_of(
         batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
         seed=config.seed,
         plan=plan_input(model, graph, _HOST, fuse=config.runtime.fuse_load, cuttable=True),
+        between_chunks=between_chunks,
     )

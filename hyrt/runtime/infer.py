@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def infer_layerwise(
     memory_bytes: int,
     scratch: Path | None = None,
     layers: int | None = None,
+    between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
     """Apply a model to vertices with all their neighbours, one layer at a time over all vertices it needs.
 
@@ -53,17 +55,19 @@ def infer_layerwise(
         Folder for temporary files; the system's by default.
     layers
         How many layers to apply; all by default. One less gives the embeddings before the last layer.
+    between_chunks
+        Called before each chunk; what it raises ends the work.
 
     Returns
     -------
     [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows.
-
     """
     depth = len(model.layers) if layers is None else layers
     needed = _needed(graph, vertices, depth)
     was_training = model.training
     model.eval()
     with ExitStack() as stack, torch.no_grad(), working(workers):
+        stack.callback(model.train, was_training)
         rows: NDArray[Any] | SparseFeatures = (
             feature_rows(graph.features) if isinstance(graph.features, DenseFeatures) else graph.features
         )
@@ -75,6 +79,7 @@ def infer_layerwise(
                 stack, (len(destinations) if last else graph.num_vertices, width), memory_bytes, scratch
             )
             for start, stop in _chunks(graph, destinations, _row_bytes(rows) + 4 * width, memory_bytes):
+                between_chunks()
                 part = destinations[start:stop]
                 block, x = _full_block(graph, part, rows, i + 1, workers)
                 result = model.layer(i, block, x).numpy()
@@ -83,8 +88,9 @@ def infer_layerwise(
                 else:
                     out[part] = result
             rows = out
-    model.train(was_training)
     assert not isinstance(rows, SparseFeatures)
+    if np.array_equal(needed[-1], vertices):
+        return np.asarray(rows)  # Not copied: they may be a file's pages.
     order = np.searchsorted(needed[-1], vertices)
     return np.asarray(rows[order], np.float32)
 
@@ -99,28 +105,29 @@ def infer_sampled(
     batch_size: int,
     seed: int,
     plan: InputPlan,
+    between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
     """Apply any model to vertices through sampled mini-batches (all neighbours where a fan-out is -1).
 
     Returns
     -------
     [n, classes] float32 in the order of `vertices`.
-
     """
     sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
     loader = Loader(graph)
     parts = []
     was_training = model.training
     model.eval()
-    with torch.no_grad(), working(workers):
+    with ExitStack() as stack, torch.no_grad(), working(workers):
+        stack.callback(model.train, was_training)
         for start in range(0, len(vertices), batch_size):
+            between_chunks()
             units = vertices[start : start + batch_size].astype(sampler.ids)
             # Steps below zero are never trained: evaluation draws from streams of its own.
             batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
             parts.append(model(batch.blocks, batch.inputs).float().numpy())
             batch.release()
-    model.train(was_training)
     return np.concatenate(parts) if parts else np.empty((0, graph.num_classes), np.float32)
 
 
@@ -205,6 +212,8 @@ def _matrix(
         return np.empty(shape, np.float32)
     # The name goes at once: the pages live until the array does, whatever happens to the process.
     file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-"))
+    # A full disk is an error here, and not a SIGBUS at some later write.
+    os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
     return np.memmap(file, np.float32, "w+", shape=shape)
 
 

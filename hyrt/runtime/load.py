@@ -17,7 +17,7 @@ from hyrt.nn.layers import Aggregated, InPlace
 from hyrt.nn.sparse import SparseRows
 from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.kernels import prefix_sum
-from hyrt.sampling.pool import BufferPool
+from hyrt.pool import BufferPool
 from hyrt.workers import Workers
 
 _GRAIN = 512
@@ -34,7 +34,6 @@ class InputPlan:
         aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved.
     aggregation
         What the first layer aggregates, for `aggregated`.
-
     """
 
     form: InputForm
@@ -63,7 +62,6 @@ def plan_input(
         Whether loading and aggregation may be fused.
     cuttable
         Whether the sampler leaves the first block's sources unlabelled when asked.
-
     """
     if isinstance(graph.features, SparseFeatures):
         return InputPlan("sparse" if getattr(model, "takes_sparse_rows", False) else "rows")
@@ -101,7 +99,6 @@ class Loader:
             The form its trainer takes.
         workers
             Who runs the chunks.
-
         """
         block = batch.blocks[0]
         if isinstance(self._features, SparseFeatures):

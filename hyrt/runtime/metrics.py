@@ -26,7 +26,6 @@ def accuracy(scores: Array, labels: Array) -> float:
     Returns
     -------
     In 0..1; nan for no rows.
-
     """
     _check(scores, labels)
     return float(np.mean(scores.argmax(axis=1) == labels)) if len(labels) else float("nan")
@@ -49,7 +48,6 @@ def macro_f1(scores: Array, labels: Array, num_classes: int) -> float:
     Returns
     -------
     In 0..1; nan for no rows.
-
     """
     _check(scores, labels)
     predicted = scores.argmax(axis=1)
@@ -80,7 +78,6 @@ def roc_auc(scores: Array, labels: Array) -> float:
     ------
     ValueError
         If not exactly the classes 0 and 1 are there.
-
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
@@ -108,7 +105,6 @@ def cross_entropy(scores: Array, labels: Array) -> float:
     Returns
     -------
     In nats; nan for no rows.
-
     """
     _check(scores, labels)
     total = 0.0
@@ -137,7 +133,6 @@ def evaluate_metrics(scores: Array, labels: Array, num_classes: int) -> dict[str
     Returns
     -------
     `accuracy`, `macro_f1`, `loss`, and `roc_auc` where there are two classes and both occur.
-
     """
     metrics = {
         "accuracy": accuracy(scores, labels),
@@ -163,7 +158,6 @@ def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float3
     Returns
     -------
     [C] float32; 0 for classes that do not occur.
-
     """
     counts = np.bincount(labels, minlength=num_classes)
     present = counts > 0

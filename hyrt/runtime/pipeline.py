@@ -40,7 +40,6 @@ class Pipeline:
         For the no-progress guard.
     on_stall
         Called with all threads' stacks when the guard fails the run.
-
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Pipeline:
             Naming stage, device and step, when a stage failed.
         Stalled
             When nothing moved for the guard's timeout.
-
         """
         for step in self._steps:
             self._consumer_waits = True
@@ -144,7 +142,6 @@ class Pipeline:
         ------
         StageFailure
             If a thread does not end in time; it is named.
-
         """
         self._guard.close()
         end = ChannelClosed("the pipeline is closed")

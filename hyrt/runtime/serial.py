@@ -15,7 +15,6 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
     ------
     StageFailure
         Naming stage, device and step.
-
     """
     for step in steps:
         where = "sample on cpu"

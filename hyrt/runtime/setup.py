@@ -56,6 +56,11 @@ def assign_threads(config: Config) -> Threads:
     )
 
 
+def evaluation_workers(threads: Threads) -> Workers:
+    """The threads that evaluate and infer; close them, or use them as a context manager."""
+    return Workers(threads.train, "hyrt.evaluate", on_start=_one_torch_thread)
+
+
 def architecture(config: Config, graph: Graph) -> Architecture:
     """The configured model for a graph's widths."""
     model = config.model
@@ -89,7 +94,6 @@ def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
     ------
     DataError
         If there are no targets.
-
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
@@ -121,7 +125,6 @@ def build_optimizer(
     ------
     ConfigError
         If there is none of that name, or its options do not fit.
-
     """
     train = config.train
     maker = getattr(torch.optim, train.optimizer, None)
@@ -159,7 +162,6 @@ def open_trainers(config: Config, graph: Graph, model: torch.nn.Module, threads:
     ------
     DeviceUnavailable
         With the remedy; devices opened before are closed.
-
     """
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]

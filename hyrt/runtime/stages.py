@@ -44,7 +44,6 @@ class StepWork:
         One a trainer, once propagated.
     seconds
         Work time by stage; of the slowest trainer for transfer and propagate.
-
     """
 
     step: int
@@ -92,7 +91,6 @@ class Stages:
         Units of a step for each trainer.
     sample_workers, load_workers
         The threads of the first two stages.
-
     """
 
     def __init__(

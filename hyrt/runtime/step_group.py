@@ -29,9 +29,7 @@ class StepGroups:
         self._threads = threads
         self._process = psutil.Process()
         self._blocked_before: Mapping[str, float] = {}
-        self._epoch_loss = 0.0
-        self._epoch_edges = 0
-        self._epoch_steps = 0
+        self.epoch_sums = (0.0, 0, 0)
         self._clear()
 
     def add(
@@ -89,11 +87,20 @@ class StepGroups:
         self._clear()
 
     def end_epoch(self, seconds: float) -> tuple[float, float]:
-        """Mean loss and MTEPS of the epoch's steps since this process began it."""
+        """Mean loss and MTEPS of the epoch's steps."""
         loss = self._epoch_loss / max(1, self._epoch_steps)
         mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
-        self._epoch_loss, self._epoch_edges, self._epoch_steps = 0.0, 0, 0
+        self.epoch_sums = (0.0, 0, 0)
         return loss, mteps
+
+    @property
+    def epoch_sums(self) -> tuple[float, int, int]:
+        """Loss, edges and steps of the epoch so far: a resumed run goes on from them."""
+        return self._epoch_loss, self._epoch_edges, self._epoch_steps
+
+    @epoch_sums.setter
+    def epoch_sums(self, sums: tuple[float, int, int]) -> None:
+        self._epoch_loss, self._epoch_edges, self._epoch_steps = sums
 
     def _clear(self) -> None:
         self._losses: list[float] = []

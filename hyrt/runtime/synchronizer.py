@@ -37,7 +37,6 @@ class Synchronizer:
         In the order their gradients are added: the order is fixed, so that equal runs give equal bits.
     seed
         Of the run, for messages.
-
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Synchronizer:
         ------
         Diverged
             If a loss or a gradient is not finite, naming trainer, step and seed. The weights are unchanged.
-
         """
         results = [result for result in work.results if result is not None]
         normalizer = sum(result.normalizer for result in results)

@@ -17,7 +17,7 @@ from hyrt.config import Config, to_yaml
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
-from hyrt.runtime.evaluate import Evaluator
+from hyrt.runtime.evaluate import Evaluator, StopRequested
 from hyrt.runtime.events import (
     Checkpointed,
     Emit,
@@ -60,7 +60,6 @@ class TrainResult:
         Per split the metrics of that evaluation.
     summary
         What summary.json holds.
-
     """
 
     status: str
@@ -99,7 +98,6 @@ class Training:
         Asked after every step; True checkpoints and ends the run.
     on_stall
         Hears all threads' stacks when nothing moves any more.
-
     """
 
     def __init__(
@@ -133,6 +131,10 @@ class Training:
         self._epoch_s = 0.0
         self._trained_s = 0.0
         self._first_step = 0
+        # Of the epoch that is not complete: loss, edges and steps so far. And the loss of one whose steps are
+        # done, but not its evaluation.
+        self._epoch_sums = (0.0, 0, 0)
+        self._unevaluated: float | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -141,7 +143,6 @@ class Training:
         ------
         CheckpointError
             If it is of a model with other parameters.
-
         """
         state = checkpoint.state
         try:
@@ -160,6 +161,8 @@ class Training:
             self._step = self._first_step = state["step"]
             self._epoch_s = state["epoch_s"]
             self._trained_s = state["trained_s"]
+            self._epoch_sums = state["epoch_sums"]
+            self._unevaluated = state["unevaluated"]
             torch.set_rng_state(state["torch_generator"])
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
@@ -197,8 +200,15 @@ class Training:
                 {trainer.name: n for trainer, n in zip(trainers, stages.split, strict=True)},
                 {"sample": threads.sample, "load": threads.load, "propagate": threads.train},
             )
+            groups.epoch_sums = self._epoch_sums
             status = "finished"
-            steps = range(self._step, last)
+            if self._unevaluated is not None:
+                self._end_epoch(evaluate_workers)
+            if self._should_stop():
+                status = "interrupted"
+            elif self._is_out_of_patience() and self._step < last:
+                status = "early-stopped"
+            steps = range(self._step, last if status == "finished" else self._step)
             pipeline = None
             works: Iterator[StepWork]
             if config.runtime.pipelined:
@@ -225,43 +235,63 @@ class Training:
                 groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
                 if self._step % per_epoch == 0:
                     groups.flush()
-                    if self._end_epoch(groups, evaluate_workers):
+                    self._close_epoch(groups)
+                    self._end_epoch(evaluate_workers)
+                    if self._is_out_of_patience() and self._step < last:
                         status = "early-stopped"
                         break
                 elif config.checkpoint.every_steps and self._step % config.checkpoint.every_steps == 0:
+                    groups.flush()
+                    self._epoch_sums = groups.epoch_sums
                     self._save()
                 if self._should_stop():
                     status = "interrupted"
                     groups.flush()
+                    self._epoch_sums = groups.epoch_sums
                     self._save()
                     break
                 before = time.perf_counter()
         return self._finish(status)
 
-    def _end_epoch(self, groups: StepGroups, workers: Workers) -> bool:
-        """Evaluate and checkpoint; True when the run should stop early."""
+    def _is_out_of_patience(self) -> bool:
+        patience = self._config.train.patience
+        return bool(patience and self._best.evaluations_since >= patience)
+
+    def _close_epoch(self, groups: StepGroups) -> None:
+        epoch = self._step // self._sampler.steps_per_epoch()
+        self._unevaluated, mteps = groups.end_epoch(self._epoch_s)
+        self._epoch_sums = groups.epoch_sums
+        self._emit(
+            EpochEnded(
+                epoch=epoch, step=self._step, seconds=self._epoch_s, loss=self._unevaluated, mteps=mteps
+            )
+        )
+        self._epoch_s = 0.0
+
+    def _end_epoch(self, workers: Workers) -> None:
+        """Evaluate and checkpoint after an epoch's steps; when asked to stop, leave that for a resumed run."""
         config = self._config
         epoch = self._step // self._sampler.steps_per_epoch()
-        loss, mteps = groups.end_epoch(self._epoch_s)
-        self._emit(EpochEnded(epoch=epoch, step=self._step, seconds=self._epoch_s, loss=loss, mteps=mteps))
-        self._epoch_s = 0.0
-        final = epoch == config.train.epochs
-        evaluated = None
+        final = epoch >= config.train.epochs
+        loss, evaluated = self._unevaluated, None
         if final or (config.evaluate.every and epoch % config.evaluate.every == 0):
-            evaluated = self._evaluate(epoch, workers)
+            try:
+                evaluated = self._evaluate(epoch, workers)
+            except StopRequested:
+                return
+        self._unevaluated = None
         if self._schedule is not None:
             if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 self._schedule.step(loss if evaluated is None else -evaluated)
             else:
                 self._schedule.step()
-        if config.checkpoint.every_epochs and (final or epoch % config.checkpoint.every_epochs == 0):
+        every = config.checkpoint.every_epochs
+        if final or self._is_out_of_patience() or (every and epoch % every == 0):
             self._save()
-        patience = config.train.patience
-        return bool(patience and self._best.evaluations_since >= patience and not final)
 
     def _evaluate(self, epoch: int, workers: Workers) -> float:
         started = time.perf_counter()
-        metrics = self._evaluator.evaluate(self._model, workers)
+        metrics = self._evaluator.evaluate(self._model, workers, self._should_stop)
         chosen = self._evaluator.metric
         # With no validation vertices the last evaluation counts.
         value = metrics["val"][chosen] if "val" in metrics else float(epoch)
@@ -290,6 +320,8 @@ class Training:
             "step": self._step,
             "epoch_s": self._epoch_s,
             "trained_s": self._trained_s,
+            "epoch_sums": self._epoch_sums,
+            "unevaluated": self._unevaluated,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict() if self._schedule is not None else None,

@@ -24,7 +24,6 @@ class NoProgressGuard:
         Called once with the stacks of all threads.
     clock
         Seconds; replaceable in tests.
-
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Transposed:
         [E] int32, the destination of each edge.
     edges
         [E] int32, the edge's number in the block.
-
     """
 
     indptr: NDArray[np.int32]
@@ -66,7 +65,6 @@ class Block:
         Step of the run, with `seed` the key of the dropout masks.
     weights
         [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
-
     """
 
     indptr: NDArray[np.int32]
@@ -135,7 +133,6 @@ class MiniBatch:
         subgraph samplers the number of units.
     inputs
         What the load stage put here: the input features in the form the trainer takes.
-
     """
 
     step: int

@@ -25,6 +25,7 @@ SAMPLE = 1
 DROPOUT = 2
 WALK = 3
 SHUFFLE = 4
+PRESAMPLE = 5
 
 _MASK = (1 << 64) - 1
 
@@ -69,7 +70,7 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK` or `SHUFFLE`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE` or `PRESAMPLE`.
     step
         Step of the run, counted from 0.
     layer
@@ -78,7 +79,6 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     Returns
     -------
     64-bit key.
-
     """
     key = _mix64_int((seed + int(GOLDEN)) & _MASK)
     for part in (purpose, step, layer):

@@ -83,7 +83,6 @@ def relabel(destinations, neighbors, local, sources, columns):
     Returns
     -------
     How many of `sources` were written.
-
     """
     num = len(destinations)
     for i in range(num):

@@ -13,7 +13,7 @@ from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.order import TargetOrder
-from hyrt.sampling.pool import BufferPool
+from hyrt.pool import BufferPool
 from hyrt.workers import Workers
 
 _GRAIN = 1024
@@ -39,7 +39,6 @@ class NeighborSampler:
         Seed of shuffles and draws.
     class_weights
         [C] float32 factors on the losses by class, or None.
-
     """
 
     def __init__(

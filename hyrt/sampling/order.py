@@ -19,7 +19,6 @@ class TargetOrder:
         Targets of a step; the last step of an epoch has the remainder.
     seed
         Seed of the shuffles: each epoch's order is a function of the seed and the epoch alone.
-
     """
 
     def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:

@@ -37,6 +37,5 @@ class Sampler(Protocol):
             Who runs the chunks.
         in_place
             Leave the first block's sources unlabelled, to be read from the feature matrix in place.
-
         """
         ...

@@ -59,7 +59,7 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     spec
         What to generate.
     scratch
-        A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 0.6 GB. None keeps them in
+        A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 1.1 GB. None keeps them in
         memory. The graph is the same.
 
     Returns
@@ -70,7 +70,6 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     ------
     DataError
         If so many edges cannot be placed without duplicates.
-
     """
     model = _draw_model(spec)
     indptr, indices = _draw_topology(model, scratch)
@@ -144,7 +143,6 @@ def _draws_needed(model: _Model, wanted: int) -> int:
     ------
     DataError
         If that many cannot be had.
-
     """
     if wanted == 0:
         return 0

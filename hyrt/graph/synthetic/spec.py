@@ -31,14 +31,13 @@ class SyntheticSpec:
     train, val, test
         Vertices of each split, disjoint.
     homophily
-        Share of the edges that are drawn inside the class of their first end, 0..1.
+        Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall into it too).
     signal
         Deviation of the class means, where the noise around them has deviation 1.
     dtype
         Of the features: `float32` or `float16`.
     seed
         Of everything.
-
     """
 
     name: str
@@ -123,7 +122,6 @@ def parse_spec(text: str) -> SyntheticSpec:
     ------
     DataError
         Names the unknown preset or key and the nearest known one, or the value out of range.
-
     """
     parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)

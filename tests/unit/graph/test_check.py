@@ -50,7 +50,9 @@ def test_random_entries_agree_with_brute_force(monkeypatch, seed, chunk):
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         columns = rng.integers(-1, 7, indptr[-1]).astype(np.int32)
         if rng.random() < 0.5:
-            columns = np.concatenate([np.sort(rng.choice(6, n, replace=False)) for n in lengths]).astype(np.int32)
+            columns = np.concatenate([np.sort(rng.choice(6, n, replace=False)) for n in lengths]).astype(
+                np.int32
+            )
         expected = None
         for row in range(6):
             for at in range(indptr[row], indptr[row + 1]):
@@ -60,7 +62,9 @@ def test_random_entries_agree_with_brute_force(monkeypatch, seed, chunk):
         if expected is None:
             check.check_columns("x", "indices", columns, indptr, 6, "vertices")
         else:
-            with pytest.raises(DataError, match=rf"^x: key 'indices': value {columns[expected]} at position {expected} "):
+            with pytest.raises(
+                DataError, match=rf"^x: key 'indices': value {columns[expected]} at position {expected} "
+            ):
                 check.check_columns("x", "indices", columns, indptr, 6, "vertices")
 
 
@@ -108,7 +112,10 @@ def test_values(tmp_path):
         ),
         (good | {"labels": good["labels"][:-1]}, "key 'labels': has 29 rows for 30 vertices"),
         (good | {"test_mask": good["test_mask"][1:]}, "key 'test_mask': has 29 rows for 30 vertices"),
-        (good | {"val_mask": good["val_mask"][:, 0]}, "key 'val_mask': shape [30] differs from [30, 2] of 'train_mask'"),
+        (
+            good | {"val_mask": good["val_mask"][:, 0]},
+            "key 'val_mask': shape [30] differs from [30, 2] of 'train_mask'",
+        ),
         (
             _changed(good, "train_mask", (unlabelled[0], 1), True),
             f"key 'train_mask': vertex {unlabelled[0]} is in the split but has no label",
@@ -117,14 +124,29 @@ def test_values(tmp_path):
             _changed(good, "test_mask", tuple(in_val), True),
             f"key 'test_mask': vertex {in_val[0]} of split {in_val[1]} is also in 'val_mask'",
         ),
-        (_changed(good, "features", (7, 2), np.nan), "key 'features': value nan at row 7, column 2 is not finite"),
-        (_changed(good, "features", (3, 0), -np.inf), "key 'features': value -inf at row 3, column 0 is not finite"),
+        (
+            _changed(good, "features", (7, 2), np.nan),
+            "key 'features': value nan at row 7, column 2 is not finite",
+        ),
+        (
+            _changed(good, "features", (3, 0), -np.inf),
+            "key 'features': value -inf at row 3, column 0 is not finite",
+        ),
         (good | {"features": good["features"][:-1]}, "key 'features': has 29 rows for 30 vertices"),
         (good | {"features": good["features"][:, :0]}, "key 'features': has no columns"),
-        (good | {"features": good["features"].astype(float)}, "key 'features': dtype float64, expected float32"),
-        (good | {"labels": good["labels"].astype(np.float32)}, "key 'labels': dtype float32, expected int8 or"),
+        (
+            good | {"features": good["features"].astype(float)},
+            "key 'features': dtype float64, expected float32",
+        ),
+        (
+            good | {"labels": good["labels"].astype(np.float32)},
+            "key 'labels': dtype float32, expected int8 or",
+        ),
         (good | {"indptr": good["indptr"].astype(np.int32)}, "key 'indptr': dtype int32, expected int64"),
-        (good | {"val_mask": good["val_mask"].astype(np.uint8)}, "key 'val_mask': dtype uint8, expected bool"),
+        (
+            good | {"val_mask": good["val_mask"].astype(np.uint8)},
+            "key 'val_mask': dtype uint8, expected bool",
+        ),
         (good | {"features": good["features"][:, 0]}, "key 'features': shape [30], expected 2 dimension(s)"),
         ({k: v for k, v in good.items() if k != "labels"}, "key 'labels' is missing"),
         (
@@ -144,11 +166,20 @@ def test_sparse_values(tmp_path):
     good = make_arrays(12, vertices=20, sparse=True)
     nnz = len(good["feat_values"])
     cases = [
-        (_changed(good, "feat_indices", nnz - 1, 9), f"key 'feat_indices': value 9 at position {nnz - 1} is not below"),
-        (_changed(good, "feat_values", 3, np.inf), "key 'feat_values': value inf at position 3 is not finite"),
+        (
+            _changed(good, "feat_indices", nnz - 1, 9),
+            f"key 'feat_indices': value 9 at position {nnz - 1} is not below",
+        ),
+        (
+            _changed(good, "feat_values", 3, np.inf),
+            "key 'feat_values': value inf at position 3 is not finite",
+        ),
         (_changed(good, "feat_shape", 0, 19), "key 'feat_shape': value [19, 4], expected [20, F]"),
         (good | {"feat_shape": np.array([20])}, "key 'feat_shape': value [20], expected [20, F]"),
-        (good | {"feat_indptr": good["feat_indptr"][:-1]}, "key 'feat_indptr': has 20 entries for 20 vertices"),
+        (
+            good | {"feat_indptr": good["feat_indptr"][:-1]},
+            "key 'feat_indptr': has 20 entries for 20 vertices",
+        ),
         (good | {"feat_values": good["feat_values"][1:]}, f"key 'feat_values': has {nnz - 1} entries"),
         ({k: v for k, v in good.items() if k != "feat_indptr"}, "key 'feat_indptr' is missing"),
     ]
@@ -178,7 +209,11 @@ def test_degenerate_graphs(tmp_path):
     assert_holds(open_graph(save(one, tmp_path / "one")), one)
     graph = open_graph(tmp_path / "one")
     assert (graph.num_vertices, graph.num_edges) == (1, 0)
-    unlabelled = one | {"labels": np.array([-1], np.int16)} | {f"{s}_mask": np.zeros(1, bool) for s in ("train", "val", "test")}
+    unlabelled = (
+        one
+        | {"labels": np.array([-1], np.int16)}
+        | {f"{s}_mask": np.zeros(1, bool) for s in ("train", "val", "test")}
+    )
     assert open_graph(save(unlabelled, tmp_path / "none.npz")).num_classes == 0
 
 

@@ -1,0 +1,69 @@
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt data ...`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from hyrt import __version__
+from hyrt.data_commands import data_app
+from hyrt.errors import HyrtError
+from hyrt.run_command import run
+from hyrt.weights_commands import evaluate, infer
+
+app = typer.Typer(
+    help="Train graph neural networks on one heterogeneous machine, in one exact synchronous step.",
+    epilog="First: hyrt run     then: hyrt run --help, hyrt run --print-config",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command("run")(run)
+app.command("eval")(evaluate)
+app.command("infer")(infer)
+app.add_typer(data_app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hyrt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
+def main() -> NoReturn:
+    """Run the command line; a user's error is one line, its exit code that of the error.
+
+    With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
+    """
+    # So that a command's `finally` clears up its temporary files.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        app(prog_name="hyrt")
+    except HyrtError as error:
+        _end(error, str(error), error.exit_code)
+    except OSError as error:
+        _end(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
+    if os.environ.get("HYRT_TRACEBACK"):
+        raise error
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(exit_code)

@@ -1,0 +1,74 @@
+"""Reused memory for arrays that live for one step: fresh pages cost more than the work done in them."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_ALIGNMENT = 64
+_PAGE = 4096
+
+
+class BufferPool:
+    """Hands out arrays over recycled memory; any thread may take and give back.
+
+    Sizes of successive steps differ slightly: memory is allocated an eighth larger than asked for, and a request
+    takes the smallest free piece that holds it, unless that is more than twice its size.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sizes: list[int] = []
+        self._free: list[NDArray[np.uint8]] = []
+        # A finalizer may run inside `take`, on the same thread: what comes back waits here, without a lock.
+        self._returned: deque[NDArray[np.uint8]] = deque()
+        self.allocated_bytes = 0
+
+    def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An uninitialised C-contiguous array, aligned to 64 bytes."""
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        room = size + _ALIGNMENT
+        memory = None
+        with self._lock:
+            self._sort_in()
+            at = bisect.bisect_left(self._sizes, room)
+            if at < len(self._sizes) and self._sizes[at] <= 2 * room + _PAGE:
+                del self._sizes[at]
+                memory = self._free.pop(at)
+            else:
+                room = -(-(room + room // 8) // _PAGE) * _PAGE
+                self.allocated_bytes += room
+        if memory is None:
+            memory = np.empty(room, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT
+        return memory[start : start + size].view(kind).reshape(shape)
+
+    def lend(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Like `take`, but the memory comes back by itself when the array is collected.
+
+        Slices of the array do not keep it alive: wrap it whole, as `torch.from_numpy` does.
+        """
+        array = self.take(shape, dtype)
+        weakref.finalize(array, self.give, array.base).atexit = False
+        return array
+
+    def give(self, array: NDArray[Any]) -> None:
+        """Take back an array of `take`; its memory is handed out again."""
+        memory: Any = array
+        while memory.base is not None:
+            memory = memory.base
+        self._returned.append(memory)
+
+    def _sort_in(self) -> None:
+        while self._returned:
+            memory = self._returned.popleft()
+            at = bisect.bisect_left(self._sizes, len(memory))
+            self._sizes.insert(at, len(memory))
+            self._free.insert(at, memory)

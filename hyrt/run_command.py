@@ -1,0 +1,127 @@
+"""`hyrt run`: train a model, or go on with a run that was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hyrt.config import Config
+    from hyrt.report.run_folder import RunFolder
+
+
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [key.path=value ...]",
+            help="A file of settings, and settings to change: train.epochs=5 model.hidden=256.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="A .npz file, a folder of .npy files, or a name: synthetic:community, ogbn-products.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
+    ] = None,
+    devices: Annotated[str | None, typer.Option(metavar="NAMES", help="Trainers: cpu or cpu:0,cpu:1.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
+    ] = None,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Holds the run folders.")] = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="Of the run's folder; default: time, model, dataset.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings as YAML and end.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines even on a terminal.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the last lines.")] = False,
+) -> None:
+    """Train a model on a graph, evaluate it, and keep everything in a run folder.
+
+    Without arguments: GraphSAGE on a generated graph, in less than a minute.
+
+    \b
+    Examples:
+      hyrt run
+      hyrt run --data cora.npz --model gcn data.normalize=row train.epochs=50
+      hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
+      hyrt run --resume runs/2026-11-21-101502-graphsage-community
+
+    Ctrl-C finishes the step, writes a checkpoint and prints how to go on; a second one leaves at once.
+    """
+    from hyrt.run_settings import new_config, option_overrides, resumed_config, sort_arguments
+
+    file, overrides = sort_arguments(arguments or [])
+    overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    if resume is None:
+        config = new_config(file, overrides)
+    else:
+        from hyrt.report.run_folder import RunFolder
+
+        folder = RunFolder.open(resume)
+        config = resumed_config(folder.config(), file, overrides)
+    if print_config:
+        from hyrt.config import to_yaml
+
+        typer.echo(to_yaml(config), nl=False)
+    elif resume is None:
+        _start(config, output, name, plain=plain, quiet=quiet)
+    else:
+        _resume(config, folder, plain=plain, quiet=quiet)
+
+
+def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet: bool) -> None:
+    from hyrt.stop_signals import StopSignals
+
+    with StopSignals() as signals:
+        from hyrt.process import prepare_process
+
+        prepare_process()
+        from hyrt.graph import open_graph
+        from hyrt.report.progress import Progress
+        from hyrt.report.run_folder import RunFolder
+        from hyrt.report.run_lock import locked
+        from hyrt.run_session import Session
+        from hyrt.run_settings import located
+
+        # Opened first, so that bad data leaves nothing behind.
+        graph = open_graph(config.data.source, normalize=config.data.normalize)
+        with (
+            RunFolder.create(output, name, located(config)) as folder,
+            locked(folder.path),
+            Progress(plain=plain, quiet=quiet) as progress,
+        ):
+            exit_code = Session(config, graph, folder, progress, signals).run(None)
+    raise typer.Exit(exit_code)
+
+
+def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> None:
+    from hyrt.report.run_lock import locked
+    from hyrt.stop_signals import StopSignals
+
+    with StopSignals() as signals, locked(folder.path):
+        if folder.is_finished(config.train.epochs):
+            typer.echo(f"{folder.path} is finished: nothing to do. To train on: train.epochs=<more than now>")
+            return
+        from hyrt.process import prepare_process
+
+        prepare_process()
+        from hyrt.graph import open_graph
+        from hyrt.report.progress import Progress
+        from hyrt.run_session import Session, newest_checkpoint
+
+        graph = open_graph(config.data.source, normalize=config.data.normalize)
+        with folder, Progress(plain=plain, quiet=quiet) as progress:
+            checkpoint = newest_checkpoint(folder, progress)
+            folder.set_config(config)
+            exit_code = Session(config, graph, folder, progress, signals).run(checkpoint)
+    raise typer.Exit(exit_code)

@@ -1,0 +1,320 @@
+"""Random-walk subgraphs (Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.pool import BufferPool
+from hyrt.sampling.block import Block, Ids, MiniBatch
+from hyrt.sampling.generator import PRESAMPLE, WALK, stream_key
+from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.saint_kernels import (
+    count_edges,
+    count_members,
+    distinct,
+    forget_rows,
+    mark_members,
+    number_rows,
+    walk,
+    write_edges,
+)
+from hyrt.workers import Workers
+
+_GRAIN = 256
+# Subgraphs that are pre-sampled together: one bit each in a word a vertex.
+_ROUND = 64
+
+
+class SaintSampler:
+    """Samples induced subgraphs of random walks; a unit is one subgraph, known by its global number.
+
+    A subgraph holds the vertices that `roots` walks of `walk_length` steps meet, and all edges between them. Walks
+    start at training targets, drawn uniformly with replacement, and go from a vertex to the source of one of its
+    incoming edges, drawn uniformly; a vertex without any stays put. Walk i of a subgraph is drawn with the key
+    (seed, walk, subgraph, i, step of the walk), so the subgraph is the same beside whatever others it is in a
+    mini-batch.
+
+    The subgraphs of one mini-batch are a disjoint union: a vertex that is in two of them has two rows. All blocks
+    are the same square adjacency, but that the last has only the targets as destinations; for this the rows start
+    with the targets of all subgraphs.
+
+    Both normalisations of the paper's section 3.2 rest on counts over N subgraphs that are sampled beforehand (with
+    draws of their own), in how many vertex v is (C_v) and in how many edge (u, v) (C_uv):
+
+    - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in), so that its
+      expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
+    - loss: v's loss counts N / (C_v n), an estimate of 1 / (p_v n) with n the number of training targets. The sum
+      over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's `normalizer` is its
+      number of subgraphs.
+
+    Both ratios are taken as (a + 1) / (b + 1). For b of a binomial distribution (a, p) the expectation of this is
+    (1 - (1 - p)^(a + 1)) / p: nearly unbiased, while a / b is too large on average; and it is finite for a vertex or
+    an edge that was never met beforehand (other implementations put a constant there and clip the ratio).
+
+    Pre-sampling ends when the targets have been met `coverage` times on average, as in the authors' code. It keeps
+    4 bytes an edge and a vertex for the counts.
+
+    Parameters
+    ----------
+    graph
+        Topology and labels.
+    targets
+        [n] vertices to train on, distinct.
+    layers
+        Blocks of a mini-batch.
+    roots
+        Walks of a subgraph.
+    walk_length
+        Steps of a walk; a subgraph has at most roots * (walk_length + 1) vertices.
+    units_per_step
+        Subgraphs of a step.
+    seed
+        Seed of all draws.
+    class_weights
+        [C] float32 factors on the losses by class, or None.
+    coverage
+        How often a target is met by the pre-sampled subgraphs on average.
+    workers
+        Who pre-samples; the caller alone by default.
+
+    Raises
+    ------
+    ValueError
+        If there are no targets, or a count is below 1.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        roots: int,
+        walk_length: int,
+        units_per_step: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+        *,
+        coverage: int = 50,
+        workers: Workers | None = None,
+    ) -> None:
+        if not len(targets):
+            raise ValueError(f"{graph.name}: walks start at training targets, and there are none")
+        if min(layers, roots, walk_length, units_per_step, coverage) < 1:
+            raise ValueError("layers, roots, walk_length, units_per_step and coverage are 1 or more each")
+        self._graph = graph
+        self._layers = layers
+        self._roots = roots
+        self._walk_length = walk_length
+        self._units_per_step = units_per_step
+        self._seed = seed
+        self._class_weights = class_weights
+        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self._targets = targets.astype(self.ids)
+        self._is_target = np.zeros(graph.num_vertices, np.bool_)
+        self._is_target[targets] = True
+        self._local = np.full(graph.num_vertices, -1, np.int32)
+        self._pool = BufferPool()
+        self._vertex_counts = np.zeros(graph.num_vertices, np.int32)
+        self._edge_counts = np.zeros(graph.num_edges, np.int32)
+        self.num_presampled = self._presample(coverage, workers or Workers(1, "presample"))
+
+    def steps_per_epoch(self) -> int:
+        """Targets / (roots * walk_length * units_per_step), rounded up.
+
+        This is the authors' count: in an epoch the walks make as many steps as there are targets, which does not
+        mean that each is met.
+        """
+        return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
+
+    def units(self, step: int) -> Ids:
+        first = step * self._units_per_step
+        return np.arange(first, first + self._units_per_step, dtype=np.int64)
+
+    def sample(self, step: int, units: Ids, workers: Workers, *, in_place: bool = False) -> MiniBatch:
+        taken: list[NDArray[Any]] = []
+
+        def take(size: int, dtype: type) -> NDArray[Any]:
+            array = self._pool.take(size, dtype)
+            taken.append(array)
+            return array
+
+        graph = self._graph
+        subgraphs, num_targets = self._find_vertices(units, workers)
+        num = sum(len(vertices) for vertices, _ in subgraphs)
+        sources = take(num, self.ids)
+        offsets = take(num + 1, np.int32)
+        edges = self._count_edges(step, subgraphs, num_targets, sources, offsets, workers)
+        columns = take(edges, np.int32)
+        weights = take(edges, np.float32)
+        self._write_edges(subgraphs, num_targets, sources, offsets, columns, weights, workers)
+        for vertices, _ in subgraphs:
+            self._pool.give(vertices)
+        degrees = take(num, np.int32)
+        np.take(graph.in_degrees, sources, out=degrees, mode="clip")
+
+        blocks = []
+        for layer in range(1, self._layers + 1):
+            rows = num_targets if layer == self._layers else num
+            block = Block(
+                indptr=offsets[: rows + 1],
+                columns=columns[: offsets[rows]],
+                destinations=sources[:rows],
+                sources=sources,
+                num_src=num,
+                degrees=degrees[:rows],
+                source_degrees=degrees,
+                layer=layer,
+                step=step,
+                seed=self._seed,
+                weights=weights[: offsets[rows]],
+            )
+            if in_place and layer == 1:
+                vertices = take(block.num_edges, self.ids)
+                np.take(sources, block.columns, out=vertices, mode="clip")
+                block.columns, block.sources = vertices, None
+                block.num_src, block.source_degrees = graph.num_vertices, graph.in_degrees
+            blocks.append(block)
+
+        targets = sources[:num_targets]
+        labels = graph.labels[targets].astype(np.int64)
+        loss_weights = (self.num_presampled + 1.0) / (
+            (self._vertex_counts[targets] + 1.0) * len(self._targets)
+        )
+        if self._class_weights is not None:
+            loss_weights *= self._class_weights[labels]
+        batch = MiniBatch(
+            step=step,
+            targets=targets,
+            blocks=blocks,
+            labels=labels,
+            target_weights=loss_weights.astype(np.float32),
+            normalizer=float(len(units)),
+        )
+
+        def give_back() -> None:
+            for array in taken:
+                self._pool.give(array)
+
+        batch.when_released(give_back)
+        return batch
+
+    def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
+        """[roots * (walk_length + 1)] the vertices that one subgraph's walks meet, with repeats; from the pool."""
+        graph = self._graph
+        visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
+        key = stream_key(self._seed, purpose, subgraph, 0)
+        workers.run(
+            lambda start, stop: walk(
+                graph.indptr, graph.indices, self._targets, self._walk_length, key, start, stop, visited
+            ),
+            self._roots,
+            4 * _GRAIN,
+        )
+        return visited
+
+    def _presample(self, coverage: int, workers: Workers) -> int:
+        """Count vertices and edges over subgraphs until the targets are covered; how many there were."""
+        graph = self._graph
+        members = np.empty(graph.num_vertices, np.uint64)
+        num = 0
+        met = 0
+        while met < coverage * len(self._targets):
+            members[:] = 0
+            for subgraph in range(_ROUND):
+                visited = self._walk(PRESAMPLE, num + subgraph, workers)
+                mark_members(visited, subgraph, members)
+                self._pool.give(visited)
+            workers.run(
+                lambda start, stop: count_members(
+                    graph.indptr, graph.indices, members, start, stop, self._vertex_counts, self._edge_counts
+                ),
+                graph.num_vertices,
+                16 * _GRAIN,
+            )
+            num += _ROUND
+            met = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
+        return num
+
+    def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:
+        """Vertices of each subgraph, targets first, with its number of targets; and the targets of all."""
+        subgraphs = []
+        total = 0
+        for unit in units:
+            visited = self._walk(WALK, int(unit), workers)
+            vertices: Ids = self._pool.take(len(visited), self.ids)
+            num_targets, num = distinct(visited, self._is_target, self._local, vertices)
+            self._pool.give(visited)
+            subgraphs.append((vertices[:num], num_targets))
+            total += num_targets
+        return subgraphs, total
+
+    def _count_edges(
+        self,
+        step: int,
+        subgraphs: list[tuple[Ids, int]],
+        num_targets: int,
+        sources: Ids,
+        offsets: NDArray[np.int32],
+        workers: Workers,
+    ) -> int:
+        """Fill `sources` and `offsets` of the union; its number of edges."""
+        graph, local = self._graph, self._local
+        counts = self._pool.take(len(sources), np.int32)
+        target_row, other_row = 0, num_targets
+        for vertices, targets in subgraphs:
+            number_rows(vertices, targets, target_row, other_row, local, sources)
+            workers.run(
+                lambda start, stop, vertices=vertices: count_edges(  # type: ignore[misc]
+                    graph.indptr, graph.indices, vertices, local, start, stop, counts
+                ),
+                len(vertices),
+                _GRAIN,
+            )
+            forget_rows(vertices, local)
+            target_row += targets
+            other_row += len(vertices) - targets
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(f"the subgraphs of step {step} have {edges:,} edges: lower sampler.roots")
+        prefix_sum(counts, offsets)
+        self._pool.give(counts)
+        return edges
+
+    def _write_edges(
+        self,
+        subgraphs: list[tuple[Ids, int]],
+        num_targets: int,
+        sources: Ids,
+        offsets: NDArray[np.int32],
+        columns: NDArray[np.int32],
+        weights: NDArray[np.float32],
+        workers: Workers,
+    ) -> None:
+        graph, local = self._graph, self._local
+        target_row, other_row = 0, num_targets
+        for vertices, targets in subgraphs:
+            number_rows(vertices, targets, target_row, other_row, local, sources)
+            workers.run(
+                lambda start, stop, vertices=vertices: write_edges(  # type: ignore[misc]
+                    graph.indptr,
+                    graph.indices,
+                    vertices,
+                    local,
+                    offsets,
+                    self._vertex_counts,
+                    self._edge_counts,
+                    start,
+                    stop,
+                    columns,
+                    weights,
+                ),
+                len(vertices),
+                _GRAIN,
+            )
+            forget_rows(vertices, local)
+            target_row += targets
+            other_row += len(vertices) - targets

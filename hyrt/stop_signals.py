@@ -1,0 +1,114 @@
+"""SIGINT and SIGTERM: before training they end the process, during it they end it after the step."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
+
+
+class StopSignals:
+    """Listens for SIGINT and SIGTERM on a thread of its own; a context manager for the main thread.
+
+    Python runs signal handlers between two bytecodes of the main thread, which may be in a compiled kernel for
+    minutes. A thread that reads the signals' numbers from a socket acts at once.
+
+    Parameters
+    ----------
+    grace_s
+        Longest time from the first signal during training to the end of the process.
+    """
+
+    def __init__(self, grace_s: float = 8.5) -> None:
+        self._grace_s = grace_s
+        self._first = 0
+        self._announce: Callable[[str], None] | None = None
+        self._too_late: Callable[[], str] = str
+        self._deadline: float | None = None
+        self._closing = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self._first != 0
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + self._first
+
+    def wait_for_step(self, announce: Callable[[str], None], too_late: Callable[[], str]) -> None:
+        """From now on the first signal only sets `requested`.
+
+        Parameters
+        ----------
+        announce
+            Told at once that the step will be finished first.
+        too_late
+            Gives the last words when the step does not end within the grace time.
+        """
+        self._too_late = too_late
+        self._announce = announce
+
+    def __enter__(self) -> Self:
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._descriptor_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._handlers_before = {number: signal.signal(number, _leave_to_thread) for number in _SIGNALS}
+        self._thread = threading.Thread(target=self._listen, name="hyrt.signals", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._descriptor_before)
+        self._closing = True
+        self._sender.send(b"\0")
+        self._thread.join()
+        self._receiver.close()
+        self._sender.close()
+
+    def _listen(self) -> None:
+        while not self._closing:
+            timeout_s = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            if not select.select([self._receiver], [], [], timeout_s)[0]:
+                _leave(self.exit_code, self._too_late())
+            for number in self._receiver.recv(64):
+                if number in _SIGNALS:
+                    self._heard(number)
+
+    def _heard(self, number: int) -> None:
+        if self._first or self._announce is None:
+            _leave(128 + number, "")
+        self._first = number
+        self._deadline = time.monotonic() + self._grace_s
+        self._announce("stopping after this step ... (again to leave at once)")
+
+
+def _leave_to_thread(number: int, frame: FrameType | None) -> None:
+    """Replace the default action; the number has already gone to the listening thread."""
+
+
+def _leave(exit_code: int, words: str) -> None:
+    """End the process without waiting for anything: files are replaced whole, so none is left half written."""
+    try:
+        # Not sys.stdout, which a redrawn display replaces.
+        if sys.__stdout__ is not None and sys.__stdout__.isatty():
+            os.write(sys.__stdout__.fileno(), _SHOW_CURSOR)
+        if words:
+            os.write(2, f"{words}\n".encode())
+    finally:
+        os._exit(exit_code)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from graph_datasets import assert_holds, make_arrays, real_file, save
+from typer.testing import CliRunner
+
+from hyrt.data_commands import data_app
+from hyrt.errors import DataError
+from hyrt.graph import open_graph
+from hyrt.graph.convert import Conversion, convert, memory_bound
+
+run = CliRunner()
+
+
+def _left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_dtype(tmp_path):
+    arrays = make_arrays(1)
+    source = str(save(arrays, tmp_path / "a.npz"))
+    convert(Conversion(source, tmp_path / "half", dtype="float16"))
+    assert_holds(open_graph(tmp_path / "half"), arrays | {"features": arrays["features"].astype(np.float16)})
+    arrays["features"][4, 2] = 1e6
+    source = str(save(arrays, tmp_path / "big.npz"))
+    with pytest.raises(DataError, match=r"value 1000000.0 at row 4, column 2 is beyond float16's 65,504"):
+        convert(Conversion(source, tmp_path / "b", dtype="float16"))
+    source = str(save(make_arrays(1, sparse=True), tmp_path / "sparse.npz"))
+    with pytest.raises(DataError, match="features are sparse"):
+        convert(Conversion(source, tmp_path / "b", dtype="float16"))
+    with pytest.raises(DataError, match="dtype 'int8'"):
+        convert(Conversion(source, tmp_path / "b", dtype="int8"))
+    assert _left(tmp_path) == ["a.npz", "big.npz", "half", "sparse.npz"]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_normalized_on_disk_equals_on_opening(tmp_path, sparse):
+    source = save(make_arrays(2, sparse=sparse), tmp_path / "a.npz")
+    for way in ["row"] if sparse else ["row", "standard"]:
+        convert(Conversion(str(source), tmp_path / way, normalize=way))
+        np.testing.assert_array_equal(
+            open_graph(tmp_path / way).features.values, open_graph(source, normalize=way).features.values
+        )
+
+
+@pytest.mark.parametrize("name", ["out", "out.npz"])
+def test_nothing_is_left_behind(tmp_path, name):
+    arrays = make_arrays(3)
+    arrays["features"][20, 3] = np.nan
+    source = str(save(arrays, tmp_path / "a"))
+    with pytest.raises(DataError, match="value nan at row 20, column 3 is not finite"):
+        convert(Conversion(source, tmp_path / name))
+    assert _left(tmp_path) == ["a"]
+    good = str(save(make_arrays(3), tmp_path / "good.npz"))
+    convert(Conversion(good, tmp_path / name))
+    before = open_graph(tmp_path / name)
+    with pytest.raises(DataError, match="exists already; --force replaces it"):
+        convert(Conversion(good, tmp_path / name))
+    with pytest.raises(DataError, match="not finite"):
+        convert(Conversion(source, tmp_path / name, force=True))
+    np.testing.assert_array_equal(open_graph(tmp_path / name).indices, before.indices)
+    convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
+    assert open_graph(tmp_path / name, check=True).num_vertices == 2000
+    assert _left(tmp_path) == sorted(["a", "good.npz", name])
+    with pytest.raises(DataError, match="there is no folder"):
+        convert(Conversion(good, tmp_path / "none" / "x"))
+
+
+def test_ctrl_c_leaves_nothing(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from hyrt.graph.convert import Conversion, convert\n"
+        "convert(Conversion('synthetic:community,vertices=1M,edges=4M,features=500', Path(sys.argv[1]) / 'x.npz'), "
+        "lambda line: print(line, flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline().startswith(b"memory: at most")
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob(".x.npz.*.partial/result")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert b"KeyboardInterrupt" in errors
+    assert _left(tmp_path) == []
+
+
+def test_memory_stays_below_the_printed_bound(tmp_path):
+    # Features of 190 MiB pass through; a bound above them would prove nothing.
+    spec = "synthetic:tiny,vertices=100k,edges=200k,features=1000"
+    for source, destination in [
+        (spec, "half"),
+        (str(tmp_path / "half"), "b.npz"),
+        (str(tmp_path / "b.npz"), "c"),
+    ]:
+        tracemalloc.start()
+        convert(Conversion(source, tmp_path / destination, dtype="float16"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < memory_bound(source)
+        assert memory_bound(source) < 450 << 20
+    assert open_graph(tmp_path / "half").features.values.nbytes == 200_000_000
+
+
+def test_info(tmp_path):
+    source = real_file("cora.npz")
+    result = run.invoke(data_app, ["info", str(source)])
+    assert result.exit_code == 0
+    for text in (
+        "2,708",
+        "10,556 directed",
+        "sparse 1,433 wide",
+        "49,216 entries",
+        "max 168",
+        "classes    7: ",
+    ):
+        assert text in result.output
+    result = run.invoke(data_app, ["info", "--json", str(source)])
+    facts = json.loads(result.output)
+    assert facts["splits"] == {"train": [140], "val": [500], "test": [1000]}
+    assert facts["degree"]["isolated"] == 0
+    assert sum(facts["class_counts"]) == 2708
+
+
+def test_commands(tmp_path):
+    folder, file = str(tmp_path / "a"), str(tmp_path / "a.npz")
+    result = run.invoke(data_app, ["generate", "tiny,seed=4", folder])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("memory: at most")
+    result = run.invoke(data_app, ["convert", folder, file, "--dtype", "float16", "--normalize", "standard"])
+    assert result.exit_code == 0, result.output
+    assert run.invoke(data_app, ["info", "--check", folder]).exit_code == 0
+    assert open_graph(file).features.values.dtype == np.float16
+    again = run.invoke(data_app, ["convert", folder, file])
+    assert isinstance(again.exception, DataError)
+    assert again.exception.exit_code == 2
+
+
+def test_importing_the_commands_is_cheap():
+    code = "import sys, hyrt.data_commands, hyrt.graph; print({'numpy', 'numba', 'torch'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "set()\n"
