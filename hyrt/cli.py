@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Train graph neural networks on one heterogeneous machine, in one exact synchronous step.",
     epilog="First: hyrt run     then: hyrt run --help, hyrt run --print-config",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

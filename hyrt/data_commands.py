@@ -29,7 +29,12 @@ def info(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check a dataset and say what is in it."""
+    """Check a dataset and say what is in it.
+
+    \b
+    Example:
+      hyrt data info cora.npz --check
+    """  # noqa: D301
     from hyrt.graph import open_graph
     from hyrt.graph.info import describe, summary_lines
 
@@ -45,7 +50,13 @@ def convert(
     normalize: Annotated[str, typer.Option(help="none, row or standard.")] = "none",
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
-    """Write a dataset in another form. It streams: the bound on memory is printed first."""
+    """Write a dataset in another form. It streams: the bound on memory is printed first.
+
+    \b
+    Examples:
+      hyrt data convert coauthor_cs.npz cs --dtype float16
+      hyrt data convert ogbn-products products --normalize standard
+    """  # noqa: D301
     from hyrt.graph.convert import Conversion
     from hyrt.graph.convert import convert as write
 
@@ -59,7 +70,13 @@ def generate(
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
-    """Generate a graph: the same spec gives the same graph on every machine."""
+    """Generate a graph: the same spec gives the same graph on every machine.
+
+    \b
+    Examples:
+      hyrt data generate community community.npz
+      hyrt data generate papers-s,vertices=5M,dtype=float16 big
+    """  # noqa: D301
     from hyrt.graph.convert import Conversion
     from hyrt.graph.convert import convert as write
     from hyrt.graph.source import SYNTHETIC

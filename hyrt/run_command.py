@@ -31,7 +31,9 @@ def run(
     model: Annotated[
         str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
     ] = None,
-    devices: Annotated[str | None, typer.Option(metavar="NAMES", help="Trainers: cpu or cpu:0,cpu:1.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Trainers: cpu or cpu:0,cpu:1.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
     ] = None,
@@ -57,7 +59,7 @@ def run(
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
 
     Ctrl-C finishes the step, writes a checkpoint and prints how to go on; a second one leaves at once.
-    """
+    """  # noqa: D301
     from hyrt.run_settings import new_config, option_overrides, resumed_config, sort_arguments
 
     file, overrides = sort_arguments(arguments or [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from pathlib import Path
 
 from hyrt import __version__
 from hyrt.config import Config
@@ -14,7 +13,7 @@ from hyrt.graph.graph import Graph
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
 from hyrt.runtime.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
-from hyrt.runtime.events import Event, Notice, RunEnded
+from hyrt.runtime.events import Event, Notice, RunEnded, RunStarted
 from hyrt.runtime.train import Training
 from hyrt.stop_signals import StopSignals
 
@@ -86,7 +85,6 @@ class Session:
 
         """
         path = self._folder.path
-        self._progress.handle(Notice(kind="info", text=f"hyrt {__version__} · run {path}"))
         self._signals.wait_for_step(self._announce_stop, self._last_words)
         try:
             training = Training(
@@ -112,6 +110,9 @@ class Session:
         return 0
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            title = f"hyrt {__version__} · run {self._folder.path}"
+            self._progress.handle(Notice(kind="info", text=title))
         self._folder.handle(event)
         self._progress.handle(event)
 

@@ -63,9 +63,9 @@ def open_trained(
     model = build_model(config, graph)
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except RuntimeError:
         raise CheckpointError(
             f"{found.path}: its weights do not fit {graph.name} with {graph.num_features} features and "
-            f"{graph.num_classes} classes: give the data the run was trained on, or data of its widths ({error})"
+            f"{graph.num_classes} classes: give the data the run was trained on, or data of its widths"
         ) from None
     return Trained(config, graph, model.eval(), words)

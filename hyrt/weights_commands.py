@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +51,7 @@ def evaluate(
     Examples:
       hyrt eval runs/2026-11-21-101502-graphsage-community
       hyrt eval runs/mine --data newer.npz --checkpoint newest --json
-    """
+    """  # noqa: D301
     from hyrt.process import prepare_process
     from hyrt.run_settings import option_overrides
 
@@ -61,7 +62,7 @@ def evaluate(
     from hyrt.trained import open_trained
 
     trained = open_trained(run, option_overrides(data__source=data, evaluate__mode=mode), checkpoint, _warn)
-    with evaluation_workers(assign_threads(trained.config)) as workers:
+    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
         metrics = Evaluator(trained.config, trained.graph, None).evaluate(trained.model, workers)
     if as_json:
         facts = {
@@ -104,7 +105,7 @@ def infer(
       hyrt infer runs/mine --output scores.npy
       hyrt infer runs/mine -o classes.npy --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
-    """
+    """  # noqa: D301
     from hyrt.errors import ConfigError
     from hyrt.process import prepare_process
     from hyrt.run_settings import option_overrides
@@ -120,7 +121,7 @@ def infer(
 
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
     wanted = chosen_vertices(trained.graph, vertices, trained.config.data.split)
-    with evaluation_workers(assign_threads(trained.config)) as workers:
+    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
         shape = write_rows(
             output,
             trained.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import zipfile
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.check import reject
 from hyrt.graph.csr import RANGE_ENTRIES
-from hyrt.graph.folder import write_folder
+from hyrt.graph.folder import META, write_folder
 from hyrt.graph.normalize import scaled
 from hyrt.graph.npy import CHUNK_BYTES
 from hyrt.graph.npz import write_npz
+from hyrt.graph.ogb_layout import count_vertices, find_folder
 from hyrt.graph.schema import Dataset, FeatureRows
 from hyrt.graph.source import SYNTHETIC, open_dataset
 
@@ -67,21 +69,17 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     Raises
     ------
     DataError
-        For bad input, for a destination that exists, and where a value does not fit the dtype.
+        For bad input, for a destination that exists (with `force`: that is no dataset) or cannot be written, and where a
+        value does not fit the dtype.
     """
-    destination = job.destination
+    destination = job.destination.absolute()
     if job.dtype is not None and job.dtype not in DTYPES:
         raise DataError(f"dtype {job.dtype!r} is not one of {', '.join(DTYPES)}")
-    if destination.exists() and not job.force:
-        raise DataError(f"{destination}: exists already; --force replaces it")
-    if not destination.parent.is_dir():
-        raise DataError(f"{destination}: there is no folder {destination.parent}")
+    _check_destination(destination, job.force)
     bound = memory_bound(job.source)
     if bound is not None:
         announce(f"memory: at most {bound / 2**30:.2f} GiB beside the interpreter")
-    work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
-    work.mkdir()
-    try:
+    with _all_or_nothing(destination) as work:
         scratch, result = work / "scratch", work / "result"
         scratch.mkdir()
         data = open_dataset(job.source, scratch)
@@ -96,19 +94,52 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         if destination.exists():
             destination.rename(work / "replaced")
         result.rename(destination)
-    finally:
-        shutil.rmtree(work)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(destination: Path) -> Iterator[Path]:
+    """A working folder beside the destination, on the same file system, that is gone in the end."""
+    work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+    try:
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work)
+    except OSError as error:
+        raise DataError(f"{destination}: cannot be written ({error.strerror or error})") from error
+
+
+def _check_destination(destination: Path, force: bool) -> None:
+    if not destination.parent.is_dir():
+        raise DataError(f"{destination}: there is no folder {destination.parent}")
+    if not destination.exists():
+        return
+    if not force:
+        raise DataError(f"{destination}: exists already; --force replaces it")
+    # What is replaced is deleted: never anything but a dataset.
+    if destination.is_dir():
+        files = list(destination.iterdir())
+        is_dataset = all(file.suffix == ".npy" or file.name == META for file in files)
+    else:
+        is_dataset = destination.suffix == ".npz"
+    if not is_dataset:
+        raise DataError(
+            f"{destination}: is not a dataset, and --force replaces nothing else; choose another name"
+        )
 
 
 def memory_bound(source: str) -> int | None:
-    """Bytes of memory that converting a source needs at most, beside the interpreter's own; None if not known beforehand.
+    """Bytes of memory that converting a source needs at most, beside the interpreter's own.
+
+    None for what is still to be downloaded, and for what is no dataset.
 
     Files that are mapped do not count: the system takes their pages back whenever it wants.
 
     Raises
     ------
     DataError
-        If the source is a spec that cannot be read.
+        If the source is a spec that cannot be read, or an OGB folder that does not say its size.
     """
     if source.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import parse_spec
@@ -116,8 +147,11 @@ def memory_bound(source: str) -> int | None:
         spec = parse_spec(source)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, RANGE_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = Path(source)
+    ogb = find_folder(source)
+    if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
+        return 64 * count_vertices(ogb) + 4 * RANGE_ENTRIES + _BLOCKS_BYTES
     if path.is_dir():
-        return None if (path / "raw").is_dir() or (path / "processed").is_dir() else _BLOCKS_BYTES
+        return _BLOCKS_BYTES
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _BLOCKS_BYTES + sum(

@@ -7,7 +7,7 @@ import mmap
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,9 @@ def read_meta(path: Path) -> dict[str, Any] | None:
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
         version = meta["format"]
-        keys = {str(key): (entry["dtype"], list(entry["shape"])) for key, entry in meta["keys"].items()}
+        keys = [
+            (entry["dtype"], list(entry["shape"]), list(entry["crc32"])) for entry in meta["keys"].values()
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{file}: is damaged ({error}); without it the folder still opens, unverified"
@@ -159,16 +161,24 @@ def verify_checksums(path: Path) -> int:
     compared = 0
     for key, entry in meta["keys"].items():
         where = f"{path}: key '{key}'"
-        with (path / f"{key}.npy").open("rb") as stream:
-            read_header(stream, where)
-            for i, expected in enumerate(entry["crc32"]):
-                data = stream.read(CHUNK_BYTES)
-                if zlib.crc32(data) != expected:
-                    start = i * CHUNK_BYTES
-                    raise DataError(
-                        f"{where}: data bytes {start:,} to {start + len(data):,} are not what was written: damaged"
-                    )
-                compared += len(data)
+        try:
+            with (path / f"{key}.npy").open("rb") as stream:
+                read_header(stream, where)
+                compared += _verify_chunks(stream, entry["crc32"], where)
+        except OSError as error:
+            raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
+    return compared
+
+
+def _verify_chunks(stream: IO[bytes], checksums: list[int], where: str) -> int:
+    compared = 0
+    for expected in checksums:
+        data = stream.read(CHUNK_BYTES)
+        if zlib.crc32(data) != expected:
+            raise DataError(
+                f"{where}: data bytes {compared:,} to {compared + len(data):,} are not what was written: damaged"
+            )
+        compared += len(data)
     return compared
 
 

@@ -54,9 +54,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     DataError
         If the ogb package is needed and missing, for heterogeneous or multi-label datasets, and for damaged files.
     """
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        folder = ROOT / ("mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_"))
+    folder = find_folder(name)
     if not folder.is_dir():
         _download(name, folder)
     raw = folder / "raw"
@@ -73,6 +71,42 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
             f"{folder}: holds no OGB dataset: no raw/edge.csv.gz, raw/data.npz or processed/paper"
         )
     return _assemble(name, parts, scratch)
+
+
+def find_folder(name: str) -> Path:
+    """Where a dataset is, or will be when it is downloaded."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    return ROOT / ("mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_"))
+
+
+def count_vertices(folder: Path) -> int:
+    """V of a dataset that was downloaded.
+
+    Raises
+    ------
+    DataError
+        If the file that says so is damaged, or there is none.
+    """
+    data, count_file, meta_file = (
+        folder / "raw" / "data.npz",
+        folder / "raw" / "num-node-list.csv.gz",
+        folder / "meta.pt",
+    )
+    if meta_file.exists():
+        meta = _load_tensors(meta_file)
+        if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
+            raise DataError(f"{meta_file}: has no number of papers")
+        return int(meta["paper"])
+    counts = (
+        NpzMember(data, "num_nodes_list", str(data)).read()
+        if data.exists()
+        else _csv_table(count_file, np.int64)
+    )
+    if counts.size != 1:
+        raise DataError(f"{folder}: holds {counts.size} graphs, expected one")
+    return int(counts.reshape(-1)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +155,7 @@ def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
 
 def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
     raw = folder / "raw"
-    count = int(_csv_table(raw / "num-node-list.csv.gz", np.int64)[0, 0])
+    count = count_vertices(folder)
     ends = _EdgeStore(scratch, count, str(raw / "edge.csv.gz"))
     for block in _csv_blocks(raw / "edge.csv.gz", np.int64):
         if block.shape[1] != 2:
@@ -159,7 +193,7 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
 
 def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     data = folder / "raw" / "data.npz"
-    count = int(NpzMember(data, "num_nodes_list", str(data)).read().reshape(-1)[0])
+    count = count_vertices(folder)
     member = NpzMember(data, "edge_index", str(data))
     shape = member.header.shape
     if len(shape) != 2 or shape[0] != 2 or member.header.dtype.kind not in "iu" or member.header.fortran:
@@ -182,11 +216,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
 
 def _read_mag240m(folder: Path) -> _Parts:
     paper = folder / "processed" / "paper"
-    meta = _load_tensors(folder / "meta.pt")
-    try:
-        count = int(meta["paper"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / 'meta.pt'}: has no number of papers") from error
+    count = count_vertices(folder)
     edge_file = folder / "processed" / "paper___cites___paper" / "edge_index.npy"
     ends = map_npy(edge_file)
     if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":

@@ -173,7 +173,7 @@ class _Aggregate(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None, None
         block: Block = ctx.block
@@ -250,4 +250,4 @@ def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) 
         )
     if what.reduce == "max" and what.self_path == "add":
         raise ValueError("a maximum cannot be added to the own row: use self_path none or concat")
-    return cast(torch.Tensor, _Aggregate.apply(x, what, block))
+    return cast(torch.Tensor, _Aggregate.apply(x, what, block))  # type: ignore[no-untyped-call]

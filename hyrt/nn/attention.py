@@ -62,7 +62,7 @@ class _Attend(torch.autograd.Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         block: Block = ctx.block
         alpha, derivative, own_alpha, own_derivative = ctx.kept
         to_source, to_dst = ctx.u
@@ -162,4 +162,4 @@ def attend(
     -------
     [H, num_dst, f], differentiable with respect to x, u_src and u_dst.
     """
-    return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))
+    return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))  # type: ignore[no-untyped-call]

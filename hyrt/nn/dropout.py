@@ -24,7 +24,7 @@ class _Drop(torch.autograd.Function):
         return _masked(x, vertices, key, rate)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         # The mask is drawn again instead of kept: it costs less than reading it back.
         return _masked(grad, *ctx.mask), None, None, None
 
@@ -67,7 +67,7 @@ def dropout(
         return x
     key = stream_key(seed, DROPOUT, step, layer)
     if isinstance(x, torch.Tensor):
-        return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))
+        return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
     threshold, scale = _threshold(rate)
     values = np.empty_like(x.values)
     current_workers().run(

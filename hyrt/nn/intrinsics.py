@@ -1,7 +1,9 @@
 """Two machine instructions that numba does not name: prefetching a cache line and widening a half float."""
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 from __future__ import annotations
+
+from typing import Any
 
 import numba as nb
 from llvmlite import ir
@@ -38,7 +40,7 @@ def _widen_half(typingctx, bits):
     return types.float32(types.uint16), generate
 
 
-def value(element):
+def value(element: Any) -> Any:
     """A feature element as a number: halves are stored as their 16 bits, since numba has no half type on CPUs."""
     raise TypeError("only for compiled code")
 

@@ -95,7 +95,7 @@ class ConvolutionLayer(nn.Module):
 
     def _multiply_first(self, block: Block, x: SparseRows, relu: bool) -> torch.Tensor:
         if self.aggregation.self_path == "concat":
-            own, neighbors = self.weight.split(self.in_features, dim=1)
+            own, neighbors = torch.split(self.weight, self.in_features, dim=1)
             total = sparse_linear(x.head(block.num_dst), own) + aggregate(
                 block, sparse_linear(x, neighbors), self.aggregation.reduce
             )

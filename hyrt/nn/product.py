@@ -22,7 +22,7 @@ _GRAIN = 1024
 
 
 def _onednn() -> Any:
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -77,7 +77,7 @@ class _Linear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         narrow = ctx.narrow
         grad = grad.detach().contiguous()
@@ -144,4 +144,4 @@ def linear(
     -------
     [n, out].
     """
-    return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))
+    return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))  # type: ignore[no-untyped-call]

@@ -87,7 +87,7 @@ class _SparseLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         rows: SparseRows = ctx.rows
         indptr, of_rows, entries = rows.transposed()
         grad = grad.detach().contiguous()
@@ -105,4 +105,4 @@ class _SparseLinear(torch.autograd.Function):
 
 def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
     """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width])."""
-    return cast(torch.Tensor, _SparseLinear.apply(rows, weight))
+    return cast(torch.Tensor, _SparseLinear.apply(rows, weight))  # type: ignore[no-untyped-call]

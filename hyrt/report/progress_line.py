@@ -132,7 +132,9 @@ def milliseconds(time_s: float) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """`3.5 s`, `12 min 5 s`, `2 h 3 min`."""
+    """`46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
+    if time_s < 0.0995:
+        return f"{milliseconds(time_s)} ms"
     if time_s < 99.95:
         return f"{time_s:.1f} s"
     minutes, rest = divmod(round(time_s), 60)

@@ -211,7 +211,7 @@ def _matrix(
     if shape[0] * shape[1] * 4 <= memory_bytes // 2:
         return np.empty(shape, np.float32)
     # The name goes at once: the pages live until the array does, whatever happens to the process.
-    file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-"))
+    file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-"))  # noqa: SIM115
     # A full disk is an error here, and not a SIGBUS at some later write.
     os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
     return np.memmap(file, np.float32, "w+", shape=shape)

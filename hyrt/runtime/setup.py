@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 import torch
-from hyrt.sampling.saint import SaintSampler
 
 from hyrt.config import Config
 from hyrt.device import DeviceOptions
@@ -20,7 +19,9 @@ from hyrt.runtime.load import plan_input
 from hyrt.runtime.metrics import balanced_class_weights
 from hyrt.runtime.stages import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import Sampler
+from hyrt.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,12 @@ def assign_threads(config: Config) -> Threads:
     )
 
 
+def _one_torch_thread() -> None:
+    torch.set_num_threads(1)
+
+
 def evaluation_workers(threads: Threads) -> Workers:
-    """The threads that evaluate and infer; close them, or use them as a context manager."""
+    """The threads that evaluate and infer; close them."""
     return Workers(threads.train, "hyrt.evaluate", on_start=_one_torch_thread)
 
 

@@ -38,6 +38,7 @@ from hyrt.runtime.setup import (
     build_optimizer,
     build_sampler,
     default_split,
+    evaluation_workers,
     open_trainers,
 )
 from hyrt.runtime.stages import Stages, StepWork
@@ -181,7 +182,7 @@ class Training:
                 stack.callback(trainer.device.close)
             sample_workers = Workers(threads.sample, "hyrt.sample")
             load_workers = Workers(threads.load, "hyrt.load")
-            evaluate_workers = Workers(threads.train, "hyrt.evaluate", on_start=_one_torch_thread)
+            evaluate_workers = evaluation_workers(threads)
             for workers in (sample_workers, load_workers, evaluate_workers):
                 stack.callback(workers.close)
             stages = Stages(
@@ -274,6 +275,7 @@ class Training:
         epoch = self._step // self._sampler.steps_per_epoch()
         final = epoch >= config.train.epochs
         loss, evaluated = self._unevaluated, None
+        assert loss is not None
         if final or (config.evaluate.every and epoch % config.evaluate.every == 0):
             try:
                 evaluated = self._evaluate(epoch, workers)
@@ -388,10 +390,6 @@ class Training:
         )
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
-
-
-def _one_torch_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _peak_memory_bytes() -> int:

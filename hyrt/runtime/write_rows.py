@@ -92,7 +92,9 @@ def write_rows(
     """
     depth = len(model.layers) - (what == "embeddings")
     if not depth:
-        raise ConfigError("a model of one layer has no embeddings: its scores come straight from the features")
+        raise ConfigError(
+            "a model of one layer has no embeddings: its scores come straight from the features"
+        )
     distinct, place = np.unique(vertices, return_inverse=True)
     rows = infer_layerwise(
         model,

@@ -74,6 +74,27 @@ def test_nothing_is_left_behind(tmp_path, name):
         convert(Conversion(good, tmp_path / "none" / "x"))
 
 
+def test_force_deletes_datasets_only(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    (tmp_path / "notes").write_text("dear")
+    for name in ("home", "notes"):
+        with pytest.raises(DataError, match="is not a dataset, and --force replaces nothing else"):
+            convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
+    assert _left(tmp_path) == ["home", "notes"]
+    with pytest.raises(DataError, match="cannot be written"):
+        convert(Conversion("synthetic:tiny", tmp_path / ("x" * 255)))
+
+
+def test_source_may_be_the_destination(tmp_path):
+    arrays = make_arrays(4)
+    save(arrays, tmp_path / "a")
+    convert(Conversion(str(tmp_path / "a"), tmp_path / "a", dtype="float16", force=True))
+    assert_holds(
+        open_graph(tmp_path / "a", check=True), arrays | {"features": arrays["features"].astype(np.float16)}
+    )
+
+
 def test_ctrl_c_leaves_nothing(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hyrt.graph.convert import Conversion, convert\n"

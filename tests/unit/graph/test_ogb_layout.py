@@ -129,7 +129,9 @@ def test_mag240m(tmp_path):
 @pytest.mark.parametrize("write", [_write_csv, _write_binary, _write_mag])
 def test_convert_to_a_folder(tmp_path, write):
     source = write(tmp_path / "source")
-    convert(Conversion(str(source), tmp_path / "out"))
+    lines = []
+    convert(Conversion(str(source), tmp_path / "out"), lines.append)
+    assert len(lines) == 1
     direct, converted = open_graph(source), open_graph(tmp_path / "out", check=True)
     _assert_topology(converted)
     np.testing.assert_array_equal(direct.features.values, converted.features.values)
@@ -233,12 +235,27 @@ def test_bad_folders(tmp_path):
     (folder / "raw" / "node-label.csv.gz").unlink()
     with pytest.raises(DataError, match=r"node-label\.csv\.gz: cannot be read"):
         open_graph(folder)
+    folder = _write_csv(tmp_path / "h")
+    _csv(folder / "raw" / "num-node-list.csv.gz", np.array([[20], [20]]))
+    with pytest.raises(DataError, match="holds 2 graphs, expected one"):
+        open_graph(folder)
     (tmp_path / "g" / "raw").mkdir(parents=True)
     with pytest.raises(DataError, match="holds no OGB dataset"):
         open_graph(tmp_path / "g")
     (tmp_path / "g" / "raw" / "triplet-type-list.csv.gz").touch()
     with pytest.raises(DataError, match="is heterogeneous"):
         open_graph(tmp_path / "g")
+
+
+def test_split_file_of_an_older_numpy(tmp_path):
+    folder = _write_mag(tmp_path / "a")
+    split = folder / "split_dict.pt"
+    with zipfile.ZipFile(split) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(split, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(b"numpy._core.", b"numpy.core."))
+    np.testing.assert_array_equal(open_graph(folder).split("val"), np.sort(_parts()[3]["valid"]))
 
 
 def test_pickles_are_refused(tmp_path):

@@ -41,7 +41,9 @@ def reference(model: GNN, graph) -> np.ndarray:
             linked = (A + np.eye(len(A))) > 0
             for k in range(a.heads):
                 z = h @ weights[f"{layer}.weight"][k].T
-                scores = (z @ weights[f"{layer}.destination"][k])[:, None] + (z @ weights[f"{layer}.source"][k])[None]
+                scores = (z @ weights[f"{layer}.destination"][k])[:, None] + (
+                    z @ weights[f"{layer}.source"][k]
+                )[None]
                 scores = np.where(scores > 0, scores, 0.2 * scores)
                 scores = np.where(linked, scores, -np.inf)
                 alpha = np.exp(scores - scores.max(1, keepdims=True))
@@ -83,7 +85,10 @@ def test_layerwise_inference_is_the_full_graph_model(kind, layers, residual, spa
     wanted = np.random.default_rng(0).permutation(120)[:50]
     expected = reference(model, graph)[wanted]
     scale = np.abs(expected).max()
-    for budget in (1, 1 << 30):  # A budget of one byte cuts every vertex into a chunk of its own, and uses files.
+    for budget in (
+        1,
+        1 << 30,
+    ):  # A budget of one byte cuts every vertex into a chunk of its own, and uses files.
         out = infer_layerwise(model, graph, wanted, Workers(2, "t"), memory_bytes=budget)
         np.testing.assert_allclose(out, expected, atol=2e-5 * scale)
     assert model.training

@@ -111,7 +111,9 @@ def fault(error: BaseException):
     return action
 
 
-@pytest.mark.parametrize("error", [ValueError("broken"), DeviceFault("gone"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [ValueError("broken"), DeviceFault("gone"), SystemExit(3), KeyboardInterrupt()]
+)
 @pytest.mark.parametrize("at", [0, 5, STEPS - 1])
 @pytest.mark.parametrize("method", ["transfer", "propagate"])
 def test_a_fault_on_a_device_names_stage_device_and_step(method: str, at: int, error: BaseException) -> None:

@@ -1,0 +1,36 @@
+# make run    sets up .venv and runs the main job
+# make test   sets up .venv and runs the tests
+# make lint   ruff and mypy
+# PYTHON=python3.12 make ...   chooses the interpreter
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+.PHONY: run test lint docs clean
+
+run: $(READY)
+	$(BIN)/hyrt run
+
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python tools/write_configuration_docs.py
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Written last: an interrupted installation is done again, and so is one older than what it installs.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "hyrt needs Python 3.11 or newer: PYTHON=python3.11 make ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	touch $(READY)

@@ -1,0 +1,1 @@
+"""Home of the FPGA trainer's kernels; empty in this release."""

@@ -1,0 +1,40 @@
+"""The equations against figures worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyrt_perfmodel.stages import aggregate_s, load_s, trainer_s, update_s
+from hyrt_perfmodel.workload import Workload
+
+WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=True)
+
+
+def test_load_reads_every_input_row_once() -> None:
+    assert load_s(WORK, 1e6) == pytest.approx(1000 * 10 * 4 / 1e6)
+
+
+def test_aggregation_reads_a_row_an_edge() -> None:
+    assert aggregate_s(WORK, 1, 1e6) == pytest.approx(2000 * 10 * 4 / 1e6)
+    assert aggregate_s(WORK, 2, 1e6) == pytest.approx(500 * 20 * 4 / 1e6)
+
+
+def test_a_layer_that_concatenates_multiplies_twice_the_width() -> None:
+    assert update_s(WORK, 1, 1e6) == pytest.approx(200 * 20 * 20 / 1e6)
+    plain = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=False)
+    assert update_s(plain, 1, 1e6) == pytest.approx(200 * 10 * 20 / 1e6)
+
+
+def test_backward_leaves_the_first_aggregation_out() -> None:
+    agg1, agg2 = aggregate_s(WORK, 1, 2e6), aggregate_s(WORK, 2, 2e6)
+    upd1, upd2 = update_s(WORK, 1, 3e6), update_s(WORK, 2, 3e6)
+    assert trainer_s(WORK, 2e6, 3e6) == pytest.approx(agg1 + upd1 + agg2 + upd2 + upd1 + agg2 + upd2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"vertices": (1, 2)}, {"features": (1, 2)}, {"edges": (-1, 5)}, {"bytes_per_value": -4}]
+)
+def test_sizes_that_do_not_belong_together(change: dict) -> None:
+    settings = {"vertices": (3, 2, 1), "edges": (2, 1), "features": (4, 4, 4), "concat": False}
+    with pytest.raises(ValueError, match=r"layers|negative"):
+        Workload(**{**settings, **change})

@@ -1,0 +1,222 @@
+"""Test metrics on real graphs, sampled training, mean over seeds, beside their targets.
+
+    python tools/accuracy.py --data ../shared/data
+    python tools/accuracy.py --only cora,citeseer --seeds 5 --json
+
+The metric is that of the test vertices at the evaluation that is best on the validation vertices; evaluation uses all
+neighbours. A graph with several splits is trained on split s with seed s. Exits with 1 where a mean misses its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One row of the table: a dataset, the metric and its target in percent, and the settings that differ from default."""
+
+    metric: str
+    target: float
+    several_splits: bool
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+PLANETOID = {
+    "model": {"kind": "gcn", "hidden": 64, "dropout": 0.5, "input_dropout": 0.5},
+    "sampler": {"fanout": [25, 10]},
+    "train": {"epochs": 200, "lr": 0.01, "weight_decay": 5e-4},
+    "data": {"normalize": "row"},
+    "evaluate": {"every": 2},
+}
+EXPERIMENTS: dict[str, Experiment] = {
+    "cora": Experiment("accuracy", 80.5, False, PLANETOID),
+    "citeseer": Experiment("accuracy", 69.0, False, PLANETOID),
+    "amazon_photo": Experiment(
+        "accuracy",
+        94.5,
+        False,
+        {
+            "model": {"kind": "graphsage", "hidden": 64, "dropout": 0.5, "norm": "layer"},
+            "sampler": {"fanout": [10, 10]},
+            "train": {"epochs": 20, "lr": 3e-3},
+            "data": {"batch_size": 512},
+        },
+    ),
+    "coauthor_cs": Experiment(
+        "accuracy",
+        94.0,
+        False,
+        {
+            "model": {"kind": "graphsage", "hidden": 64, "dropout": 0.5, "norm": "layer"},
+            "sampler": {"fanout": [10, 10]},
+            "train": {"epochs": 10, "lr": 3e-3},
+            "data": {"batch_size": 512},
+        },
+    ),
+    "coauthor_physics": Experiment(
+        "accuracy",
+        96.0,
+        False,
+        {
+            "model": {"kind": "gcn", "hidden": 64, "dropout": 0.5, "norm": "layer"},
+            "sampler": {"fanout": [10, 10]},
+            "train": {"epochs": 10, "lr": 3e-3},
+        },
+    ),
+    "tolokers": Experiment(
+        "roc_auc",
+        81.0,
+        True,
+        {
+            "model": {"kind": "graphsage", "layers": 2, "hidden": 128, "dropout": 0.2, "norm": "layer"},
+            "sampler": {"fanout": [25, 10]},
+            "train": {"epochs": 60, "lr": 3e-3, "metric": "roc_auc"},
+            "data": {"normalize": "standard"},
+            "evaluate": {"every": 3},
+        },
+    ),
+    "minesweeper": Experiment(
+        "roc_auc",
+        89.0,
+        True,
+        {
+            "model": {
+                "kind": "graphsage",
+                "layers": 4,
+                "hidden": 64,
+                "dropout": 0.2,
+                "norm": "layer",
+                "residual": True,
+            },
+            "sampler": {"fanout": [8, 8, 8, 8]},
+            "train": {"epochs": 40, "lr": 3e-3, "metric": "roc_auc"},
+            "evaluate": {"every": 2},
+        },
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run: its metric in percent, and when and how long."""
+
+    seed: int
+    test: float
+    validation: float
+    best_epoch: int
+    epochs: int
+    seconds: float
+    train_s: float
+
+
+def train_once(source: Path, experiment: Experiment, seed: int) -> Outcome:
+    """Train on a dataset with a seed (and, where it has several splits, the split of that number)."""
+    import hyrt
+
+    sections = {name: dict(section) for name, section in experiment.settings.items()}
+    if experiment.several_splits:
+        sections.setdefault("data", {})["split"] = seed
+    graph = hyrt.load(source, normalize=sections.get("data", {}).get("normalize", "none"))
+    started = time.perf_counter()
+    result = hyrt.train(graph, sections.pop("model"), seed=seed, **sections)
+    return Outcome(
+        seed=seed,
+        test=100 * result.metrics["test"][experiment.metric],
+        validation=100 * result.metrics["val"][experiment.metric],
+        best_epoch=result.summary["best_epoch"],
+        epochs=result.summary["epochs"],
+        seconds=time.perf_counter() - started,
+        train_s=result.summary["trained_s"],
+    )
+
+
+def describe(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """The settings in one line."""
+    from hyrt.config import build_config
+
+    config = build_config(settings)
+    m, t = config.model, config.train
+    parts = [
+        f"{m.layers} layers of {m.hidden}",
+        "LayerNorm" if m.norm == "layer" else "",
+        "residual" if m.residual else "",
+        f"dropout {m.dropout:g}" + (f" (input {m.input_dropout:g})" if m.input_dropout else ""),
+        f"fan-out {','.join(map(str, config.fanouts))}",
+        f"batch {config.data.batch_size}",
+        f"{t.optimizer} {t.lr:g}" + (f" decay {t.weight_decay:g}" if t.weight_decay else ""),
+        f"features {config.data.normalize}-normalised" if config.data.normalize != "none" else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of .npz files")
+    parser.add_argument("--only", default=",".join(EXPERIMENTS), help="datasets, comma-separated")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a dataset")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",")
+    unknown = [name for name in names if name not in EXPERIMENTS]
+    if unknown or options.seeds < 1:
+        parser.error(f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}" if unknown else "--seeds must be at least 1")  # noqa: E501
+
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    if not options.json:
+        print(
+            "| dataset | model | metric | mean ± std | target | met | epochs | best epochs | s a run | of it training | settings |\n"
+            "| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | --- |"
+        )
+    missed = False
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        runs = [train_once(options.data / f"{name}.npz", experiment, seed) for seed in range(options.seeds)]
+        mean = statistics.fmean(run.test for run in runs)
+        met = mean >= experiment.target
+        missed |= not met
+        print(report_json(name, experiment, runs, mean, met) if options.json else report_row(name, experiment, runs, mean, met), flush=True)
+    return int(missed)
+
+
+def report_json(name: str, experiment: Experiment, runs: list[Outcome], mean: float, met: bool) -> str:
+    return json.dumps(
+        {"dataset": name, "metric": experiment.metric, "mean": mean, "target": experiment.target, "met": met}
+        | {"settings": experiment.settings, "runs": [asdict(run) for run in runs]}
+    )
+
+
+def report_row(name: str, experiment: Experiment, runs: list[Outcome], mean: float, met: bool) -> str:
+    spread = statistics.stdev(run.test for run in runs) if len(runs) > 1 else 0.0
+    cells = [
+        name,
+        str(experiment.settings["model"]["kind"]),
+        experiment.metric,
+        f"{mean:.2f} ± {spread:.2f}",
+        f"{experiment.target:.1f}",
+        "yes" if met else "**no**",
+        str(runs[0].epochs),
+        ", ".join(str(run.best_epoch) for run in runs),
+        f"{statistics.fmean(run.seconds for run in runs):.1f}",
+        f"{statistics.fmean(run.train_s for run in runs):.1f}",
+        describe(experiment.settings),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""hyrt against a peer on the same work, in turn, in one sitting.
+
+Each run is a process of its own. Printed: ms per step, MTEPS, peak memory and accuracy of both, the ratio of each
+pair and the median ratio, and for hyrt, stage by stage, the floor that this machine's measured rates allow.
+
+    python tools/bench_peers.py --workload products-s --model sage --peer-python peer-dgl/bin/python
+
+The peers' scripts and the workload generator are those of the folder `--peers`; the peer's own environment is made
+as its README says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
+# What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their speed.
+PEER_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "8589934592",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+PEERS = {
+    "dgl": ["dgl_peer.py", "--sampler", "dgl", "--idx", "64"],
+    "dgl-graphbolt": ["dgl_peer.py", "--sampler", "gb", "--idx", "32"],
+    "pyg": ["pyg_peer.py", "--mode", "plain", "--workers", "1", "--fpw", "0", "--threads", "1"],
+    "pyg-bipartite": ["pyg_peer.py", "--mode", "bipcsr", "--workers", "1", "--fpw", "0", "--threads", "1"],
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workload", default="products-s")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    parser.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
+    parser.add_argument("--peer", choices=[*PEERS, "none"], default="dgl")
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--model", choices=list(KINDS), default="sage")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3, help="counted epochs, after one of warm-up")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--serial", action="store_true", help="hyrt's stages one after the other")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
+    parser.add_argument("--json", type=Path, help="append each run and the ratios to this file")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def open_workload(folder: Path):
+    """The peers' files as a graph: the same arrays, in memory, as the peers load them."""
+    import numpy as np
+
+    from hyrt.graph.graph import DenseFeatures, Graph
+
+    def read(key: str):
+        return np.load(folder / f"{key}.npy")
+
+    labels = read("y").astype(np.int16)
+    masks = {}
+    for split in ("train", "val", "test"):
+        masks[split] = np.zeros(len(labels), np.bool_)
+        masks[split][read(split)] = True
+    return Graph(folder.name, read("indptr"), read("indices"), DenseFeatures(read("x")), labels, masks)
+
+
+def run_hyrt(options: argparse.Namespace) -> None:
+    """One run of hyrt; prints one JSON line."""
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    import resource
+
+    from hyrt.config import apply_overrides, build_config
+    from hyrt.runtime.events import EpochEnded, StepGroup
+    from hyrt.runtime.train import Training
+
+    graph = open_workload(options.data / options.workload)
+    settings = {
+        "model": {"kind": KINDS[options.model], "hidden": 256, "layers": 2, "heads": 4},
+        "sampler": {"fanout": [25, 10]},
+        "data": {"batch_size": 1024},
+        "train": {"epochs": options.epochs + 1, "lr": 3e-3, "precision": options.precision},
+        "evaluate": {"every": 0},
+        "checkpoint": {"every_epochs": 0},
+        "runtime": {"pipelined": not options.serial},
+    }
+    config = build_config(apply_overrides(settings, options.set))
+    epochs: list[EpochEnded] = []
+    groups: list[StepGroup] = []
+    peak_kib = 0
+
+    def emit(event: object) -> None:
+        nonlocal peak_kib
+        if isinstance(event, EpochEnded):
+            epochs.append(event)
+            # Before the evaluation, which the peers do not do.
+            peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        elif isinstance(event, StepGroup):
+            groups.append(event)
+
+    training = Training(config, graph, emit=emit)
+    result = training.run()
+    steps = groups[-1].steps_per_epoch
+    warm = [group for group in groups if group.epoch > 1]
+    counts = [len(group.losses) for group in warm]
+
+    def mean(values: list[float]) -> float:
+        return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts)
+
+    ms = statistics.median(epoch.seconds / steps * 1e3 for epoch in epochs[1:])
+    record = {
+        "system": "hyrt",
+        "workload": options.workload,
+        "model": options.model,
+        "precision": options.precision,
+        "ms_per_step": round(ms, 2),
+        "epoch_ms_per_step": [round(epoch.seconds / steps * 1e3, 2) for epoch in epochs],
+        "mteps": round(statistics.median(epoch.mteps for epoch in epochs[1:]), 2),
+        "peak_gib": round(peak_kib / 2**20, 3),
+        "train_accuracy": round(
+            sum(g.train_accuracy * len(g.losses) for g in groups if g.epoch == len(epochs)) / steps, 4
+        ),
+        "test_accuracy": round(result.metrics["test"]["accuracy"], 4),
+        "stage_ms": {
+            stage: round(1e3 * mean([group.stage_s[stage] for group in warm]), 2) for stage in warm[0].stage_s
+        },
+    }
+    record["floor_ms"] = floors(graph, config)
+    print(json.dumps(record), flush=True)
+
+
+def floors(graph, config) -> dict[str, float]:
+    """What the stages cost at least on this machine, in ms: its measured rates over the sizes of a step.
+
+    `serial` is their sum: on cores that are all busy, stages that overlap share the same cores.
+    """
+    import time
+
+    import numpy as np
+    import torch
+    from hyrt_perfmodel.stages import aggregate_s, update_s
+    from hyrt_perfmodel.workload import Workload
+
+    from hyrt.nn.kernels import gather_rows
+    from hyrt.nn.product import linear
+    from hyrt.runtime.setup import available_cores
+    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.workers import Workers, working
+
+    cores = available_cores()
+    team = Workers(cores, "floor", on_start=lambda: torch.set_num_threads(1))
+    torch.set_num_threads(1)
+
+    def best(work, repeats: int = 7) -> float:
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    sampler = NeighborSampler(
+        graph, graph.split("train"), config.fanouts, config.data.batch_size, config.seed
+    )
+    batch = sampler.sample(0, sampler.units(0), team, in_place=False)
+    blocks = batch.blocks
+    model = config.model
+    concat = model.kind == "graphsage"
+    workload = Workload(
+        vertices=(blocks[0].num_src, *(block.num_dst for block in blocks)),
+        edges=tuple(block.num_edges for block in blocks),
+        features=(graph.num_features, *[model.hidden] * (model.layers - 1), graph.num_classes),
+        concat=concat,
+    )
+    # Random rows of the feature matrix, read in place: what the fused load does for every edge.
+    x = graph.features.values
+    rows = np.random.default_rng(0).integers(0, len(x), 1 << 17).astype(np.int32)
+    out = np.empty((1 << 17, x.shape[1]), np.float32)
+    random_bytes_per_s = (
+        out.nbytes
+        / best(lambda: team.run(lambda a, b: gather_rows(x, rows, out, a, b), len(rows), 1024))
+        * 1.0
+    )
+    tall = torch.randn(blocks[0].num_dst, workload.f_in(1))
+    weight = torch.randn(model.hidden, workload.f_in(1))
+    with working(team), torch.no_grad():
+        low = config.train.precision == "bf16"
+        macs_per_s = tall.numel() * len(weight) / best(lambda: linear(tall, weight, low_precision=low))
+    key_reads = sum(workload.edges)
+    picks = np.random.default_rng(1).integers(0, graph.num_edges, int(key_reads))
+    found = np.empty(len(picks), graph.indices.dtype)
+    sample = best(
+        lambda: team.run(
+            lambda a, b: np.take(graph.indices, picks[a:b], out=found[a:b], mode="clip"), len(picks), 8192
+        )
+    )
+    load = aggregate_s(workload, 1, random_bytes_per_s)
+    hidden = aggregate_s(workload, 2, random_bytes_per_s) * 2 if workload.layers > 1 else 0.0
+    update = sum(2 * update_s(workload, 1, macs_per_s) if layer == 1 else 3 * update_s(workload, layer, macs_per_s)
+                 for layer in range(1, workload.layers + 1))  # fmt: skip
+    team.close()
+    batch.release()
+    parts = {"sample": sample, "load": load, "propagate": hidden + update}
+    parts["serial"] = sum(parts.values())
+    return {name: round(1e3 * seconds, 2) for name, seconds in parts.items()}
+
+
+def run_peer(options: argparse.Namespace) -> dict:
+    script, *flags = PEERS[options.peer]
+    command = [
+        options.peer_python,
+        str(options.peers / script),
+        *flags,
+        *("--data", str(options.data / options.workload), "--model", options.model),
+        *("--epochs", str(options.epochs), "--acc", "1", "--out", os.devnull),
+    ]
+    done = subprocess.run(command, env={**os.environ, **PEER_MALLOC}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"the peer failed: {' '.join(command)}\n{done.stderr[-2000:]}")
+    record = json.loads(done.stdout.strip().splitlines()[-1])
+    return {
+        "system": options.peer,
+        "ms_per_step": record["ms_it"],
+        "mteps": record["MTEPS"],
+        "peak_gib": record["peak_rss_self_gb"] + record["kids_uss_gb"],
+        "train_accuracy": record["acc"][-1] if record["acc"] else None,
+    }
+
+
+def run_child() -> dict:
+    done = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--child"], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"hyrt failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def line(record: dict) -> str:
+    accuracy = record.get("train_accuracy")
+    return (
+        f"{record['system']:14s} {record['ms_per_step']:7.1f} ms/step  {record['mteps']:6.2f} MTEPS  "
+        f"peak {record['peak_gib']:.2f} GiB  train accuracy {accuracy if accuracy is not None else '-'}"
+        + (f"  test {record['test_accuracy']}" if "test_accuracy" in record else "")
+    )
+
+
+def main() -> None:
+    options = arguments()
+    if options.child:
+        run_hyrt(options)
+        return
+    folder = options.data / options.workload
+    if not (folder / "meta.json").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [sys.executable, str(options.peers / "workload.py"), options.workload, str(folder)], check=True
+        )
+    print(
+        f"{options.workload} {options.model} {options.precision} · {options.pairs} alternating pairs · "
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
+    )
+    # One run of each that is not counted: page cache, compiled kernels.
+    run_child()
+    mine, theirs = [], []
+    for _ in range(options.pairs):
+        mine.append(run_child())
+        print(line(mine[-1]), flush=True)
+        if options.peer != "none":
+            theirs.append(run_peer(options))
+            print(line(theirs[-1]), flush=True)
+    middle = sorted(mine, key=lambda r: r["ms_per_step"])[len(mine) // 2]
+    floor, stage = middle["floor_ms"], middle["stage_ms"]
+    print(
+        "stage      measured ms   floor ms   (work time of the stage while all overlap; serial: whole step)"
+    )
+    for name in ("sample", "load", "propagate"):
+        print(f"{name:10s} {stage[name]:11.1f} {floor[name]:10.1f}")
+    print(f"{'step':10s} {middle['ms_per_step']:11.1f} {floor['serial']:10.1f}")
+    summary = {
+        "workload": options.workload,
+        "model": options.model,
+        "precision": options.precision,
+        "hyrt_ms": statistics.median(r["ms_per_step"] for r in mine),
+        "hyrt_peak_gib": statistics.median(r["peak_gib"] for r in mine),
+    }
+    if theirs:
+        ratios = [t["ms_per_step"] / m["ms_per_step"] for m, t in zip(mine, theirs, strict=True)]
+        summary |= {
+            "peer": options.peer,
+            "peer_ms": statistics.median(r["ms_per_step"] for r in theirs),
+            "ratio": round(statistics.median(ratios), 3),
+            "ratios": [round(r, 3) for r in ratios],
+        }
+        print(
+            f"{options.peer} / hyrt: median {summary['ratio']:.2f}, pairs {', '.join(f'{r:.2f}' for r in ratios)}"
+        )
+    if options.json:
+        with options.json.open("a") as file:
+            for record in (*mine, *theirs, summary):
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
