@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from hyrt.graph.csr import RANGE_ENTRIES
 from hyrt.graph.folder import META, write_folder
 from hyrt.graph.normalize import scaled
 from hyrt.graph.npy import CHUNK_BYTES
-from hyrt.graph.npz import write_npz
+from hyrt.graph.npz import member_sizes, write_npz
 from hyrt.graph.ogb_layout import count_vertices, find_folder
 from hyrt.graph.schema import Dataset, FeatureRows
 from hyrt.graph.source import SYNTHETIC, open_dataset
@@ -139,7 +138,7 @@ def memory_bound(source: str) -> int | None:
     Raises
     ------
     DataError
-        If the source is a spec that cannot be read, or an OGB folder that does not say its size.
+        If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its size.
     """
     if source.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import parse_spec
@@ -152,11 +151,10 @@ def memory_bound(source: str) -> int | None:
         return 64 * count_vertices(ogb) + 4 * RANGE_ENTRIES + _BLOCKS_BYTES
     if path.is_dir():
         return _BLOCKS_BYTES
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            return _BLOCKS_BYTES + sum(
-                m.file_size for m in archive.infolist() if m.filename != "features.npy"
-            )
+    if path.is_file():
+        sizes = member_sizes(path, source)
+        # Sparse values may be there twice: as read, and scaled.
+        return _BLOCKS_BYTES + sum(sizes.values()) - sizes.get("features", 0) + sizes.get("feat_values", 0)
     return None
 
 

@@ -15,6 +15,7 @@ from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows
 Array = NDArray[Any]
 Normalize = Literal["none", "row", "standard"]
 NORMALIZERS = ("none", "row", "standard")
+_ROWS = 1 << 14
 
 
 def scaled(data: Dataset, normalize: str) -> Dataset:
@@ -69,11 +70,15 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
 
 def _sparse_rows(arrays: dict[str, Array]) -> Array:
     indptr, values = arrays["feat_indptr"], arrays["feat_values"]
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    sums = np.bincount(rows, weights=values, minlength=len(indptr) - 1)
-    sums[sums == 0] = 1.0
-    scaled_values: Array = (values / sums[rows]).astype(values.dtype)
-    return scaled_values
+    result = np.empty_like(values)
+    for low in range(0, len(indptr) - 1, _ROWS):
+        starts = indptr[low : low + _ROWS + 1]
+        part = slice(int(starts[0]), int(starts[-1]))
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        sums = np.bincount(rows, weights=values[part], minlength=len(starts) - 1)
+        sums[sums == 0] = 1.0
+        result[part] = values[part] / sums[rows]
+    return result
 
 
 def _dense_rows(rows: FeatureRows) -> FeatureRows:

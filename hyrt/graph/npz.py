@@ -192,6 +192,18 @@ def read_npz(path: Path, source: str) -> Dataset:
     return Dataset(source, arrays, rows)
 
 
+def member_sizes(path: Path, source: str) -> dict[str, int]:
+    """Bytes of each array of a .npz by key, as the archive's directory has them.
+
+    Raises
+    ------
+    DataError
+        If the directory is damaged.
+    """
+    with _damage_named(source), zipfile.ZipFile(path) as archive:
+        return {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+
+
 def write_npz(data: Dataset, path: Path) -> None:
     """Write a dataset as one compressed .npz, features block by block.
 

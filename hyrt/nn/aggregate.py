@@ -120,7 +120,25 @@ def aggregate_into(
         Who runs the chunks; the calling thread's team by default.
     winners
         [num_dst, f] int32, for max: receives the edge that won each element.
+
+    Raises
+    ------
+    ValueError
+        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be added to the own
+        row.
     """
+    if x.ndim != 2 or len(x) != block.num_src:
+        raise ValueError(
+            f"layer {block.layer}: x has shape {tuple(x.shape)}, the block has {block.num_src} sources: "
+            "give one row of features a source"
+        )
+    if out.shape != (block.num_dst, aggregation.width(x.shape[1])):
+        raise ValueError(
+            f"layer {block.layer}: out has shape {out.shape}, "
+            f"the result {(block.num_dst, aggregation.width(x.shape[1]))}"
+        )
+    if aggregation.reduce == "max" and aggregation.self_path == "add":
+        raise ValueError("a maximum cannot be added to the own row: use self_path none or concat")
     team = workers or current_workers()
     sum_at, self_at = _offsets(aggregation, x.shape[1])
     own_rows = block.destinations if block.in_place else None
@@ -240,7 +258,7 @@ def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) 
     Raises
     ------
     ValueError
-        If x has not one row a source, or if a maximum is to be added to the own row.
+        If x has not one row a source or is not float32 or float64, or if a maximum is to be added to the own row.
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     if x.ndim != 2 or len(x) != block.num_src:
@@ -248,6 +266,6 @@ def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) 
             f"layer {block.layer}: x has shape {tuple(x.shape)}, the block has {block.num_src} sources: "
             "give one row of features a source"
         )
-    if what.reduce == "max" and what.self_path == "add":
-        raise ValueError("a maximum cannot be added to the own row: use self_path none or concat")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"layer {block.layer}: x is {x.dtype}: rows are torch.float32 or torch.float64")
     return cast(torch.Tensor, _Aggregate.apply(x, what, block))  # type: ignore[no-untyped-call]

@@ -37,7 +37,8 @@ class _Attend(torch.autograd.Function):
         dtype = u_src.detach().numpy().dtype
         num, edges = block.num_dst, block.num_edges
         out = empty_array((heads, num, width), dtype)
-        kept = [empty_array((size, heads), dtype) for size in (edges, edges, num, num)]
+        alpha, derivative = empty_array((edges, heads), dtype), empty_array((edges, heads), dtype)
+        own_alpha, own_derivative = empty_array((num, heads), dtype), empty_array((num, heads), dtype)
         own_rows = block.destinations if block.in_place else None
         to_source, to_dst = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
         current_workers().run(
@@ -49,7 +50,10 @@ class _Attend(torch.autograd.Function):
                 to_source,
                 to_dst,
                 dtype.type(slope),
-                *kept,
+                alpha,
+                derivative,
+                own_alpha,
+                own_derivative,
                 out,
                 start,
                 stop,
@@ -57,7 +61,8 @@ class _Attend(torch.autograd.Function):
             num,
             _GRAIN,
         )
-        ctx.block, ctx.rows, ctx.kept, ctx.u = block, rows, kept, (to_source, to_dst)
+        ctx.block, ctx.rows, ctx.u = block, rows, (to_source, to_dst)
+        ctx.kept = alpha, derivative, own_alpha, own_derivative
         ctx.shape = tuple(x.shape)
         return torch.from_numpy(out)
 
@@ -137,6 +142,25 @@ def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     return rows[:, None, :] if rows.ndim == 2 else rows
 
 
+def _check(block: Block, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_dst: torch.Tensor) -> None:
+    where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
+    if x.ndim not in (2, 3) or len(x) != block.num_src:
+        raise ValueError(f"{where}, the block has {block.num_src} sources: give one row of features a source")
+    if u_src.ndim != 2 or u_src.shape != u_dst.shape:
+        raise ValueError(
+            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be [heads, f]"
+        )
+    heads, width = u_src.shape
+    if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
+        raise ValueError(
+            f"{where}, for {heads} heads of width {width} it is [n, {width}] or [n, {heads}, {width}]"
+        )
+    if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:
+        raise ValueError(
+            f"layer {block.layer}: x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: give equal dtypes"
+        )
+
+
 def attend(
     block: Block,
     x: torch.Tensor | NDArray[Any],
@@ -161,5 +185,11 @@ def attend(
     Returns
     -------
     [H, num_dst, f], differentiable with respect to x, u_src and u_dst.
+
+    Raises
+    ------
+    ValueError
+        If x has not one row a source, or its shape or dtype does not go with u_src and u_dst.
     """
+    _check(block, x, u_src, u_dst)
     return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))  # type: ignore[no-untyped-call]

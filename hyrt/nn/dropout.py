@@ -30,7 +30,7 @@ class _Drop(torch.autograd.Function):
 
 
 def _threshold(rate: float) -> tuple[np.uint64, float]:
-    threshold = round(rate * 65536)
+    threshold = min(round(rate * 65536), 65535)
     return np.uint64(threshold), 65536 / (65536 - threshold)
 
 
@@ -62,8 +62,19 @@ def dropout(
         In [0, 1).
     seed, step, layer
         With vertex and column the key of the mask. Layer 0 is the input.
+
+    Raises
+    ------
+    ValueError
+        If the rate is not in [0, 1) or vertices are not one a row.
     """
-    if rate <= 0:
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")
+    if len(vertices) != len(x):
+        raise ValueError(
+            f"dropout of layer {layer}: {len(x)} rows but {len(vertices)} vertices: give one a row"
+        )
+    if rate == 0:
         return x
     key = stream_key(seed, DROPOUT, step, layer)
     if isinstance(x, torch.Tensor):

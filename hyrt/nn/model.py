@@ -79,6 +79,10 @@ class GNN(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         a = self.architecture = architecture
+        if a.layers < 1:
+            raise ValueError(f"a model has at least 1 layer, not {a.layers}")
+        if a.kind == "gat" and a.layers > 1 and a.hidden % a.heads:
+            raise ValueError(f"hidden width {a.hidden} is not a multiple of {a.heads} heads: change either")
         widths = [a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes]
         self.layers = nn.ModuleList(
             _layer(a, widths[i], widths[i + 1], i == a.layers - 1) for i in range(a.layers)
@@ -122,8 +126,17 @@ class GNN(nn.Module):
         Returns
         -------
         [targets, classes].
+
+        Raises
+        ------
+        ValueError
+            If there is not one block a layer.
         """
         a = self.architecture
+        if len(blocks) != a.layers:
+            raise ValueError(
+                f"the model has {a.layers} layers, the mini-batch {len(blocks)} blocks: give one a layer"
+            )
         if self.training and a.input_dropout > 0:
             first = blocks[0]
             assert not isinstance(x, Aggregated | InPlace)

@@ -143,5 +143,23 @@ def linear(
     Returns
     -------
     [n, out].
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes of x, weight and bias do not go together.
     """
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, the weight {tuple(weight.shape)}: x is [n, in] for a weight [out, in]"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"the bias has shape {tuple(bias.shape)}, the weight {len(weight)} rows: give [{len(weight)}]"
+        )
+    if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
+        raise ValueError(
+            f"x is {x.dtype}, the weight {weight.dtype}, the bias {None if bias is None else bias.dtype}: "
+            "give equal dtypes"
+        )
     return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))  # type: ignore[no-untyped-call]

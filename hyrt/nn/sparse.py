@@ -15,6 +15,8 @@ from hyrt.sampling.kernels import transpose
 from hyrt.workers import current_workers
 
 _GRAIN = 512
+# Few columns hold most entries: small chunks, or one thread gets nearly all of them.
+_COLUMN_GRAIN = 32
 
 Array = NDArray[Any]
 
@@ -98,11 +100,21 @@ class _SparseLinear(torch.autograd.Function):
                 indptr, of_rows, entries, rows.values, g, result, start, stop
             ),
             rows.width,
-            _GRAIN,
+            _COLUMN_GRAIN,
         )
         return None, out.t().contiguous()
 
 
 def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
-    """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width])."""
+    """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width]).
+
+    Raises
+    ------
+    ValueError
+        If the weight is not [out, width of the rows].
+    """
+    if weight.ndim != 2 or weight.shape[1] != rows.width:
+        raise ValueError(
+            f"the rows are {rows.width} wide, the weight has shape {tuple(weight.shape)}: give [out, {rows.width}]"
+        )
     return cast(torch.Tensor, _SparseLinear.apply(rows, weight))  # type: ignore[no-untyped-call]

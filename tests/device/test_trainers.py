@@ -73,7 +73,7 @@ def test_cpu_sums_agree_with_autograd_in_float64(kind: str, fuse: bool) -> None:
     scores = exact(batch.blocks, rows)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.labels), reduction="sum")
     loss.backward()
-    assert result.loss_sum == pytest.approx(float(loss), rel=1e-5)
+    assert result.loss_sum == pytest.approx(loss.item(), rel=1e-5)
     assert result.correct == int((scores.argmax(1) == torch.from_numpy(batch.labels)).sum())
     for mine, wanted in zip(result.gradients, exact.parameters(), strict=True):
         scale = float(wanted.grad.abs().max()) + 1e-6

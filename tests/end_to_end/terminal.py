@@ -34,7 +34,7 @@ def hyrt(*words: str | Path, cwd: Path, code: int = 0, **more: str) -> subproces
     return done
 
 
-def begin(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+def begin(*words: str | Path, cwd: str | Path) -> subprocess.Popen[str]:
     """Start, to be stopped by a signal."""
     return subprocess.Popen(
         _command(words),

@@ -104,11 +104,11 @@ def test_after_an_exception_no_further_chunk_starts() -> None:
 
     def work(start: int, stop: int) -> None:
         started.append(start)
-        raise ValueError
+        raise ValueError("stop here")
 
     workers = Workers(2, "stopping")
     try:
-        with pytest.raises(ValueError, match=""):
+        with pytest.raises(ValueError, match="stop here"):
             workers.run(work, 1000, 1)
     finally:
         workers.close()
@@ -216,8 +216,10 @@ def test_current_team_is_the_threads_own(team: Workers) -> None:
     other = Workers(2, "other")
     with working(team):
         assert current_workers() is team
-        with pytest.raises(RuntimeError, match="inside"), working(other):
+        with working(other):
             assert current_workers() is other
+        assert current_workers() is team
+        with pytest.raises(RuntimeError, match="inside"), working(other):
             raise RuntimeError("inside")
         assert current_workers() is team
     assert current_workers().count == 1

@@ -86,6 +86,16 @@ def test_force_deletes_datasets_only(tmp_path):
         convert(Conversion("synthetic:tiny", tmp_path / ("x" * 255)))
 
 
+def test_damaged_source(tmp_path):
+    whole = save(make_arrays(4), tmp_path / "a.npz").read_bytes()
+    start = whole.rindex(b"PK\x01\x02")
+    for damaged in (whole[:start] + b"XX" + whole[start + 2 :], whole[: len(whole) // 2], b""):
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.npz: is damaged or cut short"):
+            convert(Conversion(str(tmp_path / "a.npz"), tmp_path / "b"))
+    assert _left(tmp_path) == ["a.npz"]
+
+
 def test_source_may_be_the_destination(tmp_path):
     arrays = make_arrays(4)
     save(arrays, tmp_path / "a")

@@ -22,7 +22,8 @@ def test_rows(tmp_path, name):
     assert not graph.features.values[7].any()
 
 
-def test_sparse_rows(tmp_path):
+def test_sparse_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(normalize_module, "_ROWS", 7)
     arrays = make_arrays(2, vertices=50, width=6, sparse=True)
     graph = open_graph(save(arrays, tmp_path / "a.npz"), normalize="row")
     indptr = arrays["feat_indptr"]

@@ -57,9 +57,7 @@ def row(graph: Graph, vertex: int) -> list[int]:
 def sampled_rows(block: Block) -> list[list[int]]:
     """Sampled neighbours of each destination, as vertices of the graph."""
     vertices = block.columns if block.sources is None else block.sources[block.columns]
-    return [
-        [int(u) for u in vertices[block.indptr[i] : block.indptr[i + 1]]] for i in range(block.num_dst)
-    ]
+    return [[int(u) for u in vertices[block.indptr[i] : block.indptr[i + 1]]] for i in range(block.num_dst)]
 
 
 def arrays_of(block: Block) -> dict[str, Any]:

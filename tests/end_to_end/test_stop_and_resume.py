@@ -1,0 +1,180 @@
+"""A run that was stopped, however, goes on bit-equal to one that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from end_to_end.terminal import begin, hyrt, last_step, records, summary, wait_until
+
+from hyrt.runtime.checkpoint import load_newest_checkpoint
+
+# 19 steps an epoch; everything that could depend on what came before is on.
+LONG = [
+    *("--data", "synthetic:tiny", "data.batch_size=64", "train.epochs=12", "model.dropout=0.4"),
+    *("train.schedule=ReduceLROnPlateau", "train.schedule_options={patience: 0, factor: 0.9}"),
+    *("model.input_dropout=0.1", "train.patience=50", "train.class_weights=balanced", "evaluate.every=3"),
+]
+EPOCHS_ONE = [word if word != "train.epochs=12" else "train.epochs=2" for word in LONG]
+ONE_EPOCH = 19
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that was not stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    hyrt("run", *LONG, "--name", "run", cwd=folder)
+    return folder / "runs" / "run"
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
+    """Send a signal; the process ends within 10 s with 128 + its number."""
+    sent = time.monotonic()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 128 + number, (output, errors)
+    assert not errors
+    return output, errors
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    state = load_newest_checkpoint(run / "checkpoints", pytest.fail).state
+    timing = ("epoch_s", "trained_s", "config")
+    return {key: value for key, value in state.items() if key not in timing}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def told(run: Path) -> dict[str, Any]:
+    """What metrics.jsonl says, less the times and what groups of steps there were."""
+    lines = records(run)
+    return {
+        "losses": [loss for line in lines for loss in line.get("losses", [])],
+        "epochs": [(line["epoch"], line["loss"]) for line in lines if line["event"] == "epoch_ended"],
+        "evaluated": [(line["epoch"], line["metrics"]) for line in lines if line["event"] == "evaluated"],
+    }
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    assert told(one) == told(other)
+    assert same(final_state(one), final_state(other))
+    for key in ("status", "steps", "best_epoch", "metrics"):
+        assert summary(one)[key] == summary(other)[key]
+
+
+def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = begin("run", *LONG, "--name", "run", cwd=tmp_path)
+    wait_until(lambda: last_step(run) > 0, process)
+    output, _ = stop(process, signal.SIGINT)
+    assert "stopping after this step" in output
+    assert "Continue with: hyrt run --resume runs/run" in output
+    assert summary(run)["status"] == "interrupted"
+    first = last_step(run)
+    assert 0 < first < 12 * ONE_EPOCH
+
+    process = begin("run", "--resume", run, cwd="/")
+    wait_until(lambda: last_step(run) > first, process)
+    output, _ = stop(process, signal.SIGTERM)
+    assert f"continuing after step {first}" in output
+
+    hyrt("run", "--resume", "runs/run", cwd=tmp_path)
+    assert_equal_runs(run, whole)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert "is finished" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_killed_between_checkpoints(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = begin("run", *LONG, "checkpoint.every_steps=7", "--name", "run", cwd=tmp_path)
+    wait_until(lambda: last_step(run) > 20, process)
+    process.kill()
+    process.communicate()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"event":"steps","step":1')  # As a kill leaves a line.
+    hyrt("run", "--resume", "runs/run", cwd=tmp_path)
+    assert_equal_runs(run, whole)
+
+
+def test_damaged_newest_checkpoint(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    hyrt("run", *EPOCHS_ONE, "--name", "run", cwd=tmp_path)
+    newest = max((run / "checkpoints").iterdir())
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    shown = hyrt("run", "--resume", "runs/run", "train.epochs=12", cwd=tmp_path).stdout
+    assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
+    # The run of two epochs was evaluated after its second, this one after its third.
+    assert told(run)["losses"][: 2 * ONE_EPOCH] == told(whole)["losses"][: 2 * ONE_EPOCH]
+    assert summary(run)["steps"] == 12 * ONE_EPOCH
+    assert yaml.safe_load((run / "config.yaml").read_text())["train"]["epochs"] == 12
+
+
+def test_killed_before_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = begin("run", *LONG, "checkpoint.every_epochs=0", "--name", "run", cwd=tmp_path)
+    wait_until(lambda: last_step(run) > 0, process)
+    process.kill()
+    process.communicate()
+    shown = hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
+    assert "starting over from step 0" in shown
+    assert_equal_runs(run, whole)
+
+
+def test_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    # A step so large that it takes seconds.
+    words = ["--data", "synthetic:community", "data.batch_size=60000", "sampler.fanout=[-1,-1]"]
+    process = begin("run", *words, "model.hidden=1024", "train.epochs=50", "--name", "run", cwd=tmp_path)
+    wait_until(lambda: last_step(run) > 0, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert time.monotonic() - sent < 2
+    assert process.returncode == 130
+
+
+def test_signal_while_data_is_made(tmp_path: Path) -> None:
+    process = begin("run", "--data", "synthetic:community,edges=40M,vertices=2M", cwd=tmp_path)
+    time.sleep(3)
+    _, errors = stop(process, signal.SIGINT)
+    assert not errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_on_one_run(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = begin("run", *LONG, "train.epochs=2000", "--name", "run", cwd=tmp_path)
+    wait_until(lambda: last_step(run) > 0, process)
+    refused = hyrt("run", "--resume", "runs/run", cwd=tmp_path, code=1)
+    assert "another process is training this run" in refused.stderr
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("override", ["model.hidden=8", "data={}", "seed=1"])
+def test_what_may_not_change(whole: Path, override: str) -> None:
+    refused = hyrt("run", "--resume", whole, override, cwd=whole, code=2)
+    assert f"{override.partition('=')[0]} cannot change" in refused.stderr
