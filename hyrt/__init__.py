@@ -1,8 +1,8 @@
 """hyrt trains graph neural networks on one heterogeneous machine, in one exact synchronous step.
 
-    graph = hyrt.load("cora.npz", normalize="row")
-    result = hyrt.train(graph, model="gcn", train={"epochs": 50})
-    result.metrics["test"]["accuracy"], result.model
+graph = hyrt.load("cora.npz", normalize="row")
+result = hyrt.train(graph, model="gcn", train={"epochs": 50})
+result.metrics["test"]["accuracy"], result.model
 """
 
 from __future__ import annotations

@@ -54,13 +54,15 @@ def train(
     model
         A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of your own
         that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a source of the first
-        block.
+        block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2 by default).
     config
-        All settings; or give sections by keyword, as in `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
+        All settings, in place of `sections`.
     emit
         Hears the run's events (`hyrt.runtime.events`).
     folder
         Where checkpoints go; none are written without it.
+    **sections
+        Settings by section, as in `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
 
     Returns
     -------
@@ -80,6 +82,9 @@ def train(
         sections["model"] = dict(model)
     else:
         module = model
+        fanout = sections.get("sampler", {}).get("fanout")
+        if fanout is not None:
+            sections["model"] = {"layers": len(fanout)}
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections by keyword, not both")
     settings = config or build_config(sections)

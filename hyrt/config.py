@@ -59,7 +59,7 @@ class SamplerConfig(Section):
     fanout: list[int] | None = None
     """Neighbours sampled per layer, the targets' first; -1 takes all. Default: 25, then 10 for each further layer."""
     roots: Count = 2000
-    """saint: start vertices of the random walks of one step."""
+    """saint: start vertices of the random walks of one subgraph."""
     walk_length: Count = 2
     """saint: steps of each walk."""
     units: Count = 1

@@ -56,7 +56,9 @@ class BufferPool:
         Slices of the array do not keep it alive: wrap it whole, as `torch.from_numpy` does.
         """
         array = self.take(shape, dtype)
-        weakref.finalize(array, self.give, array.base).atexit = False
+        memory = array.base
+        assert memory is not None
+        weakref.finalize(array, self.give, memory).atexit = False
         return array
 
     def give(self, array: NDArray[Any]) -> None:

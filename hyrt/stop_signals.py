@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
@@ -73,7 +73,8 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._handlers_before.items():
-            signal.signal(number, handler)
+            # A stopped process is about to end: one more signal must not change how.
+            signal.signal(number, signal.SIG_IGN if self.requested else handler)
         signal.set_wakeup_fd(self._descriptor_before)
         self._closing = True
         self._sender.send(b"\0")
@@ -91,18 +92,19 @@ class StopSignals:
                     self._heard(number)
 
     def _heard(self, number: int) -> None:
-        if self._first or self._announce is None:
+        announce = self._announce
+        if self._first or announce is None:
             _leave(128 + number, "")
         self._first = number
         self._deadline = time.monotonic() + self._grace_s
-        self._announce("stopping after this step ... (again to leave at once)")
+        announce("stopping after this step ... (again to leave at once)")
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
     """Replace the default action; the number has already gone to the listening thread."""
 
 
-def _leave(exit_code: int, words: str) -> None:
+def _leave(exit_code: int, words: str) -> NoReturn:
     """End the process without waiting for anything: files are replaced whole, so none is left half written."""
     try:
         # Not sys.stdout, which a redrawn display replaces.

@@ -81,7 +81,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "model": {"kind": "graphsage", "layers": 2, "hidden": 128, "dropout": 0.2, "norm": "layer"},
             "sampler": {"fanout": [25, 10]},
-            "train": {"epochs": 60, "lr": 3e-3, "metric": "roc_auc"},
+            "train": {"epochs": 120, "lr": 3e-3, "metric": "roc_auc"},
             "data": {"normalize": "standard"},
             "evaluate": {"every": 3},
         },
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only.split(",")
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or options.seeds < 1:
-        parser.error(f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}" if unknown else "--seeds must be at least 1")  # noqa: E501
+        parser.error(f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}" if unknown else "--seeds must be at least 1")
 
     from hyrt.process import prepare_process
 

@@ -160,7 +160,8 @@ class GinLayer(nn.Module):
 class GatLayer(nn.Module):
     """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or averaged in the last layer.
 
-    The softmax runs over the sampled neighbours of a destination and itself.
+    The softmax runs over the sampled neighbours of a destination and itself; it is normalised by construction, so a
+    block's edge weights (GraphSAINT's aggregator normalisation) do not enter.
 
     Parameters
     ----------

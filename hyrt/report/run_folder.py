@@ -144,7 +144,7 @@ class RunFolder:
         try:
             summary = json.loads(path.read_bytes())
             status = summary["status"]
-            return status == "early-stopped" or (status == "finished" and summary["epochs"] >= epochs)
+            return bool(status == "early-stopped" or (status == "finished" and summary["epochs"] >= epochs))
         except FileNotFoundError:
             return False
         except (ValueError, LookupError, TypeError) as error:

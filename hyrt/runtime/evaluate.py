@@ -117,6 +117,6 @@ def scores_of(
         fanouts=fanouts,
         batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
         seed=config.seed,
-        plan=plan_input(model, graph, _HOST, fuse=config.runtime.fuse_load, cuttable=True),
+        plan=plan_input(model, graph, _HOST, fuse=config.runtime.fuse_load),
         between_chunks=between_chunks,
     )

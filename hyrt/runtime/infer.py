@@ -122,7 +122,7 @@ def infer_sampled(
         stack.callback(model.train, was_training)
         for start in range(0, len(vertices), batch_size):
             between_chunks()
-            units = vertices[start : start + batch_size].astype(sampler.ids)
+            units: Ids = vertices[start : start + batch_size].astype(sampler.ids)
             # Steps below zero are never trained: evaluation draws from streams of its own.
             batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)

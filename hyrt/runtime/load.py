@@ -15,9 +15,9 @@ from hyrt.nn import kernels
 from hyrt.nn.aggregate import Aggregation, aggregate_into
 from hyrt.nn.layers import Aggregated, InPlace
 from hyrt.nn.sparse import SparseRows
+from hyrt.pool import BufferPool
 from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.kernels import prefix_sum
-from hyrt.pool import BufferPool
 from hyrt.workers import Workers
 
 _GRAIN = 512
@@ -45,9 +45,7 @@ class InputPlan:
         return self.form in ("aggregated", "in_place")
 
 
-def plan_input(
-    model: torch.nn.Module, graph: Graph, info: DeviceInfo, *, fuse: bool, cuttable: bool
-) -> InputPlan:
+def plan_input(model: torch.nn.Module, graph: Graph, info: DeviceInfo, *, fuse: bool) -> InputPlan:
     """Choose the cheapest form that the model and the device can take.
 
     Parameters
@@ -60,12 +58,10 @@ def plan_input(
         Only a device that reads host memory takes features in place.
     fuse
         Whether loading and aggregation may be fused.
-    cuttable
-        Whether the sampler leaves the first block's sources unlabelled when asked.
     """
     if isinstance(graph.features, SparseFeatures):
         return InputPlan("sparse" if getattr(model, "takes_sparse_rows", False) else "rows")
-    if fuse and cuttable and info.zero_copy:
+    if fuse and info.zero_copy:
         aggregation = getattr(model, "input_aggregation", None)
         if aggregation is not None:
             return InputPlan("aggregated", aggregation)

@@ -106,16 +106,21 @@ def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
     if config.train.class_weights == "balanced":
         weights = balanced_class_weights(graph.labels[targets], graph.num_classes).astype(np.float32)
     if config.sampler.kind == "saint":
-        return SaintSampler(
-            graph,
-            targets,
-            config.model.layers,
-            config.sampler.roots,
-            config.sampler.walk_length,
-            config.sampler.units,
-            config.seed,
-            class_weights=weights,
-        )
+        team = Workers(available_cores(), "hyrt.presample")
+        try:
+            return SaintSampler(
+                graph,
+                targets,
+                config.model.layers,
+                config.sampler.roots,
+                config.sampler.walk_length,
+                config.sampler.units,
+                config.seed,
+                class_weights=weights,
+                workers=team,
+            )
+        finally:
+            team.close()
     return NeighborSampler(
         graph, targets, config.fanouts, config.data.batch_size, config.seed, class_weights=weights
     )
@@ -150,7 +155,7 @@ def build_optimizer(
     if train.schedule is None:
         return optimizer, None
     schedule = getattr(torch.optim.lr_scheduler, train.schedule, None)
-    if not (inspect.isclass(schedule) and hasattr(schedule, "step")):
+    if not (inspect.isclass(schedule) and issubclass(schedule, torch.optim.lr_scheduler.LRScheduler)):
         raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler")
     try:
         return optimizer, schedule(optimizer, **train.schedule_options)
@@ -176,13 +181,7 @@ def open_trainers(config: Config, graph: Graph, model: torch.nn.Module, threads:
             if any(trainer.name == info.name for trainer in trainers):
                 raise ConfigError(f"devices names {info.name} twice: give each device once")
             device = backend.open(info, DeviceOptions(threads=threads.train))
-            plan = plan_input(
-                model,
-                graph,
-                info,
-                fuse=config.runtime.fuse_load,
-                cuttable=config.sampler.kind == "neighbor",
-            )
+            plan = plan_input(model, graph, info, fuse=config.runtime.fuse_load)
             trainers.append(Trainer(device, plan))
             device.load(model, parameters)
     except BaseException:

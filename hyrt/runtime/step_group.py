@@ -28,6 +28,7 @@ class StepGroups:
         self._split = split
         self._threads = threads
         self._process = psutil.Process()
+        self._blocked: Mapping[str, float] = {}
         self._blocked_before: Mapping[str, float] = {}
         self.epoch_sums = (0.0, 0, 0)
         self._clear()
@@ -108,5 +109,5 @@ class StepGroups:
         self._seconds = 0.0
         self._stage_s: dict[str, float] = {}
         self._lr = 0.0
-        self._blocked: Mapping[str, float] = {}
+        self._blocked = {}
         self._step = 0

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from hyrt.config import Config, to_yaml
@@ -28,6 +27,7 @@ from hyrt.runtime.events import (
     RunStarted,
 )
 from hyrt.runtime.load import Loader
+from hyrt.runtime.peak_memory import peak_memory_bytes
 from hyrt.runtime.pipeline import Pipeline
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.setup import (
@@ -354,7 +354,7 @@ class Training:
             "metrics": best.metrics,
             "trained_s": self._trained_s,
             "epoch_s": self._trained_s / self._step * per_epoch if self._step else 0.0,
-            "peak_memory_bytes": _peak_memory_bytes(),
+            "peak_memory_bytes": peak_memory_bytes(),
         }
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
@@ -390,15 +390,3 @@ class Training:
         )
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
-
-
-def _peak_memory_bytes() -> int:
-    """Highest resident memory of this process so far."""
-    try:
-        import resource
-    except ImportError:  # Windows keeps the peak elsewhere.
-        return int(psutil.Process().memory_info().peak_wset)
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)

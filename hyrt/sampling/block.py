@@ -14,7 +14,8 @@ from hyrt.sampling.kernels import transpose
 if TYPE_CHECKING:
     import torch
 
-Ids = NDArray[np.int32] | NDArray[np.int64]
+Ids = NDArray[np.signedinteger[Any]]
+"""Vertex ids: int32 where the graph's vertices fit, else int64."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Block:
     Parameters
     ----------
     indptr
-        [num_dst + 1] int32.
+        [num_dst + 1] int32 (int64 where inference takes all edges of many vertices).
     columns
         [E] int32 or int64, the source of each edge.
     destinations
@@ -67,7 +68,7 @@ class Block:
         [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
     """
 
-    indptr: NDArray[np.int32]
+    indptr: Ids
     columns: Ids
     destinations: Ids
     sources: Ids | None

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
+from hyrt.pool import BufferPool
 from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.order import TargetOrder
-from hyrt.pool import BufferPool
 from hyrt.workers import Workers
 
 _GRAIN = 1024
@@ -88,7 +88,12 @@ class NeighborSampler:
             target_weights=None if self._class_weights is None else self._class_weights[labels],
             normalizer=float(len(units)),
         )
-        batch.when_released(lambda: [self._pool.give(array) for array in taken] and None)
+
+        def give_back() -> None:
+            for array in taken:
+                self._pool.give(array)
+
+        batch.when_released(give_back)
         return batch
 
     def _sample_block(
@@ -143,13 +148,11 @@ class NeighborSampler:
             num_src = relabel(destinations, neighbors, self._local, room, columns)
             sources = room[:num_src]
             source_degrees = take(num_src, np.int32)
-            workers.run(
-                lambda start, stop: np.take(
-                    graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip"
-                ),
-                num_src,
-                16 * _GRAIN,
-            )
+
+            def look_up(start: int, stop: int) -> None:
+                np.take(graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+
+            workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
             indptr=offsets,
             columns=columns,

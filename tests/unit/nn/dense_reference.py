@@ -54,7 +54,9 @@ def combine(block: Block, x: Tensor, reduce: str, self_path: str, epsilon: float
         candidates = torch.where(there[:, :, None], x[None], -torch.inf)
         empty = ~there.any(1)
         # A row of its own for destinations without edges: amax over nothing is an error.
-        best = torch.cat([candidates, torch.where(empty[:, None, None], 0.0, -torch.inf).expand(-1, 1, x.shape[1])], 1)
+        best = torch.cat(
+            [candidates, torch.where(empty[:, None, None], 0.0, -torch.inf).expand(-1, 1, x.shape[1])], 1
+        )
         mixed = best.amax(1)
     else:
         mixed = mixing_matrix(block, reduce) @ x
@@ -70,6 +72,8 @@ def combine(block: Block, x: Tensor, reduce: str, self_path: str, epsilon: float
 
 def attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor, slope: float = 0.2) -> Tensor:
     """One head: softmax over a destination's edges and its self loop, of LeakyReLU(z_j . a + z_i . b)."""
+    if not block.num_dst:
+        return z[:0]
     times = edge_matrix(block) + own_matrix(block)
     score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_own)[:, None]
     score = torch.nn.functional.leaky_relu(score, slope)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from hyrt_perfmodel.stages import aggregate_s, load_s, trainer_s, update_s
 from hyrt_perfmodel.workload import Workload
 

@@ -92,7 +92,7 @@ def test_layerwise_inference_is_the_full_graph_model(kind, layers, residual, spa
         out = infer_layerwise(model, graph, wanted, Workers(2, "t"), memory_bytes=budget)
         np.testing.assert_allclose(out, expected, atol=2e-5 * scale)
     assert model.training
-    plan = plan_input(model, graph, HOST, fuse=True, cuttable=True)
+    plan = plan_input(model, graph, HOST, fuse=True)
     full = infer_sampled(
         model, graph, wanted, Workers(2, "t"), fanouts=[-1] * layers, batch_size=16, seed=0, plan=plan
     )

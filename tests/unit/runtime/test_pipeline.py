@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 from graphs import random_graph
+from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceFault, Stalled, StageFailure
+from hyrt.errors import DeviceFault, StageFailure, Stalled
 from hyrt.nn.model import GNN, Architecture
 from hyrt.runtime.load import InputPlan, Loader
 from hyrt.runtime.pipeline import Pipeline
@@ -16,7 +17,6 @@ from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.stages import Stages, Trainer, cut
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.workers import Workers
-from hyrt_devices.null import NullDevice
 
 STEPS = 12
 

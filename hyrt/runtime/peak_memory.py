@@ -1,0 +1,15 @@
+"""The highest resident memory of this process."""
+
+from __future__ import annotations
+
+import sys
+
+
+def peak_memory_bytes() -> int:
+    """Highest resident memory so far, in bytes; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

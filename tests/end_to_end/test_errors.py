@@ -1,0 +1,136 @@
+"""What is wrong is said in one line, with exit code 2 (1 for the machine's fault), and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.terminal import HYRT, TINY, environment, hyrt, summary
+
+from hyrt.graph.convert import Conversion, convert
+
+
+def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
+    done = hyrt(*words, cwd=cwd, code=code)
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.epoch=5"], "unknown setting 'train.epoch': did you mean 'train.epochs'?"),
+        (["train.epochs=none"], "setting train.epochs='none'"),
+        (["no.yaml"], "no.yaml: no such settings file"),
+        (["--model", "gnn"], "model.kind='gnn'"),
+        (["--resume", "nothing"], "nothing: no such folder"),
+        (["--resume", "."], "not the folder of a run"),
+        (["--data", "nothing.npz"], "nothing.npz: there is no such file"),
+        ([*TINY, "--devices", "cpu,cuda:1"], "no device kind 'cuda': there are cpu, null"),
+        ([*TINY, "--devices", "cpu:99"], "cpu:99 is not there"),
+        ([*TINY, "train.optimizer=Adamm"], "train.optimizer='Adamm' is not in torch.optim"),
+        ([*TINY, "train.metric=roc_auc"], "needs two classes"),
+        ([*TINY, "--name", "../out"], "run name '../out'"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
+    assert message in error_of("run", *words, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_option(tmp_path: Path) -> None:
+    assert "--epochs" in hyrt("run", "--epochs", "5", cwd=tmp_path, code=2).stderr
+
+
+def test_the_traceback_is_there_when_asked_for(tmp_path: Path) -> None:
+    words = [str(HYRT), "run", "train.epoch=5"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(HYRT_TRACEBACK="1"), capture_output=True, text=True
+    )
+    assert "Traceback" in done.stderr
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "tiny.npz"
+    path.parent.mkdir()
+    convert(Conversion("synthetic:tiny", path), lambda line: None)
+    return path
+
+
+def test_broken_data(tiny: Path, tmp_path: Path) -> None:
+    arrays = dict(np.load(tiny))
+    arrays["indices"][100] = 1_000_000
+    np.savez(tiny, **arrays)
+    message = error_of("run", "--data", tiny, cwd=tmp_path)
+    assert "tiny.npz" in message
+    assert "'indices'" in message
+    assert "1000000 at position 100" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_truncated_and_flipped_files(tiny: Path, tmp_path: Path) -> None:
+    whole = tiny.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 0x10
+    for data in (whole[: len(whole) // 2], bytes(flipped)):
+        tiny.write_bytes(data)
+        assert "tiny.npz" in error_of("run", "--data", tiny, cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def _small_files_only() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: the checkpoint does not fit, the records do."""
+    hyrt("run", *TINY, "--output", "before", cwd=tmp_path)  # Compiled code is written to a cache once.
+    done = subprocess.run(
+        [str(HYRT), "run", *TINY, "--name", "run"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        preexec_fn=_small_files_only,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "the checkpoint of step 5" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = tmp_path / "runs" / "run"
+    assert summary(run)["status"] == "failed"
+    assert "checkpoint of step 5" in summary(run)["error"]
+    assert not list((run / "checkpoints").iterdir())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        # Nothing is read-only to root, but a file is no folder.
+        (tmp_path / "out").touch()
+    else:
+        (tmp_path / "out").mkdir(mode=0o500)
+    message = error_of("run", *TINY, "--output", "out", cwd=tmp_path, code=1)
+    assert "out/" in message
+    assert "cannot be written" in message
+
+
+def test_diverging(tmp_path: Path) -> None:
+    done = hyrt("run", *TINY, "train.optimizer=SGD", "train.lr=1e30", "--name", "run", cwd=tmp_path, code=1)
+    assert "not finite" in done.stderr
+    assert summary(tmp_path / "runs" / "run")["status"] == "failed"
+
+
+def test_stalling(tmp_path: Path) -> None:
+    """With hardly any patience the guard ends even a healthy run, and says where everything was."""
+    words = ["--data", "synthetic:community", "sampler.fanout=[-1,-1]", "data.batch_size=60000"]
+    words += ["model.hidden=1024", "runtime.stall_timeout_s=0.05", "--name", "run"]
+    done = hyrt("run", *words, cwd=tmp_path, code=1)
+    assert "nothing moved for 0.05 s" in done.stderr
+    assert "runs/run/stacks.txt" in done.stderr
+    assert "thread hyrt.propagate" in (tmp_path / "runs" / "run" / "stacks.txt").read_text()

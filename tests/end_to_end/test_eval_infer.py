@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.terminal import TINY, hyrt, summary
+from sklearn.metrics import f1_score
+
+import hyrt as package
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    hyrt("run", *TINY, "train.epochs=4", "--name", "run", cwd=folder)
+    return folder / "runs" / "run"
+
+
+def test_eval_repeats_the_summary(run: Path, tmp_path: Path) -> None:
+    found = json.loads(hyrt("eval", run, "--json", cwd=tmp_path).stdout)
+    assert found["mode"] == "full"
+    for split, values in summary(run)["metrics"].items():
+        assert found["metrics"][split] == pytest.approx(values, rel=1e-6)
+    text = hyrt("eval", run, "--mode", "sampled", cwd=tmp_path).stdout
+    assert "sampled" in text
+    assert "test  accuracy 0." in text
+
+
+def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
+    graph = package.load("synthetic:tiny")
+    test = graph.split("test", 0)
+    shown = hyrt("infer", run, "-o", "all.npy", cwd=tmp_path).stdout
+    assert "scores 2,000 x 4" in shown
+    scores = np.load(tmp_path / "all.npy")
+    assert scores.dtype == np.float32
+    predicted = scores[test].argmax(1)
+    expected = summary(run)["metrics"]["test"]
+    assert np.mean(predicted == graph.labels[test]) == pytest.approx(expected["accuracy"])
+    assert f1_score(graph.labels[test], predicted, average="macro") == pytest.approx(expected["macro_f1"])
+
+    hyrt("infer", run, "-o", "test.npy", "--what", "classes", "--vertices", "test", cwd=tmp_path)
+    assert np.array_equal(np.load(tmp_path / "test.npy"), predicted)
+    assert np.load(tmp_path / "test.npy").dtype == np.int32
+    hyrt("infer", run, "-o", "hidden.npy", "--what", "embeddings", cwd=tmp_path)
+    assert np.load(tmp_path / "hidden.npy").shape == (2000, 128)
+
+    wanted = np.array([7, 3, 3, 1999])
+    np.save(tmp_path / "wanted.npy", wanted)
+    hyrt("infer", run, "-o", "some.npy", "--vertices", "wanted.npy", cwd=tmp_path)
+    np.testing.assert_allclose(np.load(tmp_path / "some.npy"), scores[wanted], rtol=1e-5, atol=1e-6)
+
+
+def test_infer_refuses(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.npy").write_text("mine")
+    assert "--force" in hyrt("infer", run, "-o", "there.npy", cwd=tmp_path, code=2).stderr
+    assert (tmp_path / "there.npy").read_text() == "mine"
+    np.save(tmp_path / "far.npy", [0, 5000])
+    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path, code=2).stderr
+    assert "far.npy: 5000 at position 1 is not below the 2,000 vertices" in message
+    words = ["--data", "synthetic:tiny,features=8"]
+    assert "do not fit" in hyrt("infer", run, "-o", "x.npy", *words, cwd=tmp_path, code=2).stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"there.npy", "far.npy"}

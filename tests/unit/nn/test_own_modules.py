@@ -1,0 +1,67 @@
+"""Modules that a user writes over blocks train like dense PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import dense_reference as dense
+import pytest
+import torch
+from block_cases import awkward_graph, sampled, values
+from closeness import assert_close, gradients
+from torch import Tensor, nn
+
+from hyrt.nn.aggregate import aggregate
+from hyrt.sampling.block import Block
+
+Mix = Callable[[Block, Tensor], Tensor]
+
+
+def by_aggregate(block: Block, x: Tensor) -> Tensor:
+    return aggregate(block, x, "mean")
+
+
+def by_edge_index(block: Block, x: Tensor) -> Tensor:
+    source, destination = block.edge_index()
+    total = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destination, x[source])
+    count = torch.bincount(destination, minlength=block.num_dst).clamp(min=1)
+    return total / count[:, None]
+
+
+def by_dense_matrix(block: Block, x: Tensor) -> Tensor:
+    return dense.mixing_matrix(block, "mean") @ x
+
+
+class OwnModule(nn.Module):
+    """tanh(A x + B mean), twice."""
+
+    def __init__(self, mix: Mix) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mix = mix
+        self.own = nn.ModuleList([nn.Linear(10, 8), nn.Linear(8, 3)])
+        self.neighbors = nn.ModuleList([nn.Linear(10, 8, bias=False), nn.Linear(8, 3, bias=False)])
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        for block, own, neighbors in zip(blocks, self.own, self.neighbors, strict=True):
+            x = torch.tanh(own(x[: block.num_dst]) + neighbors(self.mix(block, x)))
+        return x
+
+
+@pytest.mark.parametrize("mix", [by_aggregate, by_edge_index])
+def test_gradients_and_weights_follow_the_dense_reference_over_steps(mix: Mix) -> None:
+    graph = awkward_graph()
+    models = [OwnModule(mix).double(), OwnModule(by_dense_matrix).double()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3) for model in models]
+    for step in range(6):
+        batch = sampled(graph, range(step, 90, 5), [4, 4], step=step)
+        x = torch.from_numpy(values(graph)[batch.blocks[0].sources]).double()
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            scores = model(batch.blocks, x)
+            nn.functional.cross_entropy(scores, torch.from_numpy(batch.labels)).backward()
+            optimizer.step()
+        mine, reference = (gradients(model.named_parameters()) for model in models)
+        assert_close(mine, reference, 1e-12)
+    weights, reference = (dict(model.named_parameters()) for model in models)
+    assert_close(weights, reference, 1e-12)

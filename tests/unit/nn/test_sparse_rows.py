@@ -1,0 +1,66 @@
+"""Products of sparse feature rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from block_cases import sparse_of
+from closeness import distance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from hyrt.nn.sparse import SparseRows, sparse_linear
+
+
+def rows_of(num: int, width: int, density: float, seed: int) -> SparseRows:
+    rng = np.random.default_rng(seed)
+    dense = rng.standard_normal((num, width)).astype(np.float32)
+    dense[rng.random(dense.shape) >= density] = 0
+    return sparse_of(dense)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 20),
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.sampled_from([0, 0.1, 1]),
+    st.integers(0, 99),
+)
+def test_values_and_gradient_are_those_of_scipy(
+    num: int, width: int, out: int, density: float, seed: int
+) -> None:
+    rows = rows_of(num, width, density, seed)
+    matrix = sparse.csr_matrix((rows.values.astype(float), rows.columns, rows.indptr), shape=(num, width))
+    assert np.array_equal(rows.dense().numpy(), matrix.toarray())
+    weight = torch.randn(out, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    weight.requires_grad_()
+    result = sparse_linear(rows, weight)
+    assert distance(result, torch.from_numpy(matrix @ weight.detach().numpy().T)) < 1e-13
+    direction = np.random.default_rng(seed).standard_normal((num, out))
+    result.backward(torch.from_numpy(direction))
+    assert weight.grad is not None
+    assert distance(weight.grad, torch.from_numpy((matrix.T @ direction).T.copy())) < 1e-13
+
+
+def test_gradcheck() -> None:
+    rows = rows_of(8, 6, 0.4, 0)
+    weight = torch.randn(
+        3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
+    assert torch.autograd.gradcheck(lambda w: sparse_linear(rows, w), (weight,))
+
+
+def test_the_first_rows_are_a_view_of_all() -> None:
+    rows = rows_of(9, 6, 0.4, 0)
+    head = rows.head(4)
+    assert len(head) == 4
+    assert np.shares_memory(head.values, rows.values)
+    assert torch.equal(head.dense(), rows.dense()[:4])
+
+
+def test_a_weight_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ValueError, match=r"the rows are 6 wide, the weight has shape \(3, 5\)"):
+        sparse_linear(rows_of(4, 6, 0.5, 0), torch.zeros(3, 5))
