@@ -68,7 +68,9 @@ class SamplerConfig(Section):
 
 class ModelConfig(Section):
     kind: Literal["graphsage", "gcn", "gin", "gat"] = "graphsage"
+    """Hamilton et al. 2017, Kipf and Welling 2017, Xu et al. 2019, Velickovic et al. 2018."""
     layers: Count = 2
+    """Of the model, and so blocks of a mini-batch."""
     hidden: Count = 128
     """Width of hidden layers (GAT: of all heads together)."""
     aggregate: Literal["mean", "max"] = "mean"
@@ -87,10 +89,13 @@ class ModelConfig(Section):
 
 class TrainConfig(Section):
     epochs: Count = 5
+    """Passes over all training targets (saint: as many steps of walks as there are targets)."""
     optimizer: str = "Adam"
     """Any class of torch.optim by name."""
     lr: Positive = 3e-3
+    """Learning rate."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)] = 0.0
+    """Passed to the optimizer."""
     optimizer_options: dict[str, Any] = {}
     """Further keyword arguments of the optimizer."""
     schedule: str | None = None
@@ -120,9 +125,11 @@ class RuntimeConfig(Section):
     pipelined: bool = True
     """False runs the stages of each step one after the other."""
     sample_threads: Index = 0
-    """0 chooses from the CPUs this process may use. Likewise below."""
+    """CPU threads that sample; 0 chooses from the CPUs this process may use."""
     load_threads: Index = 0
+    """CPU threads that load features; 0 chooses."""
     train_threads: Index = 0
+    """CPU threads of each CPU trainer; 0 chooses."""
     depth: Annotated[int, Field(ge=1, le=64)] = 4
     """Mini-batches in flight between sampling and the end of their step."""
     fuse_load: bool = True
@@ -133,17 +140,18 @@ class RuntimeConfig(Section):
 
 class CheckpointConfig(Section):
     every_epochs: Index = 1
-    """0 writes none at the end of epochs but at the end of the run."""
+    """Write one after every this many epochs; 0 only at the end. One is always written when the run ends."""
     every_steps: Index = 0
     """Also write one every this many steps; 0 does not."""
     keep: Count = 3
-    """The newest this many are kept, and the best."""
+    """The newest this many stay; each also holds the weights of the best evaluation so far."""
 
 
 class Config(Section):
     """Every setting of a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of weights, order of targets, sampled edges and dropout."""
     data: DataConfig = DataConfig()
     sampler: SamplerConfig = SamplerConfig()
     model: ModelConfig = ModelConfig()

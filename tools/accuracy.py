@@ -32,7 +32,7 @@ class Experiment:
     settings: Mapping[str, Mapping[str, Any]]
 
 
-PLANETOID = {
+PLANETOID: dict[str, dict[str, Any]] = {
     "model": {"kind": "gcn", "hidden": 64, "dropout": 0.5, "input_dropout": 0.5},
     "sampler": {"fanout": [25, 10]},
     "train": {"epochs": 200, "lr": 0.01, "weight_decay": 5e-4},
@@ -124,7 +124,7 @@ def train_once(source: Path, experiment: Experiment, seed: int) -> Outcome:
     """Train on a dataset with a seed (and, where it has several splits, the split of that number)."""
     import hyrt
 
-    sections = {name: dict(section) for name, section in experiment.settings.items()}
+    sections: dict[str, Any] = {name: dict(section) for name, section in experiment.settings.items()}
     if experiment.several_splits:
         sections.setdefault("data", {})["split"] = seed
     graph = hyrt.load(source, normalize=sections.get("data", {}).get("normalize", "none"))
@@ -164,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of .npz files")
+    parser.add_argument(
+        "--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of .npz files"
+    )
     parser.add_argument("--only", default=",".join(EXPERIMENTS), help="datasets, comma-separated")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
     parser.add_argument("--json", action="store_true", help="print one JSON object a dataset")
@@ -172,7 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only.split(",")
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or options.seeds < 1:
-        parser.error(f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}" if unknown else "--seeds must be at least 1")
+        parser.error(
+            f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}"
+            if unknown
+            else "--seeds must be at least 1"
+        )
 
     from hyrt.process import prepare_process
 
@@ -189,7 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mean = statistics.fmean(run.test for run in runs)
         met = mean >= experiment.target
         missed |= not met
-        print(report_json(name, experiment, runs, mean, met) if options.json else report_row(name, experiment, runs, mean, met), flush=True)
+        print(
+            report_json(name, experiment, runs, mean, met)
+            if options.json
+            else report_row(name, experiment, runs, mean, met),
+            flush=True,
+        )
     return int(missed)
 
 

@@ -416,17 +416,15 @@ def sparse_product(indptr, columns, values, weight_t, out, start, stop):
 
 
 @_compile
-def sparse_product_backward(t_indptr, t_rows, t_edges, values, grad, out, start, stop):
-    """Gradient of `sparse_product` with respect to weight_t, over the transposed entries."""
-    width = out.shape[1]
-    for j in range(start, stop):
-        row = out[j]
-        for k in range(width):
-            row[k] = 0
-        for t in range(t_indptr[j], t_indptr[j + 1]):
-            g = grad[t_rows[t]]
-            factor = values[t_edges[t]]
-            for k in range(width):
+def sparse_product_backward(indptr, columns, values, grad, out, start, stop):
+    """Gradient of `sparse_product` with respect to weight_t, its columns start..stop: chunks write disjoint columns."""
+    out[:, start:stop] = 0
+    for i in range(len(indptr) - 1):
+        g = grad[i, start:stop]
+        for e in range(indptr[i], indptr[i + 1]):
+            row = out[columns[e], start:stop]
+            factor = values[e]
+            for k in range(len(g)):
                 row[k] += factor * g[k]
 
 

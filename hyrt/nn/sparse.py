@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty
-from hyrt.sampling.kernels import transpose
 from hyrt.workers import current_workers
 
 _GRAIN = 512
-# Few columns hold most entries: small chunks, or one thread gets nearly all of them.
-_COLUMN_GRAIN = 32
+# Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones leave
+# threads without work.
+_STRIPE = 32
 
 Array = NDArray[Any]
 
@@ -41,7 +41,6 @@ class SparseRows:
     columns: Array
     values: Array
     width: int
-    _transposed: tuple[Array, Array, Array] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -50,16 +49,6 @@ class SparseRows:
         """The first `rows` rows."""
         end = self.indptr[rows]
         return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
-
-    def transposed(self) -> tuple[Array, Array, Array]:
-        """Row pointer, rows and entry numbers by column, built at the first call."""
-        if self._transposed is None:
-            indptr = np.empty(self.width + 1, np.int32)
-            rows = np.empty(len(self.columns), np.int32)
-            entries = np.empty(len(self.columns), np.int32)
-            transpose(self.indptr, self.columns, self.width, indptr, rows, entries)
-            self._transposed = indptr, rows, entries
-        return self._transposed
 
     def dense(self) -> torch.Tensor:
         """[n, width] float32."""
@@ -91,16 +80,15 @@ class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         rows: SparseRows = ctx.rows
-        indptr, of_rows, entries = rows.transposed()
         grad = grad.detach().contiguous()
         out = empty((rows.width, grad.shape[1]), grad)
         g, result = grad.numpy(), out.numpy()
         current_workers().run(
             lambda start, stop: kernels.sparse_product_backward(
-                indptr, of_rows, entries, rows.values, g, result, start, stop
+                rows.indptr, rows.columns, rows.values, g, result, start, stop
             ),
-            rows.width,
-            _COLUMN_GRAIN,
+            g.shape[1],
+            _STRIPE,
         )
         return None, out.t().contiguous()
 

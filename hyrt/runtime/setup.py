@@ -145,6 +145,12 @@ def build_optimizer(
             if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and name != "Optimizer"
         )
         raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim: it has {names}")
+    closure = inspect.signature(maker.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"train.optimizer={train.optimizer!r} evaluates the loss several times a step, which a pipeline of "
+            "mini-batches cannot give it: choose another, like Adam"
+        )
     options = {"lr": train.lr, **train.optimizer_options}
     if train.weight_decay:
         options["weight_decay"] = train.weight_decay

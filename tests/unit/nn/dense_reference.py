@@ -47,17 +47,23 @@ def mixing_matrix(block: Block, reduce: str) -> Tensor:
     return total if reduce == "sum" else total / ((d + 1) * (d_source + 1)).sqrt()
 
 
+def first_maximum(block: Block, x: Tensor) -> Tensor:
+    """Elementwise maximum over a destination's edges, zero without any; of equal ones, the first edge's."""
+    rows = []
+    for i in range(block.num_dst):
+        sources = block.columns[block.indptr[i] : block.indptr[i + 1]].astype(np.int64)
+        if len(sources):
+            winners = np.argmax(x.detach().numpy()[sources], axis=0)
+            rows.append(x[sources[winners], np.arange(x.shape[1])])
+        else:
+            rows.append(x.new_zeros(x.shape[1]))
+    return torch.stack(rows) if rows else x[:0]
+
+
 def combine(block: Block, x: Tensor, reduce: str, self_path: str, epsilon: float = 0.0) -> Tensor:
     """What `aggregate` promises, densely."""
     if reduce == "max":
-        there = edge_matrix(block) != 0
-        candidates = torch.where(there[:, :, None], x[None], -torch.inf)
-        empty = ~there.any(1)
-        # A row of its own for destinations without edges: amax over nothing is an error.
-        best = torch.cat(
-            [candidates, torch.where(empty[:, None, None], 0.0, -torch.inf).expand(-1, 1, x.shape[1])], 1
-        )
-        mixed = best.amax(1)
+        mixed = first_maximum(block, x)
     else:
         mixed = mixing_matrix(block, reduce) @ x
     own = own_matrix(block) @ x

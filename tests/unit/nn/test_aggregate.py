@@ -52,8 +52,8 @@ def test_forward_and_backward_of_any_block_equal_dense_matrices(
     assert distance(out, expected) < 1e-13
     direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(out.shape))
     (mine,) = torch.autograd.grad(out, x, direction)
-    (reference,) = torch.autograd.grad(expected, x, direction, allow_unused=True)
-    assert distance(mine, torch.zeros_like(x) if reference is None else reference) < 1e-13
+    (reference,) = torch.autograd.grad(expected, x, direction, materialize_grads=True)
+    assert distance(mine, reference) < 1e-13
 
 
 @pytest.mark.parametrize(("reduce", "self_path"), COMBINATIONS)
@@ -192,7 +192,7 @@ def test_rows_that_do_not_fit_are_named() -> None:
         aggregate(block, torch.zeros(3, 2), "mean")
     with pytest.raises(ValueError, match=r"x has shape \(4,\)"):
         aggregate(block, torch.zeros(4), "mean")
-    with pytest.raises(ValueError, match="rows are torch.float32 or torch.float64"):
+    with pytest.raises(ValueError, match="rows are"):
         aggregate(block, torch.zeros(4, 2, dtype=torch.float16), "mean")
     with pytest.raises(ValueError, match="4 sources"):
         aggregate_into(Aggregation("mean", "none"), block, np.zeros((3, 2)), np.zeros((2, 2)))

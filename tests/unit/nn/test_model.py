@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import dense_reference as dense
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.nn.dropout import dropout
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
 from hyrt.nn.model import GNN, Architecture
+from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.workers import Workers, working
 
@@ -88,8 +90,6 @@ def test_a_graph_without_edges_trains_on_own_rows(kind: str) -> None:
 @pytest.mark.parametrize("average", [False, True], ids=["concatenated", "averaged"])
 @pytest.mark.parametrize("heads", [1, 2, 5])
 def test_heads_are_concatenated_or_averaged(heads: int, average: bool) -> None:
-    import dense_reference as dense
-
     graph = awkward_graph()
     batch = sampled(graph, SOME, [4])
     layer = GatLayer(graph.num_features, 6, heads, average=average).double()
@@ -101,8 +101,6 @@ def test_heads_are_concatenated_or_averaged(heads: int, average: bool) -> None:
 
 
 def test_epsilon_of_gin_weighs_the_own_row() -> None:
-    import dense_reference as dense
-
     graph = awkward_graph()
     batch = sampled(graph, SOME, [4])
     layer = GinLayer(graph.num_features, 6, epsilon=0.7).double()
@@ -152,6 +150,48 @@ def test_any_number_of_workers_gives_equal_bits(kind: str) -> None:
     for other in results[1:]:
         for name, tensor in results[0].items():
             assert torch.equal(tensor, other[name]), name
+
+
+def spoiled_pool() -> BufferPool:
+    """A pool whose free memory is full of NaN."""
+    pool = BufferPool()
+    pieces = [pool.take(size, np.float64) for size in (64, 256, 1024, 4096, 16384) for _ in range(12)]
+    for piece in pieces:
+        piece.fill(np.nan)
+        pool.give(piece)
+    return pool
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recycled_memory_changes_no_bit_and_overwrites_nothing_in_use(kind: str) -> None:
+    graph = awkward_graph()
+    model = model_of(kind, 10, 3, torch.float32, dropout=0.3, input_dropout=0.1, residual=True, norm="layer")
+    batches = [sampled(graph, range(step, 90, 4), [4, 3, 2], step=step) for step in range(4)]
+    team = Workers(2, "hyrt.test", pool=spoiled_pool())
+    with working(team):
+        recycled = [ours(model, b.blocks, rows_of(graph, b, torch.float32)) for b in batches]
+    team.close()
+    for batch, found in zip(batches, recycled, strict=True):
+        fresh = ours(model, batch.blocks, rows_of(graph, batch, torch.float32))
+        for name, tensor in fresh.items():
+            assert torch.equal(found[name], tensor), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_backward_twice_and_no_gradient_at_all(kind: str) -> None:
+    graph = awkward_graph()
+    batch = sampled(graph, SOME, [4, 3])
+    model = model_of(kind, 10, 2)
+    x = rows_of(graph, batch)
+    out = model(batch.blocks, x)
+    inputs = [x, *model.parameters()]
+    first = torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)
+    second = torch.autograd.grad(out.square().sum(), inputs)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with torch.no_grad():
+        assert torch.equal(model(batch.blocks, x), out)
+    with torch.inference_mode():
+        assert torch.equal(model(batch.blocks, x.detach()), out)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,82 @@
+"""Writes docs/configuration.md from the settings' own declarations: run it after changing hyrt/config.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from hyrt.config import Config
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+HEAD = """# Settings
+
+Written by `tools/write_configuration_docs.py` from `hyrt/config.py`: `make docs` writes it anew.
+
+Settings come from, later ones winning: the defaults below, a YAML file, the options `--data`, `--model` and
+`--devices`, and words `key.path=value` whose values are read as YAML:
+
+    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]' train.optimizer_options='{eps: 1e-7}'
+
+`hyrt run --print-config` prints the whole resolved tree, which is a valid file of settings. An unknown key is an error
+with the nearest name. In Python, sections are keywords: `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
+
+A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*` and `evaluate.*`.
+"""
+
+
+def values(schema: dict[str, Any]) -> str:
+    """What a setting may be, in words."""
+    if "anyOf" in schema:
+        return " or ".join(values(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    match schema["type"]:
+        case "array":
+            return f"list of {values(schema['items'])}"
+        case "boolean":
+            return "`true`, `false`"
+        case "object":
+            return "mapping"
+        case "null":
+            return "`null`"
+        case "string":
+            return "text"
+    bounds = [
+        f"{sign} {schema[key]:g}"
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
+        if key in schema and schema[key] < 2**60
+    ]
+    return " ".join([schema["type"], ", ".join(bounds)]).strip()
+
+
+def table(section: type[BaseModel], prefix: str) -> list[str]:
+    schema = section.model_json_schema()
+    lines = ["| setting | default | values | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        default = yaml.safe_dump(field.default, default_flow_style=True).split("\n")[0]
+        meaning = " ".join((field.description or "").split())
+        lines.append(f"| `{prefix}{name}` | `{default}` | {values(schema['properties'][name])} | {meaning} |")
+    return lines
+
+
+def page() -> str:
+    lines = [HEAD, "## Whole run", "", *table(Config, "")]
+    for name, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            lines += ["", f"## {name}", "", *table(field.annotation, f"{name}.")]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
