@@ -1,8 +1,7 @@
 """Checkpoints: one .safetensors file each, published whole or not at all, checked when read.
 
 A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of
-the SHA-256 of the file's bytes: one rename publishes contents and checksum together. The best so far is
-`step-00000412.<sha256>.best.safetensors`, for the same reason.
+the SHA-256 of the file's bytes: one rename publishes contents and checksum together.
 
 The file is readable by any safetensors reader. Its tensors are entries named by their path in the state;
 everything else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading runs no code.
@@ -27,7 +26,7 @@ from hyrt.errors import CheckpointError
 from hyrt.runtime.atomic_write import sync_folder, write_atomically
 
 _FORMAT = 1
-_NAME = re.compile(r"step-(?P<step>\d{8,})\.(?P<checksum>[0-9a-f]{32})(?P<best>\.best)?\.safetensors")
+_NAME = re.compile(r"step-(?P<step>\d{8,})\.(?P<checksum>[0-9a-f]{32})\.safetensors")
 _LEFTOVER = re.compile(rf"\.{_NAME.pattern}\.\d+\.partial")
 _DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -50,15 +49,12 @@ class _File:
     path: Path
     step: int
     checksum: str
-    is_best: bool
 
 
-def save_checkpoint(
-    folder: Path, step: int, state: Mapping[str, Any], *, keep: int, best: bool = False
-) -> Path:
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
     """Write a checkpoint, then delete those it makes superfluous.
 
-    The newest `keep` stay, and the newest one marked best. Files of later steps than this one (a run that
+    The newest `keep` stay. Files of later steps than this one (a run that
     resumed from before a damaged checkpoint has such) are neither counted nor deleted.
 
     Parameters
@@ -72,8 +68,6 @@ def save_checkpoint(
         All of it comes back equal: types, dtypes, shapes, infinities, the order of keys.
     keep
         At least 1.
-    best
-        Mark it as the best so far.
 
     Returns
     -------
@@ -92,7 +86,7 @@ def save_checkpoint(
         raise ValueError(f"step={step}: steps are counted from 0")
     data = _to_bytes(step, state)
     checksum = hashlib.sha256(data).hexdigest()[:32]
-    path = folder / f"step-{step:08d}.{checksum}{'.best' if best else ''}.safetensors"
+    path = folder / f"step-{step:08d}.{checksum}.safetensors"
     try:
         _make_folder(folder)
         _remove_leftovers(folder)
@@ -103,7 +97,7 @@ def save_checkpoint(
             f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
             f"writable, then resume the run."
         ) from error
-    _remove_superfluous(folder, _File(path, step, checksum, best), keep)
+    _remove_superfluous(folder, _File(path, step, checksum), keep)
     return path
 
 
@@ -153,26 +147,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     CheckpointError
         If there is none, or none is whole.
     """
-    return _load_first(folder, _newest_first(folder), "checkpoint", warn)
-
-
-def load_best_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """Read the checkpoint marked best, or the newest, with a warning, where none was marked yet.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, or none marked best is whole.
-    """
     files = _newest_first(folder)
-    best = [file for file in files if file.is_best]
-    if best or not files:
-        return _load_first(folder, best, "checkpoint marked best", warn)
-    warn(f"{folder}: no checkpoint is marked best yet (the run was not evaluated): taking the newest")
-    return _load_first(folder, files, "checkpoint", warn)
-
-
-def _load_first(folder: Path, files: list[_File], what: str, warn: Callable[[str], None]) -> Checkpoint:
     failure: CheckpointError | None = None
     for file in files:
         if failure is not None:
@@ -182,8 +157,8 @@ def _load_first(folder: Path, files: list[_File], what: str, warn: Callable[[str
         except CheckpointError as error:
             failure = error
     if failure is None:
-        raise CheckpointError(f"{folder}: holds no {what}: start the run anew")
-    raise CheckpointError(f"{folder}: no {what} can be read ({len(files)} tried): {failure}") from failure
+        raise CheckpointError(f"{folder}: holds no checkpoint: start the run anew")
+    raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
 
 
 def _newest_first(folder: Path) -> list[_File]:
@@ -192,7 +167,7 @@ def _newest_first(folder: Path) -> list[_File]:
         for path in folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is not None:
-                file = _File(path, int(match["step"]), match["checksum"], match["best"] is not None)
+                file = _File(path, int(match["step"]), match["checksum"])
                 found.append((file.step, path.stat().st_mtime_ns, path.name, file))
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot look for checkpoints: {error.strerror or error}") from error
@@ -217,10 +192,9 @@ def _remove_superfluous(folder: Path, new: _File, keep: int) -> None:
     # Of the same step, only what the new file fully replaces goes; it takes no place of another step.
     same = [file for file in earlier if file.step == new.step]
     older = [file for file in earlier if file.step < new.step]
-    kept_best = None if new.is_best else next((file for file in earlier if file.is_best), None)
     kept_steps = sorted({file.step for file in older}, reverse=True)[: keep - 1]
     for file in [*same, *older]:
-        if file == kept_best or file.step in kept_steps:
+        if file.step in kept_steps:
             continue
         try:
             file.path.unlink(missing_ok=True)

@@ -22,7 +22,6 @@ from safetensors import safe_open
 
 from hyrt.errors import CheckpointError
 from hyrt.runtime.checkpoint import (
-    load_best_checkpoint,
     load_checkpoint,
     load_newest_checkpoint,
     save_checkpoint,
@@ -206,18 +205,17 @@ def no_warning(text: str) -> None:
     raise AssertionError(f"unexpected warning: {text}")
 
 
-def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+def test_keeps_the_newest(tmp_path: Path) -> None:
     for step in range(1, 11):
-        save_checkpoint(tmp_path, step, a_state(step), keep=3, best=step in (2, 4))
-    assert steps_in(tmp_path) == [4, 8, 9, 10]
-    assert load_best_checkpoint(tmp_path, no_warning).step == 4
+        save_checkpoint(tmp_path, step, a_state(step), keep=3)
+    assert steps_in(tmp_path) == [8, 9, 10]
     assert load_newest_checkpoint(tmp_path, no_warning).step == 10
 
 
 def test_keep_one(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, a_state(step), keep=1, best=step == 1)
-    assert steps_in(tmp_path) == [1, 3]
+        save_checkpoint(tmp_path, step, a_state(step), keep=1)
+    assert steps_in(tmp_path) == [3]
     with pytest.raises(ValueError, match="keep=0"):
         save_checkpoint(tmp_path, 4, a_state(4), keep=0)
 
@@ -227,11 +225,6 @@ def test_same_step_twice(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 5, {"x": 2}, keep=3)
     assert steps_in(tmp_path) == [5]
     assert load_newest_checkpoint(tmp_path, no_warning).state == {"x": 2}
-    save_checkpoint(tmp_path, 5, {"x": 2}, keep=3, best=True)
-    assert steps_in(tmp_path) == [5]
-    save_checkpoint(tmp_path, 5, {"x": 3}, keep=3)
-    assert load_newest_checkpoint(tmp_path, no_warning).state == {"x": 3}
-    assert load_best_checkpoint(tmp_path, no_warning).state == {"x": 2}
 
 
 def test_a_run_resumed_from_before_a_damaged_one_keeps_what_it_saves(tmp_path: Path) -> None:
@@ -252,7 +245,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     others = ["notes.txt", "step-1.safetensors", ".step-1.partial", "step-00000001.abc.safetensors"]
     for name in others:
         (tmp_path / name).write_text("mine")
-    leftover = tmp_path / f".step-00000007.{'0' * 32}.best.safetensors.123.partial"
+    leftover = tmp_path / f".step-00000007.{'0' * 32}.safetensors.123.partial"
     leftover.write_text("half")
     path = save_checkpoint(tmp_path, 1, a_state(1), keep=1)
     assert {file.name for file in tmp_path.iterdir()} == {*others, path.name}
@@ -293,8 +286,6 @@ def test_every_flipped_byte_is_found(tmp_path: Path, data: st.DataObject) -> Non
 def test_none_left(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         load_newest_checkpoint(tmp_path, no_warning)
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
-        load_best_checkpoint(tmp_path, no_warning)
     with pytest.raises(CheckpointError, match="No such file"):
         load_newest_checkpoint(tmp_path / "missing", no_warning)
     for step in (1, 2):
@@ -303,18 +294,6 @@ def test_none_left(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"2 tried.*damaged"):
         load_newest_checkpoint(tmp_path, warnings.append)
     assert len(warnings) == 1
-
-
-def test_best_falls_back(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, 1, a_state(1), keep=5)
-    warnings: list[str] = []
-    assert load_best_checkpoint(tmp_path, warnings.append).step == 1
-    assert "no checkpoint is marked best" in warnings[0]
-    save_checkpoint(tmp_path, 2, a_state(2), keep=5, best=True)
-    save_checkpoint(tmp_path, 3, a_state(3), keep=5, best=True).write_bytes(b"x")
-    warnings.clear()
-    assert load_best_checkpoint(tmp_path, warnings.append).step == 2
-    assert "step-00000003" in warnings[0]
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
@@ -407,7 +386,7 @@ step = load_newest_checkpoint(folder, lambda text: sys.exit(text)).step
 print("ready", flush=True)
 while True:
     step += 1
-    save_checkpoint(folder, step, {"step": step, "w": torch.full((300_000,), float(step))}, keep=2, best=step % 3 == 0)
+    save_checkpoint(folder, step, {"step": step, "w": torch.full((300_000,), float(step))}, keep=2)
     print("saved", flush=True)
 """
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hyrt.nn.sparse import SparseRows, sparse_linear
+from hyrt.workers import Workers, working
 
 
 def rows_of(num: int, width: int, density: float, seed: int) -> SparseRows:
@@ -64,3 +65,23 @@ def test_the_first_rows_are_a_view_of_all() -> None:
 def test_a_weight_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match=r"the rows are 6 wide, the weight has shape \(3, 5\)"):
         sparse_linear(rows_of(4, 6, 0.5, 0), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("out", [32, 33, 70])
+def test_the_gradient_is_equal_bit_for_bit_for_any_number_of_threads(out: int) -> None:
+    rows = rows_of(300, 40, 0.3, 1)
+    direction = torch.randn(300, out, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for threads in (1, 2, 4):
+        weight = torch.zeros(out, 40, requires_grad=True)
+        workers = Workers(threads, "hyrt.test")
+        try:
+            with working(workers):
+                sparse_linear(rows, weight).backward(direction)
+        finally:
+            workers.close()
+        assert weight.grad is not None
+        gradients.append(weight.grad)
+    expected = direction.double().T @ rows.dense().double()
+    assert distance(gradients[0].double(), expected) < 1e-6
+    assert all(torch.equal(gradients[0], other) for other in gradients[1:])
