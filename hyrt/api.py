@@ -88,7 +88,7 @@ def train(
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections by keyword, not both")
     settings = config or build_config(sections)
-    opened = graph if isinstance(graph, Graph) else load(graph, normalize=settings.data.normalize)
+    opened = load(graph, normalize=settings.data.normalize)
     checkpoints = None if folder is None else Path(folder) / "checkpoints"
     training = Training(
         settings, opened, model=module, emit=emit or (lambda event: None), checkpoints=checkpoints

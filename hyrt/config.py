@@ -99,7 +99,7 @@ class TrainConfig(Section):
     optimizer_options: dict[str, Any] = {}
     """Further keyword arguments of the optimizer."""
     schedule: str | None = None
-    """A class of torch.optim.lr_scheduler by name, stepped once an epoch."""
+    """A class of torch.optim.lr_scheduler by name, stepped once an epoch (ReduceLROnPlateau: with the training loss)."""
     schedule_options: dict[str, Any] = {}
     """Keyword arguments of the schedule."""
     patience: Index = 0
@@ -109,7 +109,7 @@ class TrainConfig(Section):
     metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
     """What chooses the best epoch; `auto` is accuracy."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16` multiplies matrices in bfloat16; weights, sums and optimizer stay fp32."""
+    """`bf16` multiplies matrices in bfloat16 and rounds each product to it; weights, gradient sums and optimizer stay fp32."""
 
 
 class EvaluateConfig(Section):
@@ -130,7 +130,7 @@ class RuntimeConfig(Section):
     """CPU threads that load features; 0 chooses."""
     train_threads: Index = 0
     """CPU threads of each CPU trainer; 0 chooses."""
-    depth: Annotated[int, Field(ge=1, le=64)] = 4
+    depth: Annotated[int, Field(ge=1, le=64), BeforeValidator(_refuse_truth)] = 4
     """Mini-batches in flight between sampling and the end of their step."""
     fuse_load: bool = True
     """Let trainers that read host memory aggregate input features while loading them."""
@@ -150,7 +150,7 @@ class CheckpointConfig(Section):
 class Config(Section):
     """Every setting of a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_refuse_truth)] = 0
     """Of weights, order of targets, sampled edges and dropout."""
     data: DataConfig = DataConfig()
     sampler: SamplerConfig = SamplerConfig()
@@ -291,7 +291,9 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise ConfigError(unknown_key_message(path))
+                raise ConfigError(
+                    f"cannot set {path!r}: {parent!r} is set to the plain value {node!r} already"
+                )
         node[leaf] = value
     return settings
 

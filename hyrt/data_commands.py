@@ -25,7 +25,7 @@ _DEST_HELP = "A file that ends in .npz, or a folder (memory-mapped when opened).
 def info(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     check: Annotated[
-        bool, typer.Option("--check", help="Read everything: also large mapped features, and checksums.")
+        bool, typer.Option("--check", help="Read everything: also mapped features above 1 GiB.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

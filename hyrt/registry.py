@@ -47,7 +47,7 @@ def find_device(name: str) -> tuple[type[Device], DeviceInfo]:
         raise DeviceUnavailable(f"no device kind {kind!r}: there are {', '.join(sorted(known))}")
     try:
         backend: type[Device] = known[kind].load()
-    except ImportError as error:
+    except Exception as error:  # Whatever a plug-in's import does, it is the plug-in that is broken.
         raise DeviceUnavailable(
             f"{name}: its backend {known[kind].value} cannot be imported: {error}"
         ) from error

@@ -102,7 +102,7 @@ def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet
             locked(folder.path),
             Progress(plain=plain, quiet=quiet) as progress,
         ):
-            exit_code = Session(config, graph, folder, progress, signals).run(None)
+            exit_code = Session(config, graph, folder, progress, signals).run(None, is_new=True)
     raise typer.Exit(exit_code)
 
 
@@ -112,7 +112,10 @@ def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> N
 
     with StopSignals() as signals, locked(folder.path):
         if folder.is_finished(config.train.epochs):
-            typer.echo(f"{folder.path} is finished: nothing to do. To train on: train.epochs=<more than now>")
+            typer.echo(
+                f"{folder.path} has ended: nothing to do. A run that finished goes on with train.epochs=<more than now>, "
+                "one that stopped early (train.patience) does not"
+            )
             return
         from hyrt.process import prepare_process
 
@@ -125,5 +128,5 @@ def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> N
         with folder, Progress(plain=plain, quiet=quiet) as progress:
             checkpoint = newest_checkpoint(folder, progress)
             folder.set_config(config)
-            exit_code = Session(config, graph, folder, progress, signals).run(checkpoint)
+            exit_code = Session(config, graph, folder, progress, signals).run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -64,15 +64,16 @@ class Session:
         self._folder = folder
         self._progress = progress
         self._signals = signals
-        self._is_new = not folder.metrics_path.stat().st_size
 
-    def run(self, checkpoint: Checkpoint | None) -> int:
+    def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
         """Train to the end, or until a signal comes.
 
         Parameters
         ----------
         checkpoint
             Where to go on.
+        is_new
+            Whether the folder was made for this call: only then may it be removed.
 
         Returns
         -------
@@ -99,7 +100,7 @@ class Session:
                 training.resume(checkpoint)
             status = training.run().status
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, is_new)
             if isinstance(error, Stalled):
                 raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
             raise
@@ -128,15 +129,13 @@ class Session:
     def _write_stacks(self, stacks: str) -> None:
         (self._folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, is_new: bool) -> None:
         """Leave a record; or nothing, where a new run was refused before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
         path = self._folder.path
-        if self._is_new and refused and not self._folder.metrics_path.stat().st_size:
+        if is_new and refused and not self._folder.metrics_path.stat().st_size:
             self._folder.close()
             shutil.rmtree(path)
-            with contextlib.suppress(OSError):  # Other runs are in it.
-                path.parent.rmdir()
             return
         summary = {"error": f"{type(error).__name__}: {error}"}
         # On a full disk this fails too; what the user needs to know is the first error.

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
+from types import TracebackType
 
 from hyrt.pool import BufferPool
 
 Chunk = Callable[[int, int], None]
+
+
+# A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
+_JOIN_S = 5.0
 
 
 class _Job:
@@ -88,7 +94,11 @@ class Workers:
             for _ in range(surplus):
                 self._jobs.put(None)
             # Which thread draws a None is open: wait until that many have ended.
+            deadline = time.monotonic() + _JOIN_S
             while sum(thread.is_alive() for thread in self._threads) > count - 1:
+                if time.monotonic() > deadline:
+                    names = ", ".join(thread.name for thread in self._threads if thread.is_alive())
+                    raise TimeoutError(f"a thread of {names} did not end within {_JOIN_S:g} s")
                 for thread in self._threads:
                     thread.join(timeout=0.01)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -113,7 +123,28 @@ class Workers:
             raise job.error
 
     def close(self) -> None:
+        """End the threads.
+
+        Raises
+        ------
+        TimeoutError
+            If one is stuck in its chunk; it is named.
+        """
         self.resize(1)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except TimeoutError as stuck:
+            if error is None:
+                raise
+            # What failed first is what the user needs to read.
+            error.add_note(str(stuck))
 
     def _work(self) -> None:
         if self._on_start is not None:
@@ -121,6 +152,8 @@ class Workers:
         _current.workers = self
         while (job := self._jobs.get()) is not None:
             job.help()
+            # An idle thread must not keep the arrays of its last job.
+            del job
 
 
 class _Current(threading.local):

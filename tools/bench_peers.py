@@ -151,9 +151,9 @@ def floors(graph, config) -> dict[str, float]:
     from hyrt_perfmodel.stages import aggregate_s, update_s
     from hyrt_perfmodel.workload import Workload
 
+    from hyrt.cores import available_cores
     from hyrt.nn.kernels import gather_rows
     from hyrt.nn.product import linear
-    from hyrt.runtime.setup import available_cores
     from hyrt.sampling.neighbor import NeighborSampler
     from hyrt.workers import Workers, working
 

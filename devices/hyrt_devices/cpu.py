@@ -9,17 +9,15 @@ from collections.abc import Sequence
 import psutil
 import torch
 
+from hyrt.cores import available_cores
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault
+from hyrt.errors import DeviceFault, UnsupportedModel
 from hyrt.graph.graph import Graph
+from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import Sampler
 from hyrt.workers import Workers, working
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 class CpuDevice:
@@ -31,16 +29,16 @@ class CpuDevice:
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
         self.info = info
         self._workers = Workers(
-            options.threads, f"hyrt.{info.name}.train", on_start=_one_thread, pool=BufferPool()
+            options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
+        self._torch_threads = 1
         self._fault: DeviceFault | None = None
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        process = psutil.Process()
-        cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+        cores = available_cores()
         memory = psutil.virtual_memory().total
         # One process may run several trainers on its cores; as many as there are cores make sense.
         return [
@@ -60,6 +58,13 @@ class CpuDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._check()
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                raise UnsupportedModel(
+                    f"layer {name!r} ({type(module).__name__}) on {self.info.name}: statistics over a mini-batch depend "
+                    "on the split, and no trainer sees the whole step: use torch.nn.LayerNorm"
+                )
+        self._torch_threads = threads_for(model, self._workers.count)
         self._model = copy.deepcopy(model).train()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self.update(parameters)
@@ -79,6 +84,8 @@ class CpuDevice:
         if not len(staged.targets):
             return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=())
         started = time.perf_counter()
+        # Each time: torch keeps the count partly by thread and partly for the process.
+        torch.set_num_threads(self._torch_threads)
         with working(self._workers):
             for parameter in self._parameters:
                 parameter.grad = None

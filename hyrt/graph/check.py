@@ -115,7 +115,8 @@ def check_labels(source: str, labels: Array) -> None:
     seen = np.zeros(size + 1, np.bool_)
     for start in range(0, len(labels), CHUNK):
         part = labels[start : start + CHUNK]
-        seen[np.minimum(part[part >= 0], size)] = True
+        # `size` may lie just beyond the labels' own dtype.
+        seen[np.minimum(part[part >= 0].astype(np.int64), size)] = True
     missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
     if missing <= highest:
         at = _first(lambda a, b: labels[a:b] > missing, len(labels))
@@ -169,6 +170,12 @@ def _any_column(hits: Array) -> BoolArray:
 
 def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
     """Every value is finite. Blocks are consecutive rows of a vector or matrix."""
+    for _ in finite_blocks(source, key, blocks):
+        pass
+
+
+def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
+    """The same consecutive rows, each block checked to be finite before it is handed on."""
     row = 0
     for block in blocks:
         finite = np.isfinite(block)
@@ -177,6 +184,7 @@ def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
             place = f"position {row + at[0]}" if block.ndim == 1 else f"row {row + at[0]}, column {at[1]}"
             raise reject(source, key, f"value {block[at]} at {place} is not finite")
         row += len(block)
+        yield block
 
 
 def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.check import reject
+from hyrt.graph.check import finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES
 from hyrt.graph.folder import META, write_folder
 from hyrt.graph.normalize import scaled
@@ -90,9 +90,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         else:
             result.mkdir()
             write_folder(data, result)
-        if destination.exists():
-            destination.rename(work / "replaced")
-        result.rename(destination)
+        _publish(work, destination)
 
 
 @contextlib.contextmanager
@@ -107,6 +105,31 @@ def _all_or_nothing(destination: Path) -> Iterator[Path]:
             shutil.rmtree(work)
     except OSError as error:
         raise DataError(f"{destination}: cannot be written ({error.strerror or error})") from error
+
+
+def _publish(work: Path, destination: Path) -> None:
+    """Put the result in the place of what is at the destination; where that fails, all is as before."""
+    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is in place.
+    replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
+    try:
+        if destination.exists():
+            destination.rename(replaced)
+        (work / "result").rename(destination)
+    finally:
+        if replaced.exists():
+            if destination.exists():
+                replaced.rename(work / "replaced")
+            else:
+                _put_back(replaced, destination)
+
+
+def _put_back(replaced: Path, destination: Path) -> None:
+    try:
+        replaced.rename(destination)
+    except OSError as error:
+        raise DataError(
+            f"{destination}: cannot be written ({error.strerror or error}); what was there is now {replaced}: rename it"
+        ) from error
 
 
 def _check_destination(destination: Path, force: bool) -> None:
@@ -145,16 +168,18 @@ def memory_bound(source: str) -> int | None:
 
         spec = parse_spec(source)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, RANGE_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
-    path = Path(source)
+    path = Path(source).expanduser()
+    if path.is_file():
+        sizes = member_sizes(path, source)
+        sizes.pop("features", None)
+        # One array may be there twice: sparse values as read and scaled, masks stored by columns and by rows.
+        return _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
     ogb = find_folder(source)
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
         return 64 * count_vertices(ogb) + 4 * RANGE_ENTRIES + _BLOCKS_BYTES
     if path.is_dir():
-        return _BLOCKS_BYTES
-    if path.is_file():
-        sizes = member_sizes(path, source)
-        # Sparse values may be there twice: as read, and scaled.
-        return _BLOCKS_BYTES + sum(sizes.values()) - sizes.get("features", 0) + sizes.get("feat_values", 0)
+        scaled_values = path / "feat_values.npy"
+        return _BLOCKS_BYTES + (scaled_values.stat().st_size if scaled_values.is_file() else 0)
     return None
 
 
@@ -163,20 +188,8 @@ def _finite(data: Dataset) -> Dataset:
     rows = data.rows
     if rows is None:
         return data
-
-    def blocks() -> Iterator[Array]:
-        at = 0
-        for block in rows.blocks():
-            finite = np.isfinite(block)
-            if not finite.all():
-                i, j = np.unravel_index(int(finite.argmin()), finite.shape)
-                raise reject(
-                    data.name, "features", f"value {block[i, j]} at row {at + i}, column {j} is not finite"
-                )
-            at += len(block)
-            yield block
-
-    return replace(data, rows=replace(rows, blocks=blocks))
+    passed = replace(rows, blocks=lambda: finite_blocks(data.name, "features", rows.blocks()))
+    return replace(data, rows=passed)
 
 
 def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
@@ -201,7 +214,4 @@ def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
             at += len(block)
             yield block.astype(dtype, copy=False)
 
-    def whole() -> Array:
-        return np.concatenate(list(blocks()))
-
-    return replace(data, rows=FeatureRows(rows.shape, dtype, blocks, whole))
+    return replace(data, rows=FeatureRows.streamed(rows.shape, dtype, blocks))

@@ -7,7 +7,7 @@ import mmap
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.check import row_blocks
 from hyrt.graph.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
-from hyrt.graph.schema import Dataset, FeatureRows, check_header, wanted_keys
+from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows, check_header, wanted_keys
 
 Array = NDArray[Any]
 
@@ -26,8 +26,8 @@ _MAP_NORESERVE = (
 )  # Linux; the mmap module names it from 3.13 on
 
 
-def read_folder(path: Path, source: str) -> Dataset:
-    """Map a folder of .npy files; nothing but headers and meta.json is read.
+def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
+    """Map a folder of .npy files, and compare them with the checksums in meta.json when there is one.
 
     The arrays are private, writable views: writing to one changes this process's copy of the page, never the file.
 
@@ -37,21 +37,29 @@ def read_folder(path: Path, source: str) -> Dataset:
         The folder.
     source
         Its name for messages.
+    check
+        Also compare features above `LARGE_BYTES`, which are otherwise left unread.
 
     Raises
     ------
     DataError
-        If a key is missing, a file is damaged, or a file is not what meta.json says.
+        If a key is missing, a file is damaged, or a file is not what meta.json says: names the key, and the rows of the
+        first chunk that differs.
     """
     keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
     meta = read_meta(path)
+    for key in meta or ():
+        if key not in keys:
+            raise DataError(f"{source}: key '{key}': is in {META} but has no file")
     arrays: dict[str, Array] = {}
     rows = None
     for key in keys:
         array, header = _map(path / f"{key}.npy", f"{source}: key '{key}'")
         check_header(source, key, header.dtype, header.shape)
         if meta is not None:
-            _compare(meta, path, key, header)
+            _compare(meta, source, key, header)
+            if check or key != "features" or array.nbytes <= LARGE_BYTES:
+                _verify(array, meta[key]["crc32"], f"{source}: key '{key}'")
         if key == "features":
             rows = FeatureRows.of(array, mapped=True)
         else:
@@ -100,8 +108,8 @@ def map_npy(file: Path) -> Array:
     return _map(file, str(file))[0]
 
 
-def read_meta(path: Path) -> dict[str, Any] | None:
-    """The folder's meta.json, or None when it has none.
+def read_meta(path: Path) -> dict[str, dict[str, Any]] | None:
+    """What meta.json says of each key (`dtype`, `shape`, `crc32` of its chunks), or None when there is none.
 
     Raises
     ------
@@ -113,73 +121,53 @@ def read_meta(path: Path) -> dict[str, Any] | None:
         return None
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
-        version = meta["format"]
-        keys = [
-            (entry["dtype"], list(entry["shape"]), list(entry["crc32"])) for entry in meta["keys"].values()
-        ]
+        version, chunk_bytes = meta["format"], meta.get("crc32_chunk_bytes")
+        entries = {
+            key: {"dtype": entry["dtype"], "shape": list(entry["shape"]), "crc32": list(entry["crc32"])}
+            for key, entry in meta["keys"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{file}: is damaged ({error}); without it the folder still opens, unverified"
         ) from error
     if version != FORMAT:
         raise DataError(f"{file}: format {version} is not the known {FORMAT}: written by a newer hyrt?")
-    assert keys is not None
-    return dict(meta)
+    if chunk_bytes != CHUNK_BYTES:
+        raise DataError(
+            f"{file}: is damaged (crc32_chunk_bytes {chunk_bytes}); without it the folder still opens, unverified"
+        )
+    return entries
 
 
-def _compare(meta: dict[str, Any], path: Path, key: str, header: NpyHeader) -> None:
-    entry = meta["keys"].get(key)
+def _compare(meta: dict[str, dict[str, Any]], source: str, key: str, header: NpyHeader) -> None:
+    entry = meta.get(key)
     if entry is None:
-        raise DataError(f"{path}: key '{key}': is not in {META}: the folder was changed after it was written")
+        raise DataError(
+            f"{source}: key '{key}': is not in {META}: the folder was changed after it was written"
+        )
     if entry["dtype"] != header.dtype.name or tuple(entry["shape"]) != header.shape:
         raise DataError(
-            f"{path}: key '{key}': {header.dtype.name} of shape {list(header.shape)} differs from {META}, which has "
+            f"{source}: key '{key}': {header.dtype.name} of shape {list(header.shape)} differs from {META}, which has "
             f"{entry['dtype']} of shape {entry['shape']}: the folder was changed after it was written"
         )
 
 
-def verify_checksums(path: Path) -> int:
-    """Compare every file with the checksums in meta.json.
-
-    Parameters
-    ----------
-    path
-        A folder.
-
-    Returns
-    -------
-    Bytes compared; 0 when the folder has no meta.json.
-
-    Raises
-    ------
-    DataError
-        Names the key and the byte range of the first chunk that differs.
-    """
-    meta = read_meta(path)
-    if meta is None:
-        return 0
-    compared = 0
-    for key, entry in meta["keys"].items():
-        where = f"{path}: key '{key}'"
-        try:
-            with (path / f"{key}.npy").open("rb") as stream:
-                read_header(stream, where)
-                compared += _verify_chunks(stream, entry["crc32"], where)
-        except OSError as error:
-            raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
-    return compared
-
-
-def _verify_chunks(stream: IO[bytes], checksums: list[int], where: str) -> int:
-    compared = 0
-    for expected in checksums:
-        data = stream.read(CHUNK_BYTES)
-        if zlib.crc32(data) != expected:
+def _verify(array: Array, checksums: list[int], where: str) -> None:
+    data = array.reshape(-1).view(np.uint8)
+    if len(checksums) != -(-len(data) // CHUNK_BYTES):
+        raise DataError(
+            f"{where}: {META} has {len(checksums)} checksums for {len(data):,} bytes: it is damaged"
+        )
+    for i, expected in enumerate(checksums):
+        start = i * CHUNK_BYTES
+        chunk = data[start : start + CHUNK_BYTES]
+        if zlib.crc32(chunk.data) != expected:
+            row_bytes = len(data) // len(array)
+            first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
             raise DataError(
-                f"{where}: data bytes {compared:,} to {compared + len(data):,} are not what was written: damaged"
+                f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} are not what was written: "
+                f"damaged, or changed afterwards (without {META} the folder opens unverified)"
             )
-        compared += len(data)
-    return compared
 
 
 class FolderWriter:

@@ -113,6 +113,12 @@ class Graph:
         """[V] int32, the number of incoming edges of each vertex."""
         return np.diff(self.indptr).astype(np.int32)
 
+    @cached_property
+    def gcn_scale(self) -> NDArray[np.float32]:
+        """[V] float32, 1 / sqrt(in-degree + 1): each end's factor in GCN's normalisation with self loops."""
+        scale: NDArray[np.float32] = 1 / np.sqrt(self.in_degrees.astype(np.float32) + np.float32(1))
+        return scale
+
     def split(self, name: str, column: int = 0) -> NDArray[np.int64]:
         """The vertices of one split, sorted.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -88,7 +87,7 @@ def _dense_rows(rows: FeatureRows) -> FeatureRows:
         scaled_rows: Array = (block / sums).astype(rows.dtype)
         return scaled_rows
 
-    return _mapped_rows(rows, lambda: (scale(block) for block in rows.blocks()))
+    return FeatureRows.streamed(rows.shape, rows.dtype, lambda: (scale(block) for block in rows.blocks()))
 
 
 def _standard(rows: FeatureRows) -> FeatureRows:
@@ -102,18 +101,8 @@ def _standard(rows: FeatureRows) -> FeatureRows:
     deviation = np.sqrt(squares / rows.shape[0])
     # Rounding leaves a constant column with a deviation of some ulps of its mean.
     deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
-    return _mapped_rows(
-        rows, lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks())
+    return FeatureRows.streamed(
+        rows.shape,
+        rows.dtype,
+        lambda: (((block - mean) / deviation).astype(rows.dtype) for block in rows.blocks()),
     )
-
-
-def _mapped_rows(rows: FeatureRows, blocks: Callable[[], Iterator[Array]]) -> FeatureRows:
-    def whole() -> Array:
-        matrix = np.empty(rows.shape, rows.dtype)
-        at = 0
-        for block in blocks():
-            matrix[at : at + len(block)] = block
-            at += len(block)
-        return matrix
-
-    return FeatureRows(rows.shape, rows.dtype, blocks, whole)

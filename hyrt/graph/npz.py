@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.check import reject, row_blocks
-from hyrt.graph.npy import NpyHeader, header_bytes, read_header, rows_per_chunk
+from hyrt.graph.folder import map_npy
+from hyrt.graph.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
 from hyrt.graph.schema import Dataset, FeatureRows, check_header, wanted_keys
 
 Array = NDArray[Any]
@@ -140,13 +141,21 @@ class NpzMember:
                 yield piece
             self._end(file)
 
-    def rows(self) -> FeatureRows:
-        """A matrix as feature rows, left in the file until they are asked for."""
+    def rows(self, scratch: Path | None = None) -> FeatureRows:
+        """A matrix as feature rows, left in the file until they are asked for.
+
+        Parameters
+        ----------
+        scratch
+            A folder where a matrix stored by columns is unpacked, to be read by rows without holding it. None reads it
+            whole, in each pass.
+        """
         header = self.header
         shape = (header.shape[0], header.shape[1])
         if header.fortran:
-            # Column-major data cannot be read by rows; it is read whole each time.
-            return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
+            if scratch is None:
+                return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
+            return self._turned(scratch / f"columns-{self._member}")
         count = max(1, shape[1]) * rows_per_chunk(shape[1:], header.dtype)
         return FeatureRows(
             shape,
@@ -155,12 +164,27 @@ class NpzMember:
             self.read,
         )
 
+    def _turned(self, file: Path) -> FeatureRows:
+        height, width = self.header.shape
+        dtype = self.header.dtype
+        with NpyWriter(file, dtype) as writer:
+            for piece in self.pieces(_READ_BYTES // dtype.itemsize):
+                writer.append(piece)
+        columns = map_npy(file).reshape(width, height)
+        step = rows_per_chunk((width,), dtype)
+
+        def blocks() -> Iterator[Array]:
+            for start in range(0, height, step):
+                yield np.ascontiguousarray(columns[:, start : start + step].T)
+
+        return FeatureRows.streamed((height, width), dtype, blocks)
+
 
 def _expanded(compressed: int) -> int:
     return _MAX_EXPANSION * compressed + 1024
 
 
-def read_npz(path: Path, source: str) -> Dataset:
+def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
     """Read a dataset from one .npz file; dense features stay in the file until they are asked for.
 
     Parameters
@@ -169,6 +193,8 @@ def read_npz(path: Path, source: str) -> Dataset:
         The file.
     source
         Its name for messages.
+    scratch
+        As for `NpzMember.rows`.
 
     Raises
     ------
@@ -186,7 +212,7 @@ def read_npz(path: Path, source: str) -> Dataset:
         member = NpzMember(path, key, source)
         check_header(source, key, member.header.dtype, member.header.shape)
         if key == "features":
-            rows = member.rows()
+            rows = member.rows(scratch)
         else:
             arrays[key] = member.read()
     return Dataset(source, arrays, rows)

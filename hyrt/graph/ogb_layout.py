@@ -10,6 +10,7 @@ import csv
 import gzip
 import importlib.util
 import itertools
+import os
 import shutil
 import zlib
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ from hyrt.graph.schema import Dataset, FeatureRows
 
 Array = NDArray[Any]
 
-ROOT = Path("dataset")
-"""Where ogb puts what it downloads, unless told otherwise."""
+OGB_ROOT = Path("dataset")
+"""Where ogb itself puts what it downloads, in the current folder."""
 MAX_EDGES_IN_MEMORY = 500_000_000
 _PIECE = 1 << 22
 _LINES = 1 << 16
@@ -45,9 +46,9 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     Parameters
     ----------
     name
-        `ogbn-NAME` or `mag240m`, looked for under `dataset/`; or a folder that holds one of them.
+        `ogbn-NAME` or `mag240m`, looked for by `find_folder`; or a folder that holds one of them.
     scratch
-        A folder for the edges while they are put in order; None does it in memory.
+        A folder for the edges, and features stored by columns, while they are put in order; None does it in memory.
 
     Raises
     ------
@@ -74,11 +75,26 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
 
 
 def find_folder(name: str) -> Path:
-    """Where a dataset is, or will be when it is downloaded."""
+    """Where a dataset is, or will be when it is downloaded.
+
+    Parameters
+    ----------
+    name
+        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses it; what is
+        not there belongs to the user's cache, so that a run finds it again from any folder.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    return ROOT / ("mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_"))
+    folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
+    here = OGB_ROOT / folder_name
+    return here if here.is_dir() else _cache() / folder_name
+
+
+def _cache() -> Path:
+    # The XDG specification has relative values ignored.
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "hyrt" / "ogb"
 
 
 def count_vertices(folder: Path) -> int:
@@ -166,14 +182,6 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
         raise DataError(f"{folder}: has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
     width = next(_csv_blocks(features, np.float32)).shape[1]
 
-    def whole() -> Array:
-        matrix = np.empty((count, width), np.float32)
-        at = 0
-        for block in rows.blocks():
-            matrix[at : at + len(block)] = block
-            at += len(block)
-        return matrix
-
     def blocks() -> Iterator[Array]:
         at = 0
         for block in _csv_blocks(features, np.float32):
@@ -186,7 +194,7 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
         if at != count:
             raise DataError(f"{features}: has {at:,} rows for {count:,} vertices")
 
-    rows = FeatureRows((count, width), np.dtype(np.float32), blocks, whole)
+    rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
     labels = _single_labels(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
     return _Parts(folder, count, ends.num_edges, ends.finish(), rows, labels, _csv_splits(folder))
 
@@ -208,7 +216,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
         cut = min(max(shape[1] - at, 0), len(piece))
         ends.append(piece[:cut], piece[cut:])
         at += len(piece)
-    rows = NpzMember(data, "node_feat", str(data)).rows()
+    rows = NpzMember(data, "node_feat", str(data)).rows(scratch)
     label_file = folder / "raw" / "node-label.npz"
     labels = _single_labels(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
     return _Parts(folder, count, shape[1], ends.finish(), rows, labels, _csv_splits(folder))
@@ -340,7 +348,8 @@ def _download(name: str, folder: Path) -> None:
         from ogb.utils.url import decide_download, download_url, extract_zip
     except ImportError as error:
         raise DataError(
-            f'{name}: is not in {folder}, and downloading it needs the ogb package: pip install "hyrt[ogb]"'
+            f"{name}: is neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb package: "
+            'pip install "hyrt[ogb]"'
         ) from error
     url, unpacked = _origin(name)
     root = folder.parent

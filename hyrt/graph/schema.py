@@ -71,6 +71,22 @@ class FeatureRows:
         shape = (int(values.shape[0]), int(values.shape[1]))
         return FeatureRows(shape, values.dtype, lambda: check.row_blocks(values), lambda: values, mapped)
 
+    @staticmethod
+    def streamed(
+        shape: tuple[int, int], dtype: np.dtype[np.generic], blocks: Callable[[], Iterator[Array]]
+    ) -> FeatureRows:
+        """Rows that are made anew in each pass over `blocks`."""
+
+        def whole() -> Array:
+            matrix = np.empty(shape, dtype)
+            at = 0
+            for block in blocks():
+                matrix[at : at + len(block)] = block
+                at += len(block)
+            return matrix
+
+        return FeatureRows(shape, dtype, blocks, whole)
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:

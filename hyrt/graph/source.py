@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.errors import DataError
-from hyrt.graph.folder import read_folder, verify_checksums
+from hyrt.graph.folder import read_folder
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, reject_large_mapped, scaled
 from hyrt.graph.npz import read_npz
@@ -26,7 +26,8 @@ def open_graph(
     """Open a graph and check it.
 
     Topology, labels, masks and sparse features are always checked through. Dense features are checked to be finite
-    unless they are memory-mapped and larger than 1 GiB: those only with `check`.
+    unless they are memory-mapped and larger than 1 GiB: those only with `check`. What is checked through of a folder
+    that hyrt wrote is also compared with the checksums in its meta.json.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ def open_graph(
     normalize
         `row` divides each feature row by its sum, `standard` scales columns to mean 0 and deviation 1.
     check
-        Read everything: also large memory-mapped features, and a folder's checksums.
+        Read everything: also large memory-mapped features.
 
     Returns
     -------
@@ -62,19 +63,21 @@ def open_graph(
 def open_dataset(source: str | Path, scratch: Path) -> Dataset:
     """Open a source for reading it once, block by block: dense features are neither in memory nor checked to be finite.
 
+    All of a folder that hyrt wrote is compared with its checksums, as all of it is going to be read.
+
     Parameters
     ----------
     source
         As for `open_graph`.
     scratch
-        A folder for edges that have to be put in order.
+        A folder for edges and features that have to be put in order.
 
     Raises
     ------
     DataError
         As for `open_graph`.
     """
-    data, trusted = _read(source, False, scratch)
+    data, trusted = _read(source, True, scratch)
     if not trusted:
         check_dataset(data, features=False)
     return data
@@ -99,11 +102,9 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         return generate(parse_spec(name), scratch), True
     path = Path(name).expanduser()
     if path.is_file():
-        return read_npz(path, name), False
+        return read_npz(path, name, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
-        if check:
-            verify_checksums(path)
-        return read_folder(path, name), False
+        return read_folder(path, name, check=check), False
     if path.is_dir() or name == "mag240m" or name.startswith("ogbn-"):
         from hyrt.graph.ogb_layout import read_ogb
 

@@ -76,7 +76,12 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
         row = one / np.maximum(counts if block.weights is None else degrees, one)
     elif aggregation.reduce == "gcn":
         row = upscale / np.sqrt(degrees + one)
-        source = one / np.sqrt(block.source_degrees.astype(dtype) + one)
+        kept = block.source_scale
+        source = (
+            kept
+            if kept is not None and kept.dtype == dtype
+            else one / np.sqrt(block.source_degrees.astype(dtype) + one)
+        )
     else:
         row = upscale
     if aggregation.self_path == "add":

@@ -28,6 +28,8 @@ def _onednn() -> Any:
 
 
 _LINEAR = _onednn()
+# Without the processor's bfloat16 instructions oneDNN refuses; torch's own product then is slow but right.
+_HAS_BF16 = _LINEAR is not None and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 # oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step would
 # leave one behind.
@@ -38,7 +40,7 @@ def _times_transposed(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False
 ) -> torch.Tensor:
     """A b' (+ bias) (then ReLU) for one chunk of rows."""
-    if _LINEAR is not None and a.dtype in (torch.float32, torch.bfloat16):
+    if _LINEAR is not None and (a.dtype == torch.float32 or (a.dtype == torch.bfloat16 and _HAS_BF16)):
         return cast(torch.Tensor, _LINEAR(a, b, bias, "relu" if relu else "none", [], ""))
     out = torch.nn.functional.linear(a, b, bias)
     return out.relu_() if relu else out

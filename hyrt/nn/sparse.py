@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty
-from hyrt.workers import current_workers
+from hyrt.workers import Workers, current_workers
 
 _GRAIN = 512
 # Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones leave
@@ -50,10 +50,10 @@ class SparseRows:
         end = self.indptr[rows]
         return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
 
-    def dense(self) -> torch.Tensor:
-        """[n, width] float32."""
+    def dense(self, workers: Workers | None = None) -> torch.Tensor:
+        """[n, width] float32, by the calling thread's team unless another is given."""
         out = np.empty((len(self), self.width), np.float32)
-        current_workers().run(
+        (workers or current_workers()).run(
             lambda start, stop: kernels.densify(self.indptr, self.columns, self.values, out, start, stop),
             len(self),
             _GRAIN,

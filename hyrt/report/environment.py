@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hyrt.cores import cgroup_limits, read_system_file
+
 _PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
 _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
@@ -47,63 +49,6 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]:
-    """Read the CPU and memory limits of this process's control group, version 1 or 2.
-
-    Parameters
-    ----------
-    membership
-        The file that names the groups, `/proc/self/cgroup`.
-    root
-        Where the control groups are mounted, `/sys/fs/cgroup`.
-
-    Returns
-    -------
-    `cpus` (how many CPUs' time may be used) and `memory_bytes`; None where there is no limit.
-    """
-    groups = {"": "", "cpu": "", "memory": ""}
-    for line in _read(membership).splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups |= dict.fromkeys(controllers.split(","), path)
-    cpus: list[float] = []
-    memory: list[int] = []
-    # A limit of any group above binds too; in a container the own group is often mounted as the root.
-    for folder in _upwards(root, groups[""]):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit():
-            cpus.append(int(quota) / int(period))
-        memory += _number(folder / "memory.max")
-    for folder in _upwards(root / "cpu", groups["cpu"]):
-        for quota_us in _number(folder / "cpu.cfs_quota_us"):
-            cpus += [quota_us / period_us for period_us in _number(folder / "cpu.cfs_period_us")]
-    for folder in _upwards(root / "memory", groups["memory"]):
-        # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
-        memory += [limit for limit in _number(folder / "memory.limit_in_bytes") if limit < 2**62]
-    return {"cpus": min(cpus, default=None), "memory_bytes": min(memory, default=None)}
-
-
-def _upwards(root: Path, path: str) -> list[Path]:
-    folders = [root]
-    for part in path.strip("/").split("/"):
-        if part in ("", ".."):
-            continue
-        folders.append(folders[-1] / part)
-    return folders
-
-
-def _number(path: Path) -> list[int]:
-    text = _read(path)
-    return [int(text)] if text.isdigit() else []
-
-
-def _read(path: Path) -> str:
-    """Read a system file that need not exist; empty then."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -112,7 +57,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_model() -> str | None:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
+    for line in read_system_file(Path("/proc/cpuinfo")).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
             return value.strip()

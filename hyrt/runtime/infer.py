@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,20 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
-from hyrt.nn.layers import InPlace, Rows
+from hyrt.nn.layers import InPlace
 from hyrt.nn.model import GNN
+from hyrt.nn.sparse import sparse_linear
+from hyrt.runtime.infer_memory import (
+    Cost,
+    chunks,
+    gathered_cost,
+    in_place_cost,
+    multiplied_cost,
+    product_cost,
+    walk_cost,
+)
 from hyrt.runtime.load import InputPlan, Loader, feature_rows, gather_sparse
+from hyrt.runtime.sparse_input import first_layer, source_weight
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.neighbor import NeighborSampler
@@ -36,8 +48,8 @@ def infer_layerwise(
 ) -> NDArray[np.float32]:
     """Apply a model to vertices with all their neighbours, one layer at a time over all vertices it needs.
 
-    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods. Hidden
-    matrices that do not fit the budget go to a temporary file.
+    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods; so is each
+    product of a sparse feature row, except before a maximum, which multiplies last.
 
     Parameters
     ----------
@@ -50,7 +62,9 @@ def infer_layerwise(
     workers
         Who computes.
     memory_bytes
-        Bound on hidden matrices and on one chunk's arrays.
+        Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a file,
+        and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of `vertices` in
+        order, and what a single vertex needs whose edges alone exceed a chunk.
     scratch
         Folder for temporary files; the system's by default.
     layers
@@ -60,39 +74,39 @@ def infer_layerwise(
 
     Returns
     -------
-    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows.
+    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows. A memory map where
+    they exceed a third of the budget.
     """
     depth = len(model.layers) if layers is None else layers
-    needed = _needed(graph, vertices, depth)
+    increasing = bool(np.all(vertices[1:] > vertices[:-1]))
+    order = None if increasing else np.argsort(vertices, kind="stable")
+    ordered = vertices if order is None else vertices[order]
+    chunk_bytes = memory_bytes // 4
     was_training = model.training
     model.eval()
     with ExitStack() as stack, torch.no_grad(), working(workers):
         stack.callback(model.train, was_training)
-        rows: NDArray[Any] | SparseFeatures = (
-            feature_rows(graph.features) if isinstance(graph.features, DenseFeatures) else graph.features
-        )
+        needed = _needed(graph, vertices, depth, chunk_bytes)
+        step = _first_step(model, graph, needed[0], workers, memory_bytes, scratch, between_chunks)
         for i in range(depth):
-            width = _width(model, i)
-            destinations = needed[i]
             last = i == depth - 1
-            out = _matrix(
-                stack, (len(destinations) if last else graph.num_vertices, width), memory_bytes, scratch
-            )
-            for start, stop in _chunks(graph, destinations, _row_bytes(rows) + 4 * width, memory_bytes):
+            height = len(vertices) if last else graph.num_vertices
+            out = _matrix((height, _width(model, i)), memory_bytes, scratch)
+            for part in chunks(graph, needed[i], step.cost, chunk_bytes):
                 between_chunks()
-                part = destinations[start:stop]
-                block, x = _full_block(graph, part, rows, i + 1, workers)
-                result = model.layer(i, block, x).numpy()
-                if last:
+                result = step.apply(part)
+                if not last:
+                    out[part] = result
+                    continue
+                start, stop = np.searchsorted(ordered, (part[0], part[-1] + 1))
+                if order is None:
                     out[start:stop] = result
                 else:
-                    out[part] = result
-            rows = out
-    assert not isinstance(rows, SparseFeatures)
-    if np.array_equal(needed[-1], vertices):
-        return np.asarray(rows)  # Not copied: they may be a file's pages.
-    order = np.searchsorted(needed[-1], vertices)
-    return np.asarray(rows[order], np.float32)
+                    out[order[start:stop]] = result[np.searchsorted(part, ordered[start:stop])]
+            if not last:
+                # The matrix that the step before read goes with it.
+                step = _dense_step(model, graph, i + 1, out, workers)
+    return out
 
 
 def infer_sampled(
@@ -131,42 +145,105 @@ def infer_sampled(
     return np.concatenate(parts) if parts else np.empty((0, graph.num_classes), np.float32)
 
 
-def _needed(graph: Graph, vertices: Ids, depth: int) -> list[NDArray[np.int64]]:
-    """Per layer the vertices whose rows it must give, sorted; the last is the wanted ones."""
-    wanted = np.unique(vertices).astype(np.int64)
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One layer over parts of the graph: what a part costs, and the layer's rows of it."""
+
+    cost: Cost
+    apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
+    """Layer i (from 0) over a matrix of rows, read in place."""
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        result: NDArray[np.float32] = model.layer(
+            i, _full_block(graph, part, i + 1, workers), InPlace(rows)
+        ).numpy()
+        return result
+
+    return _Step(in_place_cost(model, graph, i), apply)
+
+
+def _first_step(
+    model: GNN,
+    graph: Graph,
+    destinations: NDArray[np.bool_],
+    workers: Workers,
+    memory_bytes: int,
+    scratch: Path | None,
+    between_chunks: Callable[[], None],
+) -> _Step:
+    """The first layer over the features, in the way that suits their form."""
+    features = graph.features
+    if isinstance(features, DenseFeatures):
+        return _dense_step(model, graph, 0, feature_rows(features), workers)
+    weight = source_weight(model)
+    if weight is None:
+        return _gathered_step(model, graph, features, workers)
+    products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
+    sources = _with_neighbors(graph, destinations, memory_bytes // 4)
+    for part in chunks(graph, sources, product_cost(len(weight)), memory_bytes // 4):
+        between_chunks()
+        products[part] = sparse_linear(gather_sparse(features, part, workers), weight).numpy()
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        own = gather_sparse(features, part, workers)
+        result: NDArray[np.float32] = first_layer(
+            model, _full_block(graph, part, 1, workers), products, own
+        ).numpy()
+        return result
+
+    return _Step(multiplied_cost(model, graph), apply)
+
+
+def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: Workers) -> _Step:
+    """The first layer over gathered sparse rows."""
+    local = np.full(graph.num_vertices, -1, np.int32)
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        whole = _full_block(graph, part, 1, workers)
+        room = np.empty(len(part) + whole.num_edges, np.int64)
+        columns = np.empty(whole.num_edges, np.int32)
+        num_src = relabel(part, whole.columns, local, room, columns)
+        sources = room[:num_src]
+        block = replace(
+            whole,
+            columns=columns,
+            sources=sources,
+            num_src=num_src,
+            source_degrees=graph.in_degrees[sources],
+        )
+        result: NDArray[np.float32] = model.layer(0, block, gather_sparse(features, sources, workers)).numpy()
+        return result
+
+    return _Step(gathered_cost(model, graph), apply)
+
+
+def _needed(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
+    """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones."""
+    wanted = np.zeros(graph.num_vertices, np.bool_)
+    wanted[vertices] = True
     needed = [wanted]
     for _ in range(depth - 1):
-        mark = np.zeros(graph.num_vertices, np.bool_)
-        mark[wanted] = True
-        for start in range(0, len(wanted), 1 << 16):
-            part = wanted[start : start + (1 << 16)]
-            counts = graph.in_degrees[part].astype(np.int64)
-            ends = np.cumsum(counts)
-            positions = np.repeat(graph.indptr[part] - (ends - counts), counts) + np.arange(counts.sum())
-            mark[graph.indices[positions]] = True
-        wanted = np.flatnonzero(mark)
-        needed.insert(0, wanted)
+        needed.insert(0, _with_neighbors(graph, needed[0], chunk_bytes))
     return needed
 
 
-def _chunks(
-    graph: Graph, destinations: NDArray[np.int64], row_bytes: int, memory_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Cut destinations so that a chunk's rows and edges stay within a quarter of the budget."""
-    cost = np.cumsum(graph.in_degrees[destinations].astype(np.int64) * 12 + 3 * row_bytes)
-    budget = max(1, memory_bytes // 4)
-    start = 0
-    while start < len(destinations):
-        base = cost[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(cost, base + budget, side="right")))
-        yield start, stop
-        start = stop
+def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
+    """[V]: the marked vertices and all sources of their edges."""
+    grown = marked.copy()
+    for part in chunks(graph, marked, walk_cost(graph), chunk_bytes):
+        counts = graph.indptr[part + 1] - graph.indptr[part]
+        ends = np.cumsum(counts)
+        positions = np.repeat(graph.indptr[part] - (ends - counts), counts)
+        positions += np.arange(len(positions))
+        grown[graph.indices[positions]] = True
+    return grown
 
 
-def _full_block(
-    graph: Graph, destinations: NDArray[np.int64], rows: Any, layer: int, workers: Workers
-) -> tuple[Block, Rows]:
-    """All edges into the destinations: read in place, or relabelled with gathered rows where they are sparse."""
+def _full_block(graph: Graph, destinations: NDArray[np.int64], layer: int, workers: Workers) -> Block:
+    """All edges into the destinations, with sources left in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
@@ -191,36 +268,20 @@ def _full_block(
         num,
         1024,
     )
-    if not isinstance(rows, SparseFeatures):
-        block = Block(
-            offsets, neighbors, destinations, None, graph.num_vertices, degrees, graph.in_degrees, layer
-        )
-        return block, InPlace(rows)
-    local = np.full(graph.num_vertices, -1, np.int32)
-    room = np.empty(num + edges, np.int64)
-    columns = np.empty(edges, np.int32)
-    num_src = relabel(destinations, neighbors, local, room, columns)
-    sources = room[:num_src]
-    block = Block(offsets, columns, destinations, sources, num_src, degrees, graph.in_degrees[sources], layer)
-    return block, gather_sparse(rows, sources, workers)
+    return Block(offsets, neighbors, destinations, None, graph.num_vertices, degrees, graph.in_degrees, layer)
 
 
-def _matrix(
-    stack: ExitStack, shape: tuple[int, int], memory_bytes: int, scratch: Path | None
-) -> NDArray[np.float32]:
-    if shape[0] * shape[1] * 4 <= memory_bytes // 2:
+def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:
+    size_bytes = shape[0] * shape[1] * 4
+    if size_bytes <= memory_bytes // 3:
         return np.empty(shape, np.float32)
     # The name goes at once: the pages live until the array does, whatever happens to the process.
-    file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-"))  # noqa: SIM115
-    # A full disk is an error here, and not a SIGBUS at some later write.
-    os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
-    return np.memmap(file, np.float32, "w+", shape=shape)
+    with tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-") as file:
+        # A full disk is an error here, and not a SIGBUS at some later write.
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+        return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def _width(model: GNN, i: int) -> int:
     a = model.architecture
     return a.num_classes if i == a.layers - 1 else a.hidden
-
-
-def _row_bytes(rows: Any) -> int:
-    return 64 if isinstance(rows, SparseFeatures) else 2 * 4 * int(rows.shape[1])

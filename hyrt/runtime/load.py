@@ -99,8 +99,8 @@ class Loader:
         block = batch.blocks[0]
         if isinstance(self._features, SparseFeatures):
             assert block.sources is not None
-            sparse = self._gather_sparse(self._features, block.sources, workers)
-            batch.inputs = sparse if plan.form == "sparse" else sparse.dense()
+            sparse = gather_sparse(self._features, block.sources, workers)
+            batch.inputs = sparse if plan.form == "sparse" else sparse.dense(workers)
         elif plan.form == "in_place":
             assert self._rows is not None
             batch.inputs = InPlace(self._rows)
@@ -132,9 +132,6 @@ class Loader:
             lambda start, stop: kernels.gather_rows(rows, sources, out, start, stop), len(sources), _GRAIN
         )
         return torch.from_numpy(out)
-
-    def _gather_sparse(self, features: SparseFeatures, sources: Ids, workers: Workers) -> SparseRows:
-        return gather_sparse(features, sources, workers)
 
 
 def gather_sparse(features: SparseFeatures, rows: Ids, workers: Workers) -> SparseRows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -25,8 +25,8 @@ _JOIN_S = 5.0
 class Pipeline:
     """Runs steps through the stages and yields them in order.
 
-    The consumer takes a step from `steps()`, updates every trainer with the new weights and asks for the next:
-    asking says that the update is done and lets the trainers go on.
+    The consumer takes a step from `steps()`, makes the new master weights and asks for the next: asking lets every
+    trainer take the weights and go on.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Pipeline:
     def __init__(
         self,
         stages: Stages,
-        steps: Iterable[int],
+        steps: Sequence[int],
         *,
         depth: int,
         stall_timeout_s: float,
@@ -135,6 +135,11 @@ class Pipeline:
             "synchronize.input": sum(s.receive_blocked_s for s in done) / len(done),
         }
 
+    def raise_failure(self) -> None:
+        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
+        if self._failure is not None:
+            raise self._failure
+
     def close(self) -> None:
         """End every thread.
 
@@ -160,14 +165,14 @@ class Pipeline:
 
     # The stages, each on its own thread.
 
-    def _sample(self, at: Callable[[int], None]) -> None:
+    def _sample(self, at: Callable[..., None]) -> None:
         for step in self._steps:
             self._credits.get()
             at(step)
             self._sampled.put(self._stages.sample(step))
         self._sampled.close_sender()
 
-    def _load(self, at: Callable[[int], None]) -> None:
+    def _load(self, at: Callable[..., None]) -> None:
         for work in self._sampled:
             at(work.step)
             self._stages.load(work)
@@ -176,18 +181,20 @@ class Pipeline:
         for channel in self._loaded:
             channel.close_sender()
 
-    def _transfer(self, at: Callable[[int], None], index: int) -> None:
+    def _transfer(self, at: Callable[..., None], index: int) -> None:
         for work in self._loaded[index]:
             at(work.step)
             self._staged[index].put((work, self._stages.transfer(work, index)))
         self._staged[index].close_sender()
 
-    def _propagate(self, at: Callable[[int], None], index: int) -> None:
+    def _propagate(self, at: Callable[..., None], index: int) -> None:
         for work, staged in self._staged[index]:
             at(work.step)
             self._stages.propagate(work, index, staged)
             self._done[index].put(work)
             self._updated[index].get()
+            at(work.step, "synchronize")
+            self._stages.update(index)
         self._done[index].close_sender()
 
     # Failing.
@@ -195,14 +202,12 @@ class Pipeline:
     def _thread(
         self, stage: str, device: str, body: Callable[..., None], *arguments: int
     ) -> threading.Thread:
-        where = f"{stage} on {device}"
-
         def run() -> None:
-            step = -1
+            step, where = -1, f"{stage} on {device}"
 
-            def at(now: int) -> None:
-                nonlocal step
-                step = now
+            def at(now: int, doing: str = stage) -> None:
+                nonlocal step, where
+                step, where = now, f"{doing} on {device}"
                 self._recent.append(f"{where}: step {now}")
 
             try:
@@ -212,7 +217,7 @@ class Pipeline:
             except BaseException as error:
                 if error is self._failure:
                     return
-                failure = StageFailure(f"error in {where} at step {step}: {_describe(error)}")
+                failure = StageFailure(f"error in {where} at step {step}: {describe(error)}")
                 failure.__cause__ = error
                 self._fail(failure)
 
@@ -231,14 +236,17 @@ class Pipeline:
 
     def _stalled(self, stacks: str) -> None:
         recent = "\n".join(self._recent)
-        self._report_stall(f"{stacks}\nlast pipeline events\n{recent}\n")
         last = self._recent[-1] if self._recent else "nothing has started"
-        self._fail(
-            Stalled(
-                f"nothing moved for {self._timeout_s:g} s (last: {last}); "
-                "raise runtime.stall_timeout_s if a step may take that long"
-            )
+        stalled = Stalled(
+            f"nothing moved for {self._timeout_s:g} s (last: {last}); "
+            "raise runtime.stall_timeout_s if a step may take that long"
         )
+        # The run fails whatever becomes of the report.
+        self._fail(stalled)
+        try:
+            self._report_stall(f"{stacks}\nlast pipeline events\n{recent}\n")
+        except OSError as error:
+            stalled.add_note(f"the stacks of all threads could not be written: {error}")
 
     def _channels(self) -> list[Channel[Any]]:
         return [self._credits, self._sampled, *self._loaded, *self._staged, *self._done, *self._updated]
@@ -247,7 +255,8 @@ class Pipeline:
         return sum(s.sent + s.received for s in (channel.statistics() for channel in self._channels()))
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An error in one line: hyrt's own speak for themselves, others are named."""
     text = str(error)
     return (
         text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hyrt.errors import StageFailure
+from hyrt.runtime.pipeline import describe
 from hyrt.runtime.stages import Stages, StepWork
 
 
@@ -28,6 +29,12 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
                 where = f"propagate on {trainer.name}"
                 stages.propagate(work, index, staged)
         except Exception as error:
-            raise StageFailure(f"error in {where} at step {step}: {type(error).__name__}: {error}") from error
+            raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error
         yield work
         work.release()
+        for index, trainer in enumerate(stages.trainers):
+            try:
+                stages.update(index)
+            except Exception as error:
+                where = f"synchronize on {trainer.name}"
+                raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error

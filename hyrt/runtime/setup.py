@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 import torch
 
 from hyrt.config import Config
-from hyrt.device import DeviceOptions
+from hyrt.cores import available_cores
+from hyrt.device import Device, DeviceOptions
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.registry import find_device
 from hyrt.runtime.load import plan_input
 from hyrt.runtime.metrics import balanced_class_weights
@@ -33,14 +36,6 @@ class Threads:
     train: int
 
 
-def available_cores() -> int:
-    """CPUs this process may use."""
-    process = psutil.Process()
-    if hasattr(process, "cpu_affinity"):
-        return max(1, len(process.cpu_affinity()))
-    return psutil.cpu_count() or 1
-
-
 def assign_threads(config: Config) -> Threads:
     """The configured thread counts; those left at 0 are chosen from the available cores.
 
@@ -57,13 +52,9 @@ def assign_threads(config: Config) -> Threads:
     )
 
 
-def _one_torch_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def evaluation_workers(threads: Threads) -> Workers:
     """The threads that evaluate and infer; close them."""
-    return Workers(threads.train, "hyrt.evaluate", on_start=_one_torch_thread)
+    return Workers(threads.train, "hyrt.evaluate", on_start=use_one_torch_thread)
 
 
 def architecture(config: Config, graph: Graph) -> Architecture:
@@ -145,6 +136,8 @@ def build_optimizer(
             if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and name != "Optimizer"
         )
         raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim: it has {names}")
+    if maker is torch.optim.SparseAdam:
+        raise ConfigError("train.optimizer='SparseAdam' takes sparse gradients only: use Adam")
     closure = inspect.signature(maker.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigError(
@@ -171,30 +164,56 @@ def build_optimizer(
         ) from None
 
 
-def open_trainers(config: Config, graph: Graph, model: torch.nn.Module, threads: Threads) -> list[Trainer]:
-    """Open every configured device with a replica of the model.
+@contextmanager
+def open_trainers(
+    config: Config, graph: Graph, model: torch.nn.Module, threads: Threads
+) -> Iterator[list[Trainer]]:
+    """Every configured device with a replica of the model; closed at the end of the block.
 
     Raises
     ------
     DeviceUnavailable
-        With the remedy; devices opened before are closed.
+        With the remedy.
+    ConfigError
+        If a device is named twice, or several trainers meet a layer whose result would depend on the split.
     """
+    if len(config.devices) > 1:
+        _refuse_global_dropout(model)
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]
-    try:
+    with ExitStack() as opened:
         for name in config.devices:
             backend, info = find_device(name)
             if any(trainer.name == info.name for trainer in trainers):
                 raise ConfigError(f"devices names {info.name} twice: give each device once")
             device = backend.open(info, DeviceOptions(threads=threads.train))
-            plan = plan_input(model, graph, info, fuse=config.runtime.fuse_load)
-            trainers.append(Trainer(device, plan))
+            opened.enter_context(_closing(device))
+            trainers.append(Trainer(device, plan_input(model, graph, info, fuse=config.runtime.fuse_load)))
             device.load(model, parameters)
-    except BaseException:
-        for trainer in trainers:
-            trainer.device.close()
+        yield trainers
+
+
+@contextmanager
+def _closing(device: Device) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        try:
+            device.close()
+        except Exception as second:
+            # What failed first is what the user needs to read.
+            error.add_note(f"closing {device.info.name}: {second}")
         raise
-    return trainers
+    device.close()
+
+
+def _refuse_global_dropout(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise ConfigError(
+                f"layer {name!r} ({type(module).__name__}) draws its mask from one generator for the whole process, so "
+                "with several trainers a step would depend on the split: use hyrt.nn.dropout.dropout, or one device"
+            )
 
 
 def default_split(config: Config) -> list[int]:

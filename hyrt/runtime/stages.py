@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from hyrt.device import Device, StepResult
 from hyrt.runtime.load import InputPlan, Loader
@@ -55,10 +56,6 @@ class StepWork:
     def num_edges(self) -> int:
         return sum(batch.num_edges for batch in self.batches if batch is not None)
 
-    @property
-    def split(self) -> list[int]:
-        return [0 if batch is None else len(batch.targets) for batch in self.batches]
-
     def note(self, stage: str, seconds: float) -> None:
         self.seconds[stage] = max(self.seconds.get(stage, 0.0), seconds)
 
@@ -89,6 +86,8 @@ class Stages:
         Who does the work.
     split
         Units of a step for each trainer.
+    parameters
+        The master weights.
     sample_workers, load_workers
         The threads of the first two stages.
     """
@@ -99,11 +98,13 @@ class Stages:
         loader: Loader,
         trainers: Sequence[Trainer],
         split: Sequence[int],
+        parameters: Sequence[torch.Tensor],
         sample_workers: Workers,
         load_workers: Workers,
     ) -> None:
         self.trainers = list(trainers)
         self.split = list(split)
+        self._parameters = list(parameters)
         self._sampler = sampler
         self._loader = loader
         self._sample_workers = sample_workers
@@ -145,3 +146,9 @@ class Stages:
         started = time.perf_counter()
         work.results[index] = self.trainers[index].device.propagate(staged)
         work.note("propagate", time.perf_counter() - started)
+
+    def update(self, index: int) -> None:
+        """Hand a trainer the master weights."""
+        trainer = self.trainers[index]
+        with trainer.quiet:
+            trainer.device.update(self._parameters)

@@ -30,7 +30,7 @@ class StepGroups:
         self._process = psutil.Process()
         self._blocked: Mapping[str, float] = {}
         self._blocked_before: Mapping[str, float] = {}
-        self.epoch_sums = (0.0, 0, 0)
+        self.epoch_sums = (0.0, 0.0, 0)
         self._clear()
 
     def add(
@@ -47,9 +47,11 @@ class StepGroups:
         self._blocked = blocked_s
         for stage, seconds in work.seconds.items():
             self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
-        self._epoch_loss += summary.loss
+        self._loss_sum += summary.loss * summary.normalizer
+        self._normalizer += summary.normalizer
+        self._epoch_loss += summary.loss * summary.normalizer
+        self._epoch_normalizer += summary.normalizer
         self._epoch_edges += work.num_edges
-        self._epoch_steps += 1
         if self._step % self._per_epoch % self._size == 0:
             self.flush()
 
@@ -70,7 +72,7 @@ class StepGroups:
                 step=self._step,
                 steps_done=done,
                 steps_per_epoch=self._per_epoch,
-                loss=sum(self._losses) / count,
+                loss=self._loss_sum / self._normalizer if self._normalizer else 0.0,
                 losses=tuple(self._losses),
                 train_accuracy=self._correct / self._targets if self._targets else 0.0,
                 mteps=self._edges / self._seconds / 1e6 if self._seconds else 0.0,
@@ -89,22 +91,23 @@ class StepGroups:
 
     def end_epoch(self, seconds: float) -> tuple[float, float]:
         """Mean loss and MTEPS of the epoch's steps."""
-        loss = self._epoch_loss / max(1, self._epoch_steps)
+        loss = self._epoch_loss / self._epoch_normalizer if self._epoch_normalizer else 0.0
         mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
-        self.epoch_sums = (0.0, 0, 0)
+        self.epoch_sums = (0.0, 0.0, 0)
         return loss, mteps
 
     @property
-    def epoch_sums(self) -> tuple[float, int, int]:
-        """Loss, edges and steps of the epoch so far: a resumed run goes on from them."""
-        return self._epoch_loss, self._epoch_edges, self._epoch_steps
+    def epoch_sums(self) -> tuple[float, float, int]:
+        """Loss, normalizer and edges of the epoch so far: a resumed run goes on from them."""
+        return self._epoch_loss, self._epoch_normalizer, self._epoch_edges
 
     @epoch_sums.setter
-    def epoch_sums(self, sums: tuple[float, int, int]) -> None:
-        self._epoch_loss, self._epoch_edges, self._epoch_steps = sums
+    def epoch_sums(self, sums: tuple[float, float, int]) -> None:
+        self._epoch_loss, self._epoch_normalizer, self._epoch_edges = sums
 
     def _clear(self) -> None:
         self._losses: list[float] = []
+        self._loss_sum = self._normalizer = 0.0
         self._correct = self._targets = self._edges = 0
         self._seconds = 0.0
         self._stage_s: dict[str, float] = {}

@@ -22,6 +22,7 @@ class StepSummary:
     loss: float
     correct: int
     targets: int
+    normalizer: float
 
 
 class Synchronizer:
@@ -52,7 +53,9 @@ class Synchronizer:
         self._seed = seed
 
     def step(self, work: StepWork) -> StepSummary:
-        """Reduce gradient sums, divide once, step the optimizer once, hand every trainer the new weights.
+        """Reduce gradient sums, divide once, step the optimizer once.
+
+        The trainers take the new weights when the pipeline is asked for the next step.
 
         Raises
         ------
@@ -78,15 +81,9 @@ class Synchronizer:
                     total = total + gradients[i]
                 parameter.grad = total / normalizer
             self._optimizer.step()
-        self.broadcast()
         return StepSummary(
             loss=sum(result.loss_sum for result in results) / normalizer if normalizer else 0.0,
             correct=sum(result.correct for result in results),
             targets=sum(result.targets for result in results),
+            normalizer=normalizer,
         )
-
-    def broadcast(self) -> None:
-        """Hand every trainer the master weights."""
-        for trainer in self._trainers:
-            with trainer.quiet:
-                trainer.device.update(self._parameters)

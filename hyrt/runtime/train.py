@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from hyrt.config import Config, to_yaml
-from hyrt.errors import CheckpointError, ConfigError
+from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure
 from hyrt.graph.graph import Graph
+from hyrt.nn.torch_threads import threads_for, torch_threads
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
 from hyrt.runtime.evaluate import Evaluator, StopRequested
 from hyrt.runtime.events import (
@@ -28,7 +29,7 @@ from hyrt.runtime.events import (
 )
 from hyrt.runtime.load import Loader
 from hyrt.runtime.peak_memory import peak_memory_bytes
-from hyrt.runtime.pipeline import Pipeline
+from hyrt.runtime.pipeline import Pipeline, describe
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.setup import (
     Threads,
@@ -43,7 +44,7 @@ from hyrt.runtime.setup import (
 )
 from hyrt.runtime.stages import Stages, StepWork
 from hyrt.runtime.step_group import StepGroups
-from hyrt.runtime.synchronizer import Synchronizer
+from hyrt.runtime.synchronizer import StepSummary, Synchronizer
 from hyrt.workers import Workers
 
 
@@ -132,10 +133,11 @@ class Training:
         self._epoch_s = 0.0
         self._trained_s = 0.0
         self._first_step = 0
-        # Of the epoch that is not complete: loss, edges and steps so far. And the loss of one whose steps are
+        # Of the epoch that is not complete: loss, normalizer and edges so far. And the loss of one whose steps are
         # done, but not its evaluation.
-        self._epoch_sums = (0.0, 0, 0)
+        self._epoch_sums = (0.0, 0.0, 0)
         self._unevaluated: float | None = None
+        self._generator: torch.Tensor | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -164,7 +166,7 @@ class Training:
             self._trained_s = state["trained_s"]
             self._epoch_sums = state["epoch_sums"]
             self._unevaluated = state["unevaluated"]
-            torch.set_rng_state(state["torch_generator"])
+            self._generator = state["torch_generator"]
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
 
@@ -174,22 +176,24 @@ class Training:
         threads = assign_threads(config)
         per_epoch = self._sampler.steps_per_epoch()
         last = config.train.epochs * per_epoch
-        if not self._first_step:
-            torch.manual_seed(config.seed)
         with ExitStack() as stack:
-            trainers = open_trainers(config, self._graph, self._model, threads)
-            for trainer in trainers:
-                stack.callback(trainer.device.close)
-            sample_workers = Workers(threads.sample, "hyrt.sample")
-            load_workers = Workers(threads.load, "hyrt.load")
-            evaluate_workers = evaluation_workers(threads)
-            for workers in (sample_workers, load_workers, evaluate_workers):
-                stack.callback(workers.close)
+            # The caller's generator and torch's thread count are theirs again after the run.
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(torch_threads(threads_for(self._model, threads.train)))
+            if self._generator is None:
+                torch.manual_seed(config.seed)
+            else:
+                torch.set_rng_state(self._generator)
+            trainers = stack.enter_context(open_trainers(config, self._graph, self._model, threads))
+            sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
+            load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
+            evaluate_workers = stack.enter_context(evaluation_workers(threads))
             stages = Stages(
                 self._sampler,
                 Loader(self._graph),
                 trainers,
                 default_split(config),
+                self._parameters,
                 sample_workers,
                 load_workers,
             )
@@ -203,8 +207,9 @@ class Training:
             )
             groups.epoch_sums = self._epoch_sums
             status = "finished"
-            if self._unevaluated is not None:
-                self._end_epoch(evaluate_workers)
+            if self._unevaluated is not None and self._end_epoch(evaluate_workers, lambda: None):
+                # Else a run killed after this would evaluate, and record, once more.
+                self._save()
             if self._should_stop():
                 status = "interrupted"
             elif self._is_out_of_patience() and self._step < last:
@@ -227,7 +232,7 @@ class Training:
                 works = serial_steps(stages, steps)
             before = time.perf_counter()
             for work in works:
-                summary = synchronizer.step(work)
+                summary = self._synchronize(synchronizer, work)
                 now = time.perf_counter()
                 self._step += 1
                 self._epoch_s += now - before
@@ -237,7 +242,7 @@ class Training:
                 if self._step % per_epoch == 0:
                     groups.flush()
                     self._close_epoch(groups)
-                    self._end_epoch(evaluate_workers)
+                    self._end_epoch(evaluate_workers, pipeline.raise_failure if pipeline else lambda: None)
                     if self._is_out_of_patience() and self._step < last:
                         status = "early-stopped"
                         break
@@ -269,31 +274,48 @@ class Training:
         )
         self._epoch_s = 0.0
 
-    def _end_epoch(self, workers: Workers) -> None:
-        """Evaluate and checkpoint after an epoch's steps; when asked to stop, leave that for a resumed run."""
+    def _synchronize(self, synchronizer: Synchronizer, work: StepWork) -> StepSummary:
+        try:
+            return synchronizer.step(work)
+        except HyrtError:
+            raise
+        except Exception as error:
+            raise StageFailure(f"error in synchronize at step {work.step}: {describe(error)}") from error
+
+    def _end_epoch(self, workers: Workers, check: Callable[[], None]) -> bool:
+        """Evaluate and checkpoint after an epoch's steps; when asked to stop, leave that for a resumed run.
+
+        `check` is called now and then and may raise. False when it was left.
+        """
         config = self._config
         epoch = self._step // self._sampler.steps_per_epoch()
         final = epoch >= config.train.epochs
-        loss, evaluated = self._unevaluated, None
+        loss = self._unevaluated
         assert loss is not None
         if final or (config.evaluate.every and epoch % config.evaluate.every == 0):
             try:
-                evaluated = self._evaluate(epoch, workers)
+                self._evaluate(epoch, workers, check)
             except StopRequested:
-                return
+                return False
         self._unevaluated = None
         if self._schedule is not None:
             if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                self._schedule.step(loss if evaluated is None else -evaluated)
+                self._schedule.step(loss)
             else:
                 self._schedule.step()
         every = config.checkpoint.every_epochs
         if final or self._is_out_of_patience() or (every and epoch % every == 0):
             self._save()
+        return True
 
-    def _evaluate(self, epoch: int, workers: Workers) -> float:
+    def _evaluate(self, epoch: int, workers: Workers, check: Callable[[], None]) -> None:
         started = time.perf_counter()
-        metrics = self._evaluator.evaluate(self._model, workers, self._should_stop)
+
+        def should_stop() -> bool:
+            check()
+            return self._should_stop()
+
+        metrics = self._evaluator.evaluate(self._model, workers, should_stop)
         chosen = self._evaluator.metric
         # With no validation vertices the last evaluation counts.
         value = metrics["val"][chosen] if "val" in metrics else float(epoch)
@@ -312,7 +334,6 @@ class Training:
                 seconds=time.perf_counter() - started,
             )
         )
-        return value
 
     def _save(self) -> None:
         if self._checkpoints is None:

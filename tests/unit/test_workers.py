@@ -236,3 +236,33 @@ def test_current_team_is_the_threads_own(team: Workers) -> None:
     assert mine.count == 1
     assert list(seen.values()) == [other]
     other.close()
+
+
+def test_a_stuck_thread_does_not_hold_the_team_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyrt.workers._JOIN_S", 0.1)
+    team = Workers(2, "stuck team")
+    release, started = threading.Event(), threading.Event()
+
+    def work(start: int, stop: int) -> None:
+        if threading.current_thread().name.startswith("stuck team"):
+            started.set()
+            release.wait()
+        else:
+            started.wait(5)
+
+    caller = threading.Thread(target=team.run, args=(work, 2, 1))
+    caller.start()
+    assert started.wait(5)
+    with pytest.raises(TimeoutError, match=r"stuck team.1 did not end within 0.1 s"):
+        team.close()
+    release.set()
+    caller.join(5)
+    assert not caller.is_alive()
+
+
+def test_a_stuck_thread_does_not_hide_what_failed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Workers(1, "t")
+    monkeypatch.setattr(team, "close", lambda: (_ for _ in ()).throw(TimeoutError("thread t.1 did not end")))
+    with pytest.raises(ValueError, match="first") as raised, team:
+        raise ValueError("first")
+    assert raised.value.__notes__ == ["thread t.1 did not end"]

@@ -241,12 +241,4 @@ def _feature_rows(model: _Model) -> FeatureRows:
         with ThreadPoolExecutor(available_cpus()) as pool:
             yield from in_order(pool, piece, range(0, spec.vertices, step), available_cpus())
 
-    def whole() -> Array:
-        matrix = np.empty((spec.vertices, spec.features), dtype)
-        at = 0
-        for rows in blocks():
-            matrix[at : at + len(rows)] = rows
-            at += len(rows)
-        return matrix
-
-    return FeatureRows((spec.vertices, spec.features), dtype, blocks, whole)
+    return FeatureRows.streamed((spec.vertices, spec.features), dtype, blocks)

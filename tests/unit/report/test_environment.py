@@ -14,7 +14,8 @@ import psutil
 import pytest
 import torch
 
-from hyrt.report.environment import cgroup_limits, describe_environment
+from hyrt.cores import cgroup_limits
+from hyrt.report.environment import describe_environment
 
 
 def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ def stages(devices, split, sampler=None, loader=None) -> Stages:
         loader or Loader(graph),
         trainers,
         split,
+        list(model.parameters()),
         Workers(1, "s"),
         Workers(1, "l"),
     )
@@ -228,3 +229,52 @@ def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
     serial = contents(serial_steps(stages(null(), [32]), range(STEPS)))
     with Pipeline(stages(null(), [32]), range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
         assert contents(pipeline.steps()) == serial
+
+
+def test_a_hung_transfer_is_found_while_the_weights_wait_for_it() -> None:
+    """The update waits for the trainer's transfer; the consumer must not wait with it, out of the guard's sight."""
+    release = threading.Event()
+    device = Faulty(NullDevice.probe()[0], "transfer", 5, release.wait)
+    with pytest.raises(Stalled, match=r"nothing moved for 0.2 s"):
+        run(stages([device], [32]), timeout=0.2, on_stall=lambda stacks: release.set())
+    assert pipeline_threads() == []
+
+
+def test_a_stall_whose_report_fails_still_ends_the_run() -> None:
+    release = threading.Event()
+    device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
+
+    def on_stall(stacks: str) -> None:
+        release.set()
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(Stalled, match="nothing moved") as raised:
+        run(stages([device], [32]), timeout=0.2, on_stall=on_stall)
+    assert "No space left" in " ".join(raised.value.__notes__)
+
+
+def test_a_thread_that_stays_stuck_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyrt.runtime.pipeline._JOIN_S", 0.2)
+    release = threading.Event()
+    device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
+    try:
+        with pytest.raises(StageFailure, match=r"nothing moved .*thread hyrt.propagate.null:0 did not end"):
+            run(stages([device], [32]), timeout=0.2)
+    finally:
+        release.set()
+    for thread in threading.enumerate():
+        if thread.name == "hyrt.propagate.null:0":
+            thread.join(5)
+    assert pipeline_threads() == []
+
+
+def test_a_failed_update_names_the_synchronize_stage() -> None:
+    class Refusing(NullDevice):
+        def update(self, parameters):
+            raise DeviceFault("weights refused")
+
+    device = Refusing(NullDevice.probe()[0])
+    with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
+        run(stages([device], [32]))
+    with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
+        list(serial_steps(stages([device], [32]), range(STEPS)))

@@ -10,6 +10,7 @@ import torch
 
 from hyrt.api import load
 from hyrt.config import build_config
+from hyrt.errors import ConfigError, UnsupportedModel
 from hyrt.runtime.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.runtime.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.runtime.train import Training, TrainResult
@@ -111,3 +112,71 @@ def test_resuming_says_where(tmp_path: Path) -> None:
     Run(tmp_path, StepGroup)
     notices = [event.text for event in Run(tmp_path, resume=True).heard if isinstance(event, Notice)]
     assert notices == ["continuing after step 1"]
+
+
+class Custom(torch.nn.Module):
+    """One linear layer over the targets' own rows, behind a layer of the test's choice."""
+
+    def __init__(self, extra: torch.nn.Module) -> None:
+        super().__init__()
+        self.extra = extra
+        self.out = torch.nn.Linear(GRAPH.num_features, GRAPH.num_classes)
+
+    def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.out(self.extra(x[: blocks[-1].num_dst]))
+        return scores
+
+
+def train_custom(extra: torch.nn.Module, **settings: Any) -> None:
+    config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}, **settings})
+    Training(config, GRAPH, model=Custom(extra)).run()
+
+
+def test_batch_statistics_are_refused_by_name() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"layer 'extra' \(BatchNorm1d\) on cpu:0: .*use torch.nn.LayerNorm"
+    ):
+        train_custom(torch.nn.BatchNorm1d(GRAPH.num_features))
+
+
+def test_a_global_dropout_is_refused_where_it_would_depend_on_the_split() -> None:
+    train_custom(torch.nn.Dropout(0.5))
+    with pytest.raises(ConfigError, match=r"layer 'extra' \(Dropout\) draws its mask from one generator"):
+        train_custom(torch.nn.Dropout(0.5), devices=["cpu:0", "cpu:1"])
+
+
+def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
+    model = Custom(torch.nn.Dropout(0.5))
+    config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}})
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    Training(config, GRAPH, model=model).run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
+def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"train.optimizer='{name}'"):
+        Training(build_config({"train": {"optimizer": name}}), GRAPH)
+
+
+def test_plateau_schedule_follows_the_loss_alone() -> None:
+    """With evaluations in some epochs only, nothing but the loss may count."""
+    schedule = {
+        "schedule": "ReduceLROnPlateau",
+        "schedule_options": {"patience": 1, "factor": 0.5},
+        "epochs": 8,
+    }
+    rates = []
+    config = build_config({"data": {"batch_size": 240}, "evaluate": {"every": 3}, "train": schedule})
+    losses: list[float] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StepGroup):
+            rates.append(event.lr)
+        elif isinstance(event, EpochEnded):
+            losses.append(event.loss)
+
+    Training(config, GRAPH, emit=emit).run()
+    assert losses == sorted(losses, reverse=True)
+    assert set(rates) == {3e-3}

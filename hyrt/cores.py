@@ -1,0 +1,71 @@
+"""How many CPUs this process may use, from its affinity mask and its control groups' limits."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+
+def available_cores() -> int:
+    """CPUs whose time this process may use, at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["cpus"]
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]:
+    """Read the CPU and memory limits of this process's control group, version 1 or 2.
+
+    Parameters
+    ----------
+    membership
+        The file that names the groups, `/proc/self/cgroup`.
+    root
+        Where the control groups are mounted, `/sys/fs/cgroup`.
+
+    Returns
+    -------
+    `cpus` (how many CPUs' time may be used) and `memory_bytes`; None where there is no limit.
+    """
+    groups = {"": "", "cpu": "", "memory": ""}
+    for line in read_system_file(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= dict.fromkeys(controllers.split(","), path)
+    cpus: list[float] = []
+    memory: list[int] = []
+    # A limit of any group above binds too; in a container the own group is often mounted as the root.
+    for folder in _upwards(root, groups[""]):
+        quota, _, period = read_system_file(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cpus.append(int(quota) / int(period))
+        memory += _number(folder / "memory.max")
+    for folder in _upwards(root / "cpu", groups["cpu"]):
+        for quota_us in _number(folder / "cpu.cfs_quota_us"):
+            cpus += [quota_us / period_us for period_us in _number(folder / "cpu.cfs_period_us")]
+    for folder in _upwards(root / "memory", groups["memory"]):
+        # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
+        memory += [limit for limit in _number(folder / "memory.limit_in_bytes") if limit < 2**62]
+    return {"cpus": min(cpus, default=None), "memory_bytes": min(memory, default=None)}
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    folders = [root]
+    for part in path.strip("/").split("/"):
+        if part in ("", ".."):
+            continue
+        folders.append(folders[-1] / part)
+    return folders
+
+
+def _number(path: Path) -> list[int]:
+    text = read_system_file(path)
+    return [int(text)] if text.isdigit() else []
+
+
+def read_system_file(path: Path) -> str:
+    """Read a system file that need not exist; empty then."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
