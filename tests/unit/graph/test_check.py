@@ -192,6 +192,28 @@ def test_sparse_values(tmp_path):
         open_graph(save(both, tmp_path / "both.npz"))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_classes_up_to_the_limit_of_their_dtype(tmp_path, dtype):
+    classes = np.iinfo(dtype).max + 1
+    arrays = make_arrays(1, vertices=4, width=1)
+    count = classes + 5
+    arrays |= {
+        "indptr": np.zeros(count + 1, np.int64),
+        "indices": np.empty(0, np.int32),
+        "labels": np.resize(np.arange(classes, dtype=dtype), count),
+        "features": np.ones((count, 1), np.float32),
+    }
+    arrays |= {f"{split}_mask": np.zeros(count, np.bool_) for split in ("train", "val", "test")}
+    graph = open_graph(save(arrays, tmp_path / "a"))
+    assert_holds(graph, arrays)
+    assert graph.num_classes == classes
+    arrays["labels"][3] = 4
+    arrays["labels"][classes + 3] = 4
+    assert _message(arrays, tmp_path).startswith(
+        "key 'labels': value 4 at position 3 is out of range: no vertex has class 3."
+    )
+
+
 def test_byte_that_is_no_bool(tmp_path):
     arrays = make_arrays(2)
     folder = save(arrays, tmp_path / "a")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +143,66 @@ def test_memory_stays_below_the_printed_bound(tmp_path):
         assert peak < memory_bound(source)
         assert memory_bound(source) < 450 << 20
     assert open_graph(tmp_path / "half").features.values.nbytes == 200_000_000
+
+
+def test_memory_with_features_stored_by_columns(tmp_path):
+    count = 100_000
+    arrays = make_arrays(1, vertices=4)
+    values = np.random.default_rng(0).random((300, count), np.float32).T
+    arrays |= {
+        "indptr": np.zeros(count + 1, np.int64),
+        "indices": np.empty(0, np.int32),
+        "labels": np.zeros(count, np.int16),
+        "features": values,
+    }
+    arrays |= {f"{split}_mask": np.zeros((count, 40), np.bool_, "F") for split in ("train", "val", "test")}
+    source = tmp_path / "columns.npz"
+    np.savez(source, **arrays)
+    tracemalloc.start()
+    convert(Conversion(str(source), tmp_path / "a"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    bound = memory_bound(str(source))
+    assert peak < bound
+    assert bound < 2 * values.nbytes  # which is what turning them in memory takes
+    assert _left(tmp_path) == ["a", "columns.npz"]
+    np.testing.assert_array_equal(open_graph(tmp_path / "a").features.values, values)
+
+
+def test_bound_of_sparse_values_that_are_scaled(tmp_path):
+    arrays = make_arrays(1, vertices=60, width=50, sparse=True)
+    save(arrays, tmp_path / "a")
+    save(make_arrays(1), tmp_path / "b")
+    both = [memory_bound(str(tmp_path / name)) for name in "ab"]
+    assert both[0] - both[1] >= arrays["feat_values"].nbytes
+
+
+@pytest.mark.parametrize("name", ["out", "out.npz"])
+def test_what_cannot_be_replaced_is_put_back(tmp_path, monkeypatch, name):
+    arrays = make_arrays(5)
+    source = str(save(arrays, tmp_path / "source"))
+    convert(Conversion(source, tmp_path / name))
+    rename, broken = Path.rename, ["result"]
+
+    def fail(self, target):
+        if self.name in broken or self.suffix in broken:
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(DataError, match=r"cannot be written \(No space left"):
+        convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
+    assert _left(tmp_path) == [name, "source"]
+    assert_holds(open_graph(tmp_path / name), arrays)
+
+    broken.append(".old")
+    with pytest.raises(DataError, match=r"what was there is now .*\.old: rename it"):
+        convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
+    (kept,) = tmp_path.glob("*.old")
+    assert _left(tmp_path) == [kept.name, "source"]
+    monkeypatch.undo()
+    kept.rename(tmp_path / name)
+    assert_holds(open_graph(tmp_path / name), arrays)
 
 
 def test_info(tmp_path):

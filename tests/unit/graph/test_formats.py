@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 import warnings
 import zipfile
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.errors import DataError
+from hyrt.graph import folder as folder_module
+from hyrt.graph import npy as npy_module
 from hyrt.graph import open_graph
 from hyrt.graph.convert import Conversion, convert
 from hyrt.graph.npy import CHUNK_BYTES, NpyWriter, read_header
@@ -115,32 +118,100 @@ def test_flipped_bits_of_npz(tmp_path, compressed):
             assert_holds(open_graph(flipped), arrays)
 
 
-def test_flipped_bits_of_folder(tmp_path):
-    arrays = make_arrays(7, vertices=50)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_flipped_bits_of_folder(tmp_path, sparse):
+    arrays = make_arrays(7, vertices=50, sparse=sparse)
     source = save(arrays, tmp_path / "source")
     folder = tmp_path / "a"
     convert(Conversion(str(source), folder))
     rng = np.random.default_rng(1)
-    for key in arrays:
+    for key, array in arrays.items():
         file = folder / f"{key}.npy"
         whole = file.read_bytes()
-        for at in [*rng.integers(0, 128, 8).tolist(), *rng.integers(128, len(whole), 8).tolist()]:
+        last = len(array) - 1
+        for at in [*rng.integers(0, 128, 12).tolist(), *rng.integers(128, len(whole), 12).tolist()]:
             damaged = bytearray(whole)
             damaged[at] ^= 1 << int(rng.integers(8))
             file.write_bytes(damaged)
-            _legal(folder)
             if at >= 128:
-                with pytest.raises(DataError, match=f"key '{key}'"):
-                    open_graph(folder, check=True)
+                with pytest.raises(
+                    DataError, match=rf"a: key '{key}': (positions|rows) 0 to {last} are not what was written"
+                ):
+                    open_graph(folder)
+            elif _legal(folder):  # the padding of the header, and the like
+                assert_holds(open_graph(folder), arrays)
         file.write_bytes(whole[: len(whole) - 1])
         with pytest.raises(DataError, match=f"key '{key}'.*cut short"):
             open_graph(folder)
         file.write_bytes(whole)
+    meta = folder / "meta.json"
+    whole = meta.read_bytes()
+    for at in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        meta.write_bytes(damaged)
+        if _legal(folder):  # white space
+            assert json.loads(damaged) == json.loads(whole)
+    meta.unlink()
     assert_holds(open_graph(folder, check=True), arrays)
+
+
+def test_first_damaged_chunk_is_named(tmp_path, monkeypatch):
+    for module in (folder_module, npy_module):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 64)
+    arrays = make_arrays(7, vertices=50, width=3)
+    convert(Conversion(str(save(arrays, tmp_path / "source")), tmp_path / "a"))
+    assert_holds(open_graph(tmp_path / "a"), arrays)
+    for key in ("labels", "features"):
+        file = tmp_path / "a" / f"{key}.npy"
+        whole = file.read_bytes()
+        row_bytes = arrays[key].nbytes // 50
+        for at in range(128, len(whole), 29):
+            damaged = bytearray(whole)
+            damaged[at] ^= 4
+            damaged[-1] ^= 1  # only the first is named
+            file.write_bytes(damaged)
+            with pytest.raises(DataError, match=f"key '{key}'") as caught:
+                open_graph(tmp_path / "a")
+            found = re.search(r"(positions|rows) (\d+) to (\d+) are not", str(caught.value))
+            start = (at - 128) // 64 * 64
+            stop = min(start + 64, len(whole) - 128)
+            assert int(found[2]) == start // row_bytes
+            assert int(found[3]) == (stop - 1) // row_bytes
+        file.write_bytes(whole)
+
+
+def test_large_features_are_compared_only_when_they_are_read(tmp_path, monkeypatch):
+    arrays = make_arrays(8)
+    folder = tmp_path / "a"
+    convert(Conversion(str(save(arrays, tmp_path / "source")), folder))
+    monkeypatch.setattr(folder_module, "LARGE_BYTES", arrays["features"].nbytes - 1)
+    with (folder / "features.npy").open("r+b") as file:
+        file.seek(130)
+        file.write(b"\x07")
+    open_graph(folder)
+    with pytest.raises(DataError, match="key 'features': rows 0 to 29 are not what was written"):
+        open_graph(folder, check=True)
+    with pytest.raises(DataError, match="key 'features': rows 0 to 29 are not what was written"):
+        convert(Conversion(str(folder), tmp_path / "b"))
+    assert not (tmp_path / "b").exists()
 
 
 def test_changed_folder_differs_from_its_meta(tmp_path):
     convert(Conversion(str(save(make_arrays(8), tmp_path / "s")), tmp_path / "a"))
+    for split in ("train", "val", "test"):
+        np.save(tmp_path / "a" / f"{split}_mask_x.npy", np.zeros(30, np.bool_))
+    with pytest.raises(DataError, match=r"key 'train_mask_x': is not in meta.json"):
+        open_graph(tmp_path / "a")
+    for split in ("train", "val", "test"):
+        (tmp_path / "a" / f"{split}_mask_x.npy").unlink()
+    meta = json.loads((tmp_path / "a" / "meta.json").read_text())
+    meta["keys"]["test_mask_y"] = meta["keys"]["test_mask"]
+    whole = (tmp_path / "a" / "meta.json").read_bytes()
+    (tmp_path / "a" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(DataError, match=r"key 'test_mask_y': is in meta.json but has no file"):
+        open_graph(tmp_path / "a")
+    (tmp_path / "a" / "meta.json").write_bytes(whole)
     np.save(tmp_path / "a" / "features.npy", np.zeros((30, 5), np.float32))
     with pytest.raises(DataError, match=r"key 'features': float32 of shape \[30, 5\] differs from meta.json"):
         open_graph(tmp_path / "a")

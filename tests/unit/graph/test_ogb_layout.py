@@ -6,6 +6,7 @@ import gzip
 import sys
 import types
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,12 +143,36 @@ def test_convert_to_a_folder(tmp_path, write):
 
 def test_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _write_csv(tmp_path / "dataset" / "ogbn_small")
     _assert_topology(open_graph("ogbn-small"))
     monkeypatch.setitem(sys.modules, "ogb", None)
     for name in ("ogbn-arxiv", "mag240m"):
-        with pytest.raises(DataError, match=rf'^{name}: is not in dataset.*pip install "hyrt\[ogb\]"'):
+        with pytest.raises(
+            DataError,
+            match=rf'^{name}: is neither in dataset/ nor in {tmp_path}/cache/hyrt/ogb/.*pip install "hyrt\[ogb\]"',
+        ):
             open_graph(name)
+
+
+def test_where_names_are_looked_for(tmp_path, monkeypatch):
+    for folder in ("one", "two", "home"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for unset in ("", "relative/cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        assert layout.find_folder("mag240m") == tmp_path / "home/.cache/hyrt/ogb/mag240m_kddcup2021"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cached = _write_csv(tmp_path / "cache" / "hyrt" / "ogb" / "ogbn_small")
+    (tmp_path / "one" / "dataset").mkdir()  # of something else
+    for folder in ("one", "two"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert layout.find_folder("ogbn-small") == cached
+        _assert_topology(open_graph("ogbn-small"))
+        convert(Conversion("ogbn-small", tmp_path / f"{folder}-out"))
+    _write_csv(tmp_path / "two" / "dataset" / "ogbn_small")
+    assert layout.find_folder("ogbn-small") == Path("dataset/ogbn_small")
 
 
 def _installed_ogb(tmp_path, monkeypatch, download):
@@ -184,10 +209,10 @@ def test_download(tmp_path, monkeypatch):
                 archive.write(file, file.relative_to(source.parent))
         return str(target)
 
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     url = _installed_ogb(tmp_path, monkeypatch, download)
     _assert_topology(open_graph("ogbn-small"))
-    assert sorted(path.name for path in (tmp_path / "dataset").iterdir()) == ["ogbn_small"]
+    assert [path.name for path in (tmp_path / "cache" / "hyrt" / "ogb").iterdir()] == ["ogbn_small"]
     with pytest.raises(DataError, match="ogbn-mag: is heterogeneous"):
         open_graph("ogbn-mag")
     with pytest.raises(
