@@ -18,7 +18,14 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyrt.config import Config
+    from hyrt.graph.graph import Graph
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
@@ -43,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workload", default="products-s")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
     parser.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
-    parser.add_argument("--peer", choices=[*PEERS, "none"], default="dgl")
+    parser.add_argument("--peer", choices=[*PEERS, "serial", "none"], default="dgl")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--model", choices=list(KINDS), default="sage")
     parser.add_argument("--pairs", type=int, default=5)
@@ -56,13 +63,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def open_workload(folder: Path):
+def open_workload(folder: Path) -> Graph:
     """The peers' files as a graph: the same arrays, in memory, as the peers load them."""
     import numpy as np
 
     from hyrt.graph.graph import DenseFeatures, Graph
 
-    def read(key: str):
+    def read(key: str) -> Any:
         return np.load(folder / f"{key}.npy")
 
     labels = read("y").astype(np.int16)
@@ -97,12 +104,18 @@ def run_hyrt(options: argparse.Namespace) -> None:
     config = build_config(apply_overrides(settings, options.set))
     epochs: list[EpochEnded] = []
     groups: list[StepGroup] = []
+    resident: list[int] = []
+    data_bytes = sum(
+        (options.data / options.workload / f"{key}.npy").stat().st_size
+        for key in ("indptr", "indices", "x", "y", "train", "val", "test")
+    )
     peak_kib = 0
 
     def emit(event: object) -> None:
         nonlocal peak_kib
         if isinstance(event, EpochEnded):
             epochs.append(event)
+            resident.append(groups[-1].memory_bytes)
             # Before the evaluation, which the peers do not do.
             peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         elif isinstance(event, StepGroup):
@@ -127,6 +140,8 @@ def run_hyrt(options: argparse.Namespace) -> None:
         "epoch_ms_per_step": [round(epoch.seconds / steps * 1e3, 2) for epoch in epochs],
         "mteps": round(statistics.median(epoch.mteps for epoch in epochs[1:]), 2),
         "peak_gib": round(peak_kib / 2**20, 3),
+        "data_gib": round(data_bytes / 2**30, 3),
+        "epoch_end_gib": [round(bytes_ / 2**30, 3) for bytes_ in resident],
         "train_accuracy": round(
             sum(g.train_accuracy * len(g.losses) for g in groups if g.epoch == len(epochs)) / steps, 4
         ),
@@ -139,83 +154,83 @@ def run_hyrt(options: argparse.Namespace) -> None:
     print(json.dumps(record), flush=True)
 
 
-def floors(graph, config) -> dict[str, float]:
+def best_s(work: Callable[[], object], repeats: int = 7) -> float:
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def floors(graph: Graph, config: Config) -> dict[str, float]:
     """What the stages cost at least on this machine, in ms: its measured rates over the sizes of a step.
 
-    `serial` is their sum: on cores that are all busy, stages that overlap share the same cores.
+    Rates: random reads of the edge array, random feature rows read into cache, and the first layer's product, each
+    with all cores. `serial` is the sum: stages that overlap share the same cores.
     """
-    import time
-
     import numpy as np
     import torch
-    from hyrt_perfmodel.stages import aggregate_s, update_s
+    from hyrt_perfmodel.stages import aggregate_s, trainer_s
     from hyrt_perfmodel.workload import Workload
 
     from hyrt.cores import available_cores
     from hyrt.nn.kernels import gather_rows
     from hyrt.nn.product import linear
+    from hyrt.nn.torch_threads import use_one_torch_thread
     from hyrt.sampling.neighbor import NeighborSampler
     from hyrt.workers import Workers, working
 
-    cores = available_cores()
-    team = Workers(cores, "floor", on_start=lambda: torch.set_num_threads(1))
-    torch.set_num_threads(1)
-
-    def best(work, repeats: int = 7) -> float:
-        times = []
-        for _ in range(repeats):
-            started = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    sampler = NeighborSampler(
-        graph, graph.split("train"), config.fanouts, config.data.batch_size, config.seed
-    )
-    batch = sampler.sample(0, sampler.units(0), team, in_place=False)
-    blocks = batch.blocks
+    use_one_torch_thread()
     model = config.model
-    concat = model.kind == "graphsage"
-    workload = Workload(
-        vertices=(blocks[0].num_src, *(block.num_dst for block in blocks)),
-        edges=tuple(block.num_edges for block in blocks),
-        features=(graph.num_features, *[model.hidden] * (model.layers - 1), graph.num_classes),
-        concat=concat,
-    )
-    # Random rows of the feature matrix, read in place: what the fused load does for every edge.
-    x = graph.features.values
-    rows = np.random.default_rng(0).integers(0, len(x), 1 << 17).astype(np.int32)
-    out = np.empty((1 << 17, x.shape[1]), np.float32)
-    random_bytes_per_s = (
-        out.nbytes
-        / best(lambda: team.run(lambda a, b: gather_rows(x, rows, out, a, b), len(rows), 1024))
-        * 1.0
-    )
-    tall = torch.randn(blocks[0].num_dst, workload.f_in(1))
-    weight = torch.randn(model.hidden, workload.f_in(1))
-    with working(team), torch.no_grad():
-        low = config.train.precision == "bf16"
-        macs_per_s = tall.numel() * len(weight) / best(lambda: linear(tall, weight, low_precision=low))
-    key_reads = sum(workload.edges)
-    picks = np.random.default_rng(1).integers(0, graph.num_edges, int(key_reads))
-    found = np.empty(len(picks), graph.indices.dtype)
-    sample = best(
-        lambda: team.run(
-            lambda a, b: np.take(graph.indices, picks[a:b], out=found[a:b], mode="clip"), len(picks), 8192
+    with Workers(available_cores(), "floor", on_start=use_one_torch_thread) as team:
+        sampler = NeighborSampler(
+            graph, graph.split("train"), config.fanouts, config.data.batch_size, config.seed
         )
-    )
-    load = aggregate_s(workload, 1, random_bytes_per_s)
-    hidden = aggregate_s(workload, 2, random_bytes_per_s) * 2 if workload.layers > 1 else 0.0
-    update = sum(2 * update_s(workload, 1, macs_per_s) if layer == 1 else 3 * update_s(workload, layer, macs_per_s)
-                 for layer in range(1, workload.layers + 1))  # fmt: skip
-    team.close()
-    batch.release()
-    parts = {"sample": sample, "load": load, "propagate": hidden + update}
+        blocks = sampler.sample(0, sampler.units(0), team, in_place=False).blocks
+        workload = Workload(
+            vertices=(blocks[0].num_src, *(block.num_dst for block in blocks)),
+            edges=tuple(block.num_edges for block in blocks),
+            features=(graph.num_features, *[model.hidden] * (model.layers - 1), graph.num_classes),
+            concat=model.kind == "graphsage",
+        )
+        draws = np.random.default_rng(0)
+        picks = draws.integers(0, graph.num_edges, int(sum(workload.edges)))
+        found = np.empty(len(picks), graph.indices.dtype)
+
+        def pick(start: int, stop: int) -> None:
+            np.take(graph.indices, picks[start:stop], out=found[start:stop], mode="clip")
+
+        x = graph.features.values
+        rows = draws.integers(0, len(x), 1 << 17).astype(np.int32)
+        # A small target stays in cache: reading is what is measured.
+        out = np.empty((1024, x.shape[1]), np.float32)
+
+        def read(start: int, stop: int) -> None:
+            gather_rows(x, rows[start:stop], out[: stop - start], 0, stop - start)
+
+        tall = torch.randn(blocks[0].num_dst, workload.f_in(1))
+        weight = torch.randn(model.hidden, workload.f_in(1))
+        low = config.train.precision == "bf16"
+        sample = best_s(lambda: team.run(pick, len(picks), 8192))
+        row_bytes_per_s = len(rows) * x.shape[1] * 4 / best_s(lambda: team.run(read, len(rows), 1024))
+        with working(team), torch.no_grad():
+            macs_per_s = tall.numel() * len(weight) / best_s(lambda: linear(tall, weight, low_precision=low))
+    load = aggregate_s(workload, 1, row_bytes_per_s)
+    # The first aggregation is the load stage's here.
+    parts = {
+        "sample": sample,
+        "load": load,
+        "propagate": trainer_s(workload, row_bytes_per_s, macs_per_s) - load,
+    }
     parts["serial"] = sum(parts.values())
     return {name: round(1e3 * seconds, 2) for name, seconds in parts.items()}
 
 
-def run_peer(options: argparse.Namespace) -> dict:
+def run_peer(options: argparse.Namespace) -> dict[str, Any]:
+    if options.peer == "serial":
+        # hyrt itself, its stages one after the other: what pipelining gives.
+        return {**run_child("--serial"), "system": "serial"}
     script, *flags = PEERS[options.peer]
     command = [
         options.peer_python,
@@ -237,20 +252,22 @@ def run_peer(options: argparse.Namespace) -> dict:
     }
 
 
-def run_child() -> dict:
+def run_child(*more: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--child"], capture_output=True, text=True
+        [sys.executable, __file__, *sys.argv[1:], *more, "--child"], capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(f"hyrt failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def line(record: dict) -> str:
+def line(record: dict[str, Any]) -> str:
     accuracy = record.get("train_accuracy")
     return (
         f"{record['system']:14s} {record['ms_per_step']:7.1f} ms/step  {record['mteps']:6.2f} MTEPS  "
-        f"peak {record['peak_gib']:.2f} GiB  train accuracy {accuracy if accuracy is not None else '-'}"
+        f"peak {record['peak_gib']:.2f} GiB"
+        + (f" (data + {record['peak_gib'] - record['data_gib']:.2f})" if "data_gib" in record else "")
+        + f"  train accuracy {accuracy if accuracy is not None else '-'}"
         + (f"  test {record['test_accuracy']}" if "test_accuracy" in record else "")
     )
 
@@ -293,6 +310,7 @@ def main() -> None:
         "precision": options.precision,
         "hyrt_ms": statistics.median(r["ms_per_step"] for r in mine),
         "hyrt_peak_gib": statistics.median(r["peak_gib"] for r in mine),
+        "data_gib": mine[0]["data_gib"],
     }
     if theirs:
         ratios = [t["ms_per_step"] / m["ms_per_step"] for m, t in zip(mine, theirs, strict=True)]

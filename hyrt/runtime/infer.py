@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
 from hyrt.nn.layers import InPlace
 from hyrt.nn.model import GNN
-from hyrt.nn.sparse import sparse_linear
+from hyrt.nn.sparse import SparseRows, sparse_linear
 from hyrt.runtime.infer_memory import (
     Cost,
     chunks,
@@ -180,7 +180,10 @@ def _first_step(
         return _dense_step(model, graph, 0, feature_rows(features), workers)
     weight = source_weight(model)
     if weight is None:
-        return _gathered_step(model, graph, features, workers)
+        if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
+            return _gathered_step(model, graph, features, workers)
+        rows = SparseRows(features.indptr, features.columns, features.values, features.width)
+        return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
     products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
     sources = _with_neighbors(graph, destinations, memory_bytes // 4)
     for part in chunks(graph, sources, product_cost(len(weight)), memory_bytes // 4):

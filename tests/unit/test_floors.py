@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 # Longest prefix wins. What is not listed is the command line's floor, the top.
 FLOORS = {
     "hyrt.errors": 0,
+    "hyrt.cores": 0,
     "hyrt.process": 0,
     "hyrt.workers": 0,
     "hyrt.pool": 0,
