@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from hyrt.kernel_cache import ensure_kernel_cache
+
 if TYPE_CHECKING:
     from hyrt.api import load, train
     from hyrt.config import Config
@@ -30,6 +32,9 @@ _HOMES = {
     "Graph": "hyrt.graph.graph",
     "TrainResult": "hyrt.runtime.train",
 }
+
+
+ensure_kernel_cache()
 
 
 def __getattr__(name: str) -> Any:

@@ -20,10 +20,13 @@ def _refuse_truth(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_refuse_truth)]
+Count = Annotated[int, Field(ge=1, lt=2**31), BeforeValidator(_refuse_truth)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(_refuse_truth)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)]
-Index = Annotated[int, Field(ge=0), BeforeValidator(_refuse_truth)]
+Index = Annotated[int, Field(ge=0, lt=2**31), BeforeValidator(_refuse_truth)]
+
+
+Threads = Annotated[int, Field(ge=0, le=1024), BeforeValidator(_refuse_truth)]
 
 
 def _split_names(value: Any) -> Any:
@@ -56,7 +59,7 @@ class DataConfig(Section):
 class SamplerConfig(Section):
     kind: Literal["neighbor", "saint"] = "neighbor"
     """`neighbor`: node-wise without replacement; `saint`: GraphSAINT random walks."""
-    fanout: list[int] | None = None
+    fanout: list[Annotated[int, BeforeValidator(_refuse_truth)]] | None = None
     """Neighbours sampled per layer, the targets' first; -1 takes all. Default: 25, then 10 for each further layer."""
     roots: Count = 2000
     """saint: start vertices of the random walks of one subgraph."""
@@ -117,18 +120,18 @@ class EvaluateConfig(Section):
     """Evaluate after every this many epochs; 0 only at the end."""
     mode: Literal["full", "sampled"] = "full"
     """`full`: layer-wise over all neighbours; `sampled`: with the training fan-outs."""
-    memory_gib: Positive = 1.0
+    memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
     """Bound on what layer-wise inference keeps in memory; beyond it intermediate layers go to a file."""
 
 
 class RuntimeConfig(Section):
     pipelined: bool = True
     """False runs the stages of each step one after the other."""
-    sample_threads: Index = 0
+    sample_threads: Threads = 0
     """CPU threads that sample; 0 chooses from the CPUs this process may use."""
-    load_threads: Index = 0
+    load_threads: Threads = 0
     """CPU threads that load features; 0 chooses."""
-    train_threads: Index = 0
+    train_threads: Threads = 0
     """CPU threads of each CPU trainer; 0 chooses."""
     depth: Annotated[int, Field(ge=1, le=64), BeforeValidator(_refuse_truth)] = 4
     """Mini-batches in flight between sampling and the end of their step."""

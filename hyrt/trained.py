@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ class Trained:
     model: GNN
     weights: str
     """Where its weights come from, in words."""
+    scratch: Path | None
+    """Folder for temporary files: the run's, or None where that cannot be written."""
 
 
 def open_trained(
@@ -68,4 +71,5 @@ def open_trained(
             f"{found.path}: its weights do not fit {graph.name} with {graph.num_features} features and "
             f"{graph.num_classes} classes: give the data the run was trained on, or data of its widths"
         ) from None
-    return Trained(config, graph, model.eval(), words)
+    scratch = folder.path if os.access(folder.path, os.W_OK | os.X_OK) else None
+    return Trained(config, graph, model.eval(), words, scratch)

@@ -61,9 +61,11 @@ def evaluate(
     from hyrt.runtime.setup import assign_threads, evaluation_workers
     from hyrt.trained import open_trained
 
-    trained = open_trained(run, option_overrides(data__source=data, evaluate__mode=mode), checkpoint, _warn)
+    # All metrics are shown: the one that chose among epochs need not exist on other data.
+    overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
+    trained = open_trained(run, overrides, checkpoint, _warn)
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
-        metrics = Evaluator(trained.config, trained.graph, None).evaluate(trained.model, workers)
+        metrics = Evaluator(trained.config, trained.graph, trained.scratch).evaluate(trained.model, workers)
     if as_json:
         facts = {
             "run": str(run),
@@ -77,8 +79,9 @@ def evaluate(
     typer.echo(f"{trained.graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
     for split, values in metrics.items():
         typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {number(v)}" for k, v in values.items()))
-    if not metrics:
-        typer.echo("no validation and no test vertices in the data")
+    for split, word in (("val", "validation"), ("test", "test")):
+        if split not in metrics:
+            typer.echo(f"{split:<6}no {word} vertices in the data")
 
 
 def infer(

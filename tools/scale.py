@@ -1,12 +1,13 @@
 """Training steps on ever larger memory-mapped graphs: time of a step, memory, and what grows.
 
     python tools/scale.py --folder /fast/disk/scale
-    python tools/scale.py --folder /fast/disk/scale --sizes 1,5 --rounds 1 --json
+    python tools/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
 
 Generates graphs of 1, 5 and 20 million vertices (20 edges a vertex, 128 features in float16; 0.35 GB a million
-vertices) as folders, unless they are there, and trains 60 steps of 1024 targets on each in a process of its own:
-GraphSAGE, fan-out 25,10, 256 hidden. The first 10 steps are warm-up, the others give the medians. All files are read once
-before, so that the page cache is warm. The sizes take turns; of each the round with the median step is shown, the ratio
+vertices) as folders, unless they are there, and trains an epoch of 60 steps of 1024 targets on each in a process of its
+own, as `hyrt run` does: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of 2048 vertices follows. The run tells
+mean times of 6 steps together; the first 12 steps are warm-up, the medians are over the 8 groups of the others. All files
+are read once before, so that the page cache is warm. The sizes take turns; of each the round with the median step is shown, the ratio
 is the median of the rounds' ratios to the first size, and memory is the most of all rounds: RssAnon of /proc, polled over
 the whole life of the training process. Exits with 1 where a figure is missed: anonymous memory under topology + 2 GiB,
 and a step less than twice as long as on the first size.
@@ -24,12 +25,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-EDGES, FEATURES, BATCH, WARM_UP, STEPS = 20, 128, 1024, 10, 50
+if TYPE_CHECKING:
+    from hyrt.config import Config
+    from hyrt.graph.graph import Graph
+
+EDGES, FEATURES, BATCH, WARM_UP, STEPS = 20, 128, 1024, 12, 48
 ALLOWED_BYTES = 2 << 30
 ALLOWED_GROWTH = 2.0
 STAGES = ("sample", "load", "propagate")
+MODELS = ("graphsage", "gcn", "gin", "gat")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, required=True, help="where the graphs are or go")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--sizes", default="1,5,20", help="millions of vertices, comma-separated")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each size")
     parser.add_argument("--json", action="store_true", help="print one JSON object a size")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        print(json.dumps(measure(options.child)))
+        print(json.dumps(measure(options.child, options.model)))
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
     folders = {int(size): options.folder / f"{size}M" for size in options.sizes.split(",")}
@@ -53,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs: dict[int, list[dict[str, Any]]] = {millions: [] for millions in folders}
     for _ in range(options.rounds):
         for millions, folder in folders.items():
-            runs[millions].append(run_child(options.folder, folder))
+            runs[millions].append(run_child(options.folder, folder, options.model))
     first = [run["step_ms"] for run in next(iter(runs.values()))]
     results = [median_run(rounds, first) for rounds in runs.values()]
     if options.json:
@@ -89,9 +96,9 @@ def generate(millions: int, folder: Path) -> None:
     print(f"generated {folder} in {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
 
-def run_child(folder: Path, graph: Path) -> dict[str, Any]:
+def run_child(folder: Path, graph: Path, model: str) -> dict[str, Any]:
     """Train in a new process and watch its anonymous memory from here."""
-    command = [sys.executable, __file__, "--folder", str(folder), "--child", str(graph)]
+    command = [sys.executable, __file__, "--folder", str(folder), "--model", model, "--child", str(graph)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         while child.poll() is None:
@@ -150,94 +157,93 @@ class Usage:
         return max(0.0, busy / (self.at_s - since.at_s))
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """Open a graph, train, and return medians over the steps after the warm-up."""
+class Listener:
+    """Takes the groups of steps of a run, and what the process has used where they begin."""
+
+    def __init__(self) -> None:
+        from hyrt.runtime.events import Event, RunStarted, StepGroup
+
+        self.groups: list[StepGroup] = []
+        self.usage: list[Usage] = []
+
+        def hear(event: Event) -> None:
+            if isinstance(event, StepGroup):
+                self.groups.append(event)
+            # The last step and the warm-up's both end a group.
+            if isinstance(event, RunStarted) or (
+                isinstance(event, StepGroup) and event.step in (WARM_UP, WARM_UP + STEPS)
+            ):
+                self.usage.append(Usage.now())
+
+        self.hear = hear
+
+
+def measure(folder: Path, model: str) -> dict[str, Any]:
+    """Open a graph, train, and return medians over the groups of steps after the warm-up."""
     from hyrt.process import prepare_process
 
     prepare_process()
     warm_page_cache(folder)
-    import numpy as np
-
     import hyrt
     from hyrt.config import build_config
-    from hyrt.runtime.load import Loader
-    from hyrt.runtime.pipeline import Pipeline
-    from hyrt.runtime.setup import (
-        assign_threads,
-        build_model,
-        build_optimizer,
-        build_sampler,
-        default_split,
-        open_trainers,
-    )
-    from hyrt.runtime.stages import Stages
-    from hyrt.runtime.synchronizer import Synchronizer
-    from hyrt.workers import Workers
+    from hyrt.runtime.train import Training
 
     started = time.perf_counter()
     graph = hyrt.load(folder)
     open_s = time.perf_counter() - started
     config = build_config(
         {
-            "data": {"batch_size": BATCH},
+            "data": {"source": str(folder), "batch_size": BATCH},
             "sampler": {"fanout": [25, 10]},
-            "model": {"kind": "graphsage", "hidden": 256},
+            "model": {"kind": model, "hidden": 256},
+            "train": {"epochs": 1},
+            "evaluate": {"mode": "sampled"},
         }
     )
-    threads = assign_threads(config)
-    sampler = build_sampler(config, graph, graph.split("train", 0))
-    model = build_model(config, graph)
-    parameters = list(model.parameters())
-    optimizer, _ = build_optimizer(config, parameters)
-    trainers = open_trainers(config, graph, model, threads)
-    sample_workers, load_workers = Workers(threads.sample, "sample"), Workers(threads.load, "load")
-    stages = Stages(sampler, Loader(graph), trainers, default_split(config), sample_workers, load_workers)
-    synchronizer = Synchronizer(parameters, optimizer, trainers, config.seed)
-    seconds: dict[str, list[float]] = {name: [] for name in ("step", *STAGES)}
-    edges, losses, usage = [], [], []
-    with Pipeline(
-        stages, range(WARM_UP + STEPS), depth=config.runtime.depth, stall_timeout_s=120
-    ) as pipeline:
-        before = time.perf_counter()
-        for work in pipeline.steps():
-            if work.step in (0, WARM_UP):
-                usage.append(Usage.now())
-            losses.append(synchronizer.step(work).loss)
-            now = time.perf_counter()
-            if work.step >= WARM_UP:
-                seconds["step"].append(now - before)
-                for name in STAGES:
-                    seconds[name].append(work.seconds[name])
-                edges.append(work.num_edges)
-            before = now
-    usage.append(Usage.now())
-    # The fused load reads rows in place and never lists V^0: it is counted on a few steps sampled again.
-    vertices = []
-    for step in range(WARM_UP, WARM_UP + 3):
-        batch = sampler.sample(step, sampler.units(step), sample_workers, in_place=False)
-        vertices.append([batch.blocks[0].num_src, *(block.num_dst for block in batch.blocks)])
-        batch.release()
-    for trainer in trainers:
-        trainer.device.close()
-    sample_workers.close()
-    load_workers.close()
+    listener = Listener()
+    Training(config, graph, emit=listener.hear).run()
+    groups = [group for group in listener.groups if group.step > WARM_UP]
+    seconds = {
+        "step": [group.step_s for group in groups],
+        **{name: [group.stage_s[name] for group in groups] for name in STAGES},
+    }
+    usage = listener.usage
     return {
+        "model": model,
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
         "topology_bytes": graph.indptr.nbytes + graph.indices.nbytes,
         "feature_bytes": graph.num_vertices * FEATURES * 2,
         "open_s": open_s,
-        "threads": [threads.sample, threads.load, threads.train],
+        "threads": groups[0].threads,
         **{f"{name}_ms": 1e3 * statistics.median(times) for name, times in seconds.items()},
         "step_ms_quartiles": [1e3 * q for q in statistics.quantiles(seconds["step"], n=4)[::2]],
-        "batch_edges": statistics.fmean(edges),
-        "batch_vertices": np.mean(vertices, axis=0).tolist(),
+        "batch_edges": statistics.fmean(1e6 * group.mteps * group.step_s for group in groups),
+        "batch_vertices": batch_vertices(config, graph),
         "warm_up_faults": (usage[1].minor_faults - usage[0].minor_faults) / WARM_UP,
         "minor_faults": (usage[2].minor_faults - usage[1].minor_faults) / STEPS,
         "major_faults": (usage[2].major_faults - usage[1].major_faults) / STEPS,
         "cores_elsewhere": usage[2].cores_elsewhere(usage[1]),
-        "losses": [losses[0], losses[-1]],
+        "losses": [listener.groups[0].losses[0], groups[-1].losses[-1]],
     }
+
+
+def batch_vertices(config: Config, graph: Graph) -> list[float]:
+    """Mean numbers of distinct vertices of V^0, V^1, V^2 on a few steps, sampled again: fused loading never lists V^0."""
+    import numpy as np
+
+    from hyrt.runtime.setup import build_sampler
+    from hyrt.workers import Workers
+
+    sampler = build_sampler(config, graph, graph.split("train", 0))
+    counts = []
+    with Workers(1, "count") as workers:
+        for step in range(WARM_UP, WARM_UP + 3):
+            batch = sampler.sample(step, sampler.units(step), workers, in_place=False)
+            counts.append([batch.blocks[0].num_src, *(block.num_dst for block in batch.blocks)])
+            batch.release()
+    means: list[float] = np.mean(counts, axis=0).tolist()
+    return means
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -37,11 +37,21 @@ class Aggregation:
         1 + epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f).
     epsilon
         For `add` without gcn.
+
+    Raises
+    ------
+    ValueError
+        For another word.
     """
 
     reduce: Reduce
     self_path: SelfPath
     epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):
+            if word not in known:
+                raise ValueError(f"no aggregation {word!r}: there are {', '.join(known)}")
 
     def width(self, features: int) -> int:
         """Columns of the result for `features` wide rows."""

@@ -169,8 +169,8 @@ class GNN(nn.Module):
         assert not isinstance(x, Aggregated)
         shortcut = self.shortcuts[i]
         if isinstance(x, SparseRows):
-            assert isinstance(shortcut, nn.Linear)
-            return sparse_linear(x.head(block.num_dst), shortcut.weight)
+            rows = x.head(block.num_dst)
+            return sparse_linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows.dense()
         if isinstance(x, InPlace):
             own = torch.from_numpy(widened(x.values[block.destinations]))
         else:

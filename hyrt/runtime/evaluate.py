@@ -37,7 +37,12 @@ class Evaluator:
     graph
         The data.
     scratch
-        Folder for temporary files.
+        Folder for temporary files; the system's by default.
+
+    Raises
+    ------
+    ConfigError
+        If the metric that chooses the best epoch cannot be computed on the validation vertices.
     """
 
     def __init__(self, config: Config, graph: Graph, scratch: Path | None) -> None:
@@ -50,6 +55,23 @@ class Evaluator:
                 f"train.metric=roc_auc needs two classes, {graph.name} has {graph.num_classes}: use macro_f1"
             )
         self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
+        classes = np.unique(graph.labels[self._splits["val"]])
+        if self.metric == "roc_auc" and len(classes) == 1:
+            raise ConfigError(
+                f"train.metric=roc_auc needs both classes among the validation vertices, those of {graph.name}'s split "
+                f"{config.data.split} are all of class {classes[0]}: use accuracy, or another data.split"
+            )
+
+    @property
+    def warning(self) -> str | None:
+        """What a user should know before the run: nothing where there are validation vertices."""
+        if len(self._splits["val"]):
+            return None
+        patience = " and train.patience stops nothing" if self._config.train.patience else ""
+        return (
+            f"{self._graph.name}: split {self._config.data.split} has no validation vertices, so the weights of the "
+            f"last evaluation count as the best{patience}: add a val mask to choose by {self.metric}"
+        )
 
     def evaluate(
         self, model: torch.nn.Module, workers: Workers, should_stop: Callable[[], bool] = lambda: False

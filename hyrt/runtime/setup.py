@@ -149,7 +149,7 @@ def build_optimizer(
         options["weight_decay"] = train.weight_decay
     try:
         optimizer = maker(parameters, **options)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # Torch's own checks raise of all kinds.
         raise ConfigError(f"train.optimizer={train.optimizer!r} refuses {options}: {error}") from None
     if train.schedule is None:
         return optimizer, None
@@ -158,7 +158,7 @@ def build_optimizer(
         raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler")
     try:
         return optimizer, schedule(optimizer, **train.schedule_options)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise ConfigError(
             f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: {error}"
         ) from None

@@ -138,6 +138,7 @@ class Training:
         self._epoch_sums = (0.0, 0.0, 0)
         self._unevaluated: float | None = None
         self._generator: torch.Tensor | None = None
+        self._simulated = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -198,6 +199,7 @@ class Training:
                 load_workers,
             )
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
+            self._simulated = any(trainer.device.info.simulated for trainer in trainers)
             self._announce(trainers, threads, per_epoch)
             groups = StepGroups(
                 self._emit,
@@ -299,14 +301,24 @@ class Training:
                 return False
         self._unevaluated = None
         if self._schedule is not None:
-            if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                self._schedule.step(loss)
-            else:
-                self._schedule.step()
+            self._step_schedule(self._schedule, epoch, loss)
         every = config.checkpoint.every_epochs
         if final or self._is_out_of_patience() or (every and epoch % every == 0):
             self._save()
         return True
+
+    def _step_schedule(self, schedule: torch.optim.lr_scheduler.LRScheduler, epoch: int, loss: float) -> None:
+        try:
+            if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                schedule.step(loss)
+            else:
+                schedule.step()
+        except Exception as error:
+            train = self._config.train
+            raise StageFailure(
+                f"train.schedule={train.schedule!r} with {train.schedule_options} failed after epoch {epoch}: "
+                f"{describe(error)}"
+            ) from error
 
     def _evaluate(self, epoch: int, workers: Workers, check: Callable[[], None]) -> None:
         started = time.perf_counter()
@@ -368,6 +380,8 @@ class Training:
         per_epoch = self._sampler.steps_per_epoch()
         summary: dict[str, Any] = {
             "status": status,
+            "devices": self._config.devices,
+            "simulated": self._simulated,
             "epochs": self._step // per_epoch,
             "steps": self._step,
             "best_epoch": best.epoch,

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = {
     "hyrt.errors": 0,
     "hyrt.cores": 0,
+    "hyrt.kernel_cache": 0,
     "hyrt.process": 0,
     "hyrt.workers": 0,
     "hyrt.pool": 0,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph
+from graphs import dense_features, random_graph
+from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.config import build_config
 from hyrt.errors import Diverged
+from hyrt.graph.graph import DenseFeatures
 from hyrt.runtime.events import StepGroup
+from hyrt.runtime.setup import build_model
 from hyrt.runtime.train import Training
+from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.workers import Workers
 
 
 def train(graph, split=None, **sections):
@@ -61,15 +68,27 @@ def test_equal_runs_give_equal_bits() -> None:
     assert np.array_equal(final_weights(first), final_weights(second))
 
 
-@pytest.mark.parametrize("threads", [2, 4])
-def test_sampler_and_loader_threads_do_not_change_a_bit(threads: int) -> None:
-    graph = random_graph()
-    one, one_losses = train(graph, runtime={"sample_threads": 1, "load_threads": 1, "train_threads": 1})
-    many, many_losses = train(
-        graph, runtime={"sample_threads": threads, "load_threads": threads, "train_threads": threads}
-    )
-    assert one_losses == many_losses
-    assert np.array_equal(final_weights(one), final_weights(many))
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
+def test_threads_do_not_change_a_bit(kind: str, sparse: bool) -> None:
+    """Every stage and every layer has rows for several chunks, the largest of which are 1024 rows."""
+    graph = random_graph(vertices=3000, sparse=sparse)
+    assert len(graph.split("train")) > 1200
+    settings = {
+        "data": {"batch_size": 1200},
+        "model": {"kind": kind, "norm": "layer", "residual": True, "dropout": 0.2},
+        "train": {"epochs": 2},
+    }
+    runs = []
+    for threads in (1, 2, 4):
+        runtime = {"sample_threads": threads, "load_threads": threads, "train_threads": threads}
+        training, losses = train(graph, runtime=runtime, **settings)
+        runs.append((losses, final_weights(training)))
+    first_losses, first_weights = runs[0]
+    assert len(first_losses) == 4
+    for losses, weights in runs[1:]:
+        assert losses == first_losses
+        assert np.array_equal(weights, first_weights)
 
 
 def test_serial_and_pipelined_runs_are_equal() -> None:
@@ -91,12 +110,6 @@ def test_fused_loading_changes_rounding_only(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
 def test_sparse_features_train_like_dense_ones(kind: str) -> None:
     sparse = random_graph(sparse=True)
-    from dataclasses import replace
-
-    from graphs import dense_features
-
-    from hyrt.graph.graph import DenseFeatures
-
     dense = replace(sparse, features=DenseFeatures(dense_features(sparse).astype(np.float32)))
     model = {"kind": kind, "input_dropout": 0.2, "residual": True}
     sgd = {"optimizer": "SGD", "lr": 0.01}
@@ -105,13 +118,39 @@ def test_sparse_features_train_like_dense_ones(kind: str) -> None:
     np.testing.assert_allclose(final_weights(a), final_weights(b), atol=2e-5)
 
 
-def test_class_weights_are_means_over_targets() -> None:
-    """Weighted steps equal torch's own weighted loss, up to the weights' normalisation."""
+@pytest.mark.parametrize("split", [None, [9, 15]])
+def test_class_weights_are_means_over_targets(split: list[int] | None) -> None:
+    """Losses of SGD steps against dense float64 steps on sum_i w[y_i] CE_i / n, w inverse to a class's share."""
     graph = random_graph()
-    _, losses = train(graph, train={"class_weights": "balanced"})
-    _, plain = train(graph)
-    assert losses != plain
-    assert all(np.isfinite(losses))
+    rare = np.flatnonzero(graph.labels == 0)
+    graph.labels[rare[len(rare) // 4 :]] = 1
+    training, losses = train(
+        graph,
+        split,
+        train={"class_weights": "balanced", "optimizer": "SGD", "lr": 0.05, "epochs": 1},
+    )
+    targets = graph.split("train")
+    counts = np.array([(graph.labels[targets] == c).sum() for c in range(3)])
+    assert counts.max() > 3 * counts.min() > 0
+    weights = torch.from_numpy(len(targets) / (3 * counts))
+
+    p = parameters_of(build_model(training._config, graph))
+    sampler = NeighborSampler(graph, targets, [4, 3], 24, seed=0)
+    expected = []
+    for step in range(sampler.steps_per_epoch()):
+        batch = sampler.sample(step, sampler.units(step), Workers(1, "t"), in_place=False)
+        rows = torch.from_numpy(dense_features(graph)[batch.blocks[0].sources])
+        out = scores("graphsage-mean", batch.blocks, rows, p)
+        labels = torch.from_numpy(batch.labels)
+        each = -out.log_softmax(1)[torch.arange(len(labels)), labels]
+        loss = (weights[labels] * each).sum() / len(labels)
+        gradients = torch.autograd.grad(loss, list(p.values()))
+        with torch.no_grad():
+            for value, gradient in zip(p.values(), gradients, strict=True):
+                value -= 0.05 * gradient
+        expected.append(loss.item())
+    assert len(expected) > 3
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:

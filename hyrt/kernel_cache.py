@@ -1,0 +1,47 @@
+"""A place for compiled kernels where numba finds none: without one it refuses to compile at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def ensure_kernel_cache() -> None:
+    """Give numba a temporary folder when neither the package's folder nor the user's cache can be written.
+
+    Kernels are then compiled anew by every process. Does nothing where NUMBA_CACHE_DIR is set. The folder is new
+    and private: what numba reads back it runs.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    package = Path(__file__).parent
+    if any(_can_write(folder) for folder in (package / "nn" / "__pycache__", _user_cache())):
+        return
+    import atexit
+    import shutil
+    import tempfile
+    import warnings
+
+    folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = folder
+    warnings.warn(
+        "no folder for compiled kernels can be written, so every run compiles them anew (half a minute): "
+        "set NUMBA_CACHE_DIR to one that can",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether a file can be made in the folder, or the folder itself in the first parent there is."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
