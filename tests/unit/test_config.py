@@ -49,7 +49,7 @@ def configs(draw: st.DrawFn) -> Config:
                 "schedule": draw(st.none() | yaml_text),
                 "schedule_options": draw(options),
             },
-            "evaluate": {"memory_gib": draw(positive)},
+            "evaluate": {"memory_gib": draw(st.floats(min_value=0, exclude_min=True, max_value=1e6))},
             "devices": [f"cpu:{i}" for i in range(len(shares))] if shares else ["cpu"],
             "split": shares,
         }
