@@ -50,6 +50,7 @@ def main() -> NoReturn:
 
     With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
     """
+    _occupy_closed_streams()
     # So that a command's `finally` clears up its temporary files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -61,6 +62,13 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+def _occupy_closed_streams() -> None:
+    """Else (`hyrt ... >&-`) a file hyrt opens gets the number of one, and what is printed lands in it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:

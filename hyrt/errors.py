@@ -18,6 +18,12 @@ class DataError(HyrtError):
     exit_code = 2
 
 
+class DataNotWritten(DataError):
+    """The machine could not write a dataset: a full or read-only disk."""
+
+    exit_code = 1
+
+
 class ConfigError(HyrtError):
     """A setting is unknown, of the wrong type or out of range."""
 
@@ -28,6 +34,12 @@ class CheckpointError(HyrtError):
     """No checkpoint of a run can be read, or it belongs to another run."""
 
     exit_code = 2
+
+
+class CheckpointNotWritten(CheckpointError):
+    """The machine could not write a checkpoint: a full or read-only disk. Earlier ones are untouched."""
+
+    exit_code = 1
 
 
 class DeviceUnavailable(HyrtError):

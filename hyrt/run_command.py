@@ -95,10 +95,11 @@ def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet
         from hyrt.run_session import Session
         from hyrt.run_settings import located
 
+        config = located(config)
         # Opened first, so that bad data leaves nothing behind.
         graph = open_graph(config.data.source, normalize=config.data.normalize)
         with (
-            RunFolder.create(output, name, located(config)) as folder,
+            RunFolder.create(output, name, config) as folder,
             locked(folder.path),
             Progress(plain=plain, quiet=quiet) as progress,
         ):
@@ -123,10 +124,12 @@ def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> N
         from hyrt.graph import open_graph
         from hyrt.report.progress import Progress
         from hyrt.run_session import Session, newest_checkpoint
+        from hyrt.run_settings import check_same_training
 
-        graph = open_graph(config.data.source, normalize=config.data.normalize)
         with folder, Progress(plain=plain, quiet=quiet) as progress:
             checkpoint = newest_checkpoint(folder, progress)
-            folder.set_config(config)
+            if checkpoint is not None:
+                check_same_training(config, checkpoint.state["config"])
+            graph = open_graph(config.data.source, normalize=config.data.normalize)
             exit_code = Session(config, graph, folder, progress, signals).run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

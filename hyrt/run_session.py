@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 
 from hyrt import __version__
@@ -19,7 +18,7 @@ from hyrt.stop_signals import StopSignals
 
 
 def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
-    """Where a run goes on, and its metrics cut back to there; None where it has to start over.
+    """Where a run goes on; None where it has to start over.
 
     Raises
     ------
@@ -28,14 +27,11 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
 
     """
     if not has_checkpoint(folder.checkpoints):
-        folder.truncate_metrics(0)
         progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting over from step 0"))
         return None
-    checkpoint = load_newest_checkpoint(
+    return load_newest_checkpoint(
         folder.checkpoints, lambda text: progress.handle(Notice(kind="warning", text=text))
     )
-    folder.truncate_metrics(checkpoint.step)
-    return checkpoint
 
 
 class Session:
@@ -64,6 +60,9 @@ class Session:
         self._folder = folder
         self._progress = progress
         self._signals = signals
+        self._first_step = 0
+        self._is_new = True
+        self._has_trained = False
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
         """Train to the end, or until a signal comes.
@@ -82,10 +81,13 @@ class Session:
         Raises
         ------
         HyrtError
-            After summary.json says `failed`; a new run that could not begin leaves no folder.
+            After summary.json says `failed`. A run that is refused before its first step leaves the folder as
+            it was: a new one none.
 
         """
         path = self._folder.path
+        self._is_new = is_new
+        self._first_step = 0 if checkpoint is None else checkpoint.step
         self._signals.wait_for_step(self._announce_stop, self._last_words)
         try:
             training = Training(
@@ -100,7 +102,7 @@ class Session:
                 training.resume(checkpoint)
             status = training.run().status
         except BaseException as error:
-            self._fail(error, is_new)
+            self._fail(error)
             if isinstance(error, Stalled):
                 raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
             raise
@@ -112,8 +114,14 @@ class Session:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
+            if not self._is_new:
+                # Not before: until here the run may be refused, and then its folder stays as it was.
+                self._folder.truncate_metrics(self._first_step)
+                self._folder.set_config(self._config)
             title = f"hyrt {__version__} · run {self._folder.path}"
             self._progress.handle(Notice(kind="info", text=title))
+        elif not isinstance(event, Notice):
+            self._has_trained = True
         self._folder.handle(event)
         self._progress.handle(event)
 
@@ -124,18 +132,17 @@ class Session:
         return f"Continue with: hyrt run --resume {self._folder.path}"
 
     def _last_words(self) -> str:
-        return f"the step has not ended in time: leaving. {self._how_to_go_on()}"
+        return f"leaving before the step has ended. {self._how_to_go_on()}"
 
     def _write_stacks(self, stacks: str) -> None:
         (self._folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
 
-    def _fail(self, error: BaseException, is_new: bool) -> None:
-        """Leave a record; or nothing, where a new run was refused before its first step."""
+    def _fail(self, error: BaseException) -> None:
+        """Leave a record; or what was there before, where the run was refused before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
-        path = self._folder.path
-        if is_new and refused and not self._folder.metrics_path.stat().st_size:
-            self._folder.close()
-            shutil.rmtree(path)
+        if refused and not self._has_trained:
+            if self._is_new:
+                self._folder.discard()
             return
         summary = {"error": f"{type(error).__name__}: {error}"}
         # On a full disk this fails too; what the user needs to know is the first error.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.errors import ConfigError
@@ -26,6 +30,8 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
         raise ConfigError(
             f"{files[1]!r}: one settings file is wanted, {files[0]!r} is given too; overrides are key.path=value"
         )
+    if files and _looks_like_data(files[0]):
+        raise ConfigError(f"{files[0]}: is data, not a settings file: write --data {files[0]}")
     if files and not Path(files[0]).is_file():
         raise ConfigError(f"{files[0]}: no such settings file; overrides are key.path=value")
     return (Path(files[0]) if files else None), overrides
@@ -62,12 +68,54 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         raise ConfigError(f"{file}: a resumed run has its own settings: give overrides like train.epochs=10")
     for entry in overrides:
         key = entry.partition("=")[0]
-        if not any(key == name or key.startswith(f"{name}.") for name in _CHANGEABLE):
+        if not _is_changeable(key):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed: only train.epochs, checkpoint.*, runtime.* and "
                 f"evaluate.* can. Start a new run to change it"
             )
     return build_config(apply_overrides(config.model_dump(), overrides))
+
+
+def check_same_training(config: Config, trained: str) -> None:
+    """Compare the settings of a run that goes on with those its checkpoint was written with.
+
+    Parameters
+    ----------
+    config
+        What it shall go on with.
+    trained
+        YAML text of all settings, from the checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first setting that differs and may not, and both values.
+    """
+    before = dict(_leaves(build_config(yaml.safe_load(trained)).model_dump()))
+    now = dict(_leaves(config.model_dump()))
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key) and not _is_changeable(key):
+            raise ConfigError(
+                f"{key} is {json.dumps(now.get(key))} in config.yaml, but the checkpoint was trained with "
+                f"{json.dumps(before.get(key))}: put it back, or start a new run"
+            )
+
+
+def _looks_like_data(word: str) -> bool:
+    return word.endswith(".npz") or Path(word).is_dir() or bool(re.match(r"(synthetic:|ogbn-)", word))
+
+
+def _is_changeable(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in _CHANGEABLE)
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        # An empty one is a leaf too, else it would equal one that is not there.
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def located(config: Config) -> Config:

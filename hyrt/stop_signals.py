@@ -33,7 +33,7 @@ class StopSignals:
         self._grace_s = grace_s
         self._first = 0
         self._announce: Callable[[str], None] | None = None
-        self._too_late: Callable[[], str] = str
+        self._last_words: Callable[[], str] = str
         self._deadline: float | None = None
         self._closing = False
 
@@ -47,17 +47,18 @@ class StopSignals:
         """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self._first
 
-    def wait_for_step(self, announce: Callable[[str], None], too_late: Callable[[], str]) -> None:
+    def wait_for_step(self, announce: Callable[[str], None], last_words: Callable[[], str]) -> None:
         """From now on the first signal only sets `requested`.
 
         Parameters
         ----------
         announce
             Told at once that the step will be finished first.
-        too_late
-            Gives the last words when the step does not end within the grace time.
+        last_words
+            Gives what to say when the process leaves before the step has ended: after the grace time, or at a
+            second signal.
         """
-        self._too_late = too_late
+        self._last_words = last_words
         self._announce = announce
 
     def __enter__(self) -> Self:
@@ -86,7 +87,7 @@ class StopSignals:
         while not self._closing:
             timeout_s = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
             if not select.select([self._receiver], [], [], timeout_s)[0]:
-                _leave(self.exit_code, self._too_late())
+                _leave(self.exit_code, self._last_words())
             for number in self._receiver.recv(64):
                 if number in _SIGNALS:
                     self._heard(number)
@@ -94,7 +95,7 @@ class StopSignals:
     def _heard(self, number: int) -> None:
         announce = self._announce
         if self._first or announce is None:
-            _leave(128 + number, "")
+            _leave(128 + number, self._last_words())
         self._first = number
         self._deadline = time.monotonic() + self._grace_s
         announce("stopping after this step ... (again to leave at once)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -109,14 +110,10 @@ def infer(
       hyrt infer runs/mine -o classes.npy --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
     """  # noqa: D301
-    from hyrt.errors import ConfigError
     from hyrt.process import prepare_process
     from hyrt.run_settings import option_overrides
 
-    if output.exists() and not force:
-        raise ConfigError(f"{output}: is there already: give another --output, or --force")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"{output.parent}: no such folder: make it, or give another --output")
+    file = _output_file(output, force)
     prepare_process()
     from hyrt.runtime.setup import assign_threads, evaluation_workers
     from hyrt.runtime.write_rows import chosen_vertices, write_rows
@@ -126,7 +123,7 @@ def infer(
     wanted = chosen_vertices(trained.graph, vertices, trained.config.data.split)
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
         shape = write_rows(
-            output,
+            file,
             trained.model,
             trained.graph,
             wanted,
@@ -136,6 +133,22 @@ def infer(
         )
     size = " x ".join(f"{n:,}" for n in shape)
     typer.echo(f"wrote {output}: {what.value} {size} · weights of {trained.weights}")
+
+
+def _output_file(output: Path, force: bool) -> Path:
+    """The regular file an output is, behind symbolic links."""
+    from hyrt.errors import ConfigError
+
+    file = Path(os.path.realpath(output))
+    # What is written takes the place of what is there: of a device or a FIFO it must not.
+    if os.path.lexists(file) and not file.is_file():
+        kind = "folder" if file.is_dir() else "special file"
+        raise ConfigError(f"{output}: is a {kind}: give the name of a regular file as --output")
+    if file.exists() and not force:
+        raise ConfigError(f"{output}: is there already: give another --output, or --force")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file.parent}: no such folder: make it, or give another --output")
+    return file
 
 
 def _warn(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, DataNotWritten
 from hyrt.graph.check import finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES
 from hyrt.graph.folder import META, write_folder
@@ -104,7 +104,7 @@ def _all_or_nothing(destination: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(work)
     except OSError as error:
-        raise DataError(f"{destination}: cannot be written ({error.strerror or error})") from error
+        raise DataNotWritten(f"{destination}: cannot be written ({error.strerror or error})") from error
 
 
 def _publish(work: Path, destination: Path) -> None:
@@ -127,7 +127,7 @@ def _put_back(replaced: Path, destination: Path) -> None:
     try:
         replaced.rename(destination)
     except OSError as error:
-        raise DataError(
+        raise DataNotWritten(
             f"{destination}: cannot be written ({error.strerror or error}); what was there is now {replaced}: rename it"
         ) from error
 

@@ -86,10 +86,9 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
         row = one / np.maximum(counts if block.weights is None else degrees, one)
     elif aggregation.reduce == "gcn":
         row = upscale / np.sqrt(degrees + one)
-        kept = block.source_scale
         source = (
-            kept
-            if kept is not None and kept.dtype == dtype
+            block.source_scale()
+            if block.source_scale is not None and dtype == np.float32
             else one / np.sqrt(block.source_degrees.astype(dtype) + one)
         )
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -29,7 +30,7 @@ class Progress:
     evaluation and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
 
     A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run goes
-    on; `lost` then holds the reason.
+    on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the start.
 
     The last line tells of `metrics`, `chosen_by`, `best_epoch` and `epoch_s` of `RunEnded.summary` where they
     are there, of the events seen otherwise.
@@ -41,7 +42,7 @@ class Progress:
     plain
         Plain lines even on a terminal.
     quiet
-        Only the last lines, at the end of the run.
+        Only the last lines, at the end of the run; warnings go to standard error.
     interval_s
         Shortest time between plain lines of steps.
     clock
@@ -61,12 +62,13 @@ class Progress:
         console: Console | None = None,
     ) -> None:
         self.lost: OSError | None = None
-        self._stream = sys.stdout if stream is None else stream
+        # None where the process was started without one.
+        self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._quiet = quiet
         self._interval_s = interval_s
         self._clock = clock
         self._console = console
-        if console is None and not plain and not quiet and _can_redraw(self._stream):
+        if console is None and not plain and not quiet and self._stream and _can_redraw(self._stream):
             self._console = _make_console(self._stream)
         self._live: Live | None = None
         self._epochs = 0
@@ -74,6 +76,7 @@ class Progress:
         self._stages = _StageMeans()
         self._epoch_seconds: list[float] = []
         self._best: Evaluated | None = None
+        self._is_simulated = False
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +91,7 @@ class Progress:
         match event:
             case RunStarted():
                 self._epochs = event.epochs
+                self._is_simulated = "(simulated)" in event.devices
                 self._shown_s = self._clock()
                 for label, text in (("data", event.data), ("model", event.model), ("devices", event.devices)):
                     self._print(f"{label:<10}{text}", indent=10)
@@ -114,8 +118,10 @@ class Progress:
                 if event.is_best:
                     self._best = event
                 self._print(f"{'':<10}{evaluation_line(event)}", indent=12)
+            case Notice(kind="warning"):
+                self._warn(f"warning: {event.text}")
             case Notice():
-                self._print(f"warning: {event.text}" if event.kind == "warning" else event.text, indent=2)
+                self._print(event.text, indent=2)
             case RunEnded():
                 self._write(self._end_live)
                 self._print(self._last_line(event), indent=2, final=True)
@@ -146,14 +152,28 @@ class Progress:
         parts = [] if ended.status == "finished" else [ended.status]
         summary = ended.summary
         if summary.get("metrics"):
-            parts.append(_best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"]))
+            best = _best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"])
         elif self._best is not None:
-            parts.append(_best_text(self._best.metrics, self._best.chosen_by, self._best.epoch))
+            best = _best_text(self._best.metrics, self._best.chosen_by, self._best.epoch)
+        else:
+            best = ""
+        if best:
+            parts.append(best)
         seen_s = self._epoch_seconds
         epoch_s = summary.get("epoch_s") or (sum(seen_s) / len(seen_s) if seen_s else 0.0)
         if epoch_s:
             parts.append(f"{seconds(epoch_s)} an epoch")
+        if summary.get("simulated", self._is_simulated):
+            parts.append("on simulated devices")
         return " · ".join(parts) or ended.status
+
+    def _warn(self, text: str) -> None:
+        if not self._quiet:
+            self._print(text, indent=2)
+        elif sys.stderr is not None:
+            # As for standard output: that nobody reads it ends no run.
+            with contextlib.suppress(OSError):
+                print(text.encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)
 
     def _print(self, text: str, *, indent: int = 0, final: bool = False) -> None:
         """Write a line that stays, above the one that is redrawn; continued lines are indented."""
@@ -177,6 +197,8 @@ class Progress:
         self._write(lambda: console.print(Text(wrapped), soft_wrap=True))
 
     def _print_plain(self, text: str) -> None:
+        if self._stream is None:
+            return
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         if not encoding.lower().startswith("utf"):
             text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
@@ -209,7 +231,8 @@ class Progress:
             action()
         except OSError as error:
             self.lost = error
-            _discard(self._stream)
+            if self._stream is not None:
+                _discard(self._stream)
             if self._console is not None:
                 self._console.quiet = True
             self._end_live()
@@ -241,8 +264,11 @@ class _StageMeans:
 
 
 def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch: int) -> str:
-    shown = {"test": metrics["test"]} if "test" in metrics else metrics
-    return f"{scores_text(shown, chosen_by)} (best validation, epoch {epoch})"
+    """Empty where no split has the metric."""
+    scores = scores_text({"test": metrics["test"]} if "test" in metrics else metrics, chosen_by)
+    # Without validation vertices the last evaluation counts.
+    place = f"best validation, epoch {epoch}" if "val" in metrics else f"epoch {epoch}"
+    return f"{scores} ({place})" if scores else ""
 
 
 def _can_redraw(stream: TextIO) -> bool:

@@ -80,6 +80,8 @@ def _longest_that_fits(
 def evaluation_line(evaluated: Evaluated) -> str:
     """The metric that chooses the best epoch, on every split."""
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
+    if not scores:
+        return "nothing to evaluate: no validation and no test vertices in the data"
     return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,7 @@ class RunFolder:
         self._clock = clock
         self._file: BinaryIO | None = None
         self._zero_s = clock()
+        self._made_root = False
 
     @classmethod
     def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
@@ -71,15 +72,17 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            If the name is not a plain file name.
+            If the name is not a plain file name, or the root is no folder.
         HyrtError
             If the folder cannot be written.
         """
         name = default_name(config, datetime.now()) if name is None else name
-        if not name or name != Path(name).name or name.startswith(".") or "\0" in name:
+        if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
             raise ConfigError(
-                f"run name {name!r}: give a plain name without '/' that does not start with '.'"
+                f"run name {name!r}: give a plain name without '/' and line breaks that does not start with '.'"
             )
+        _check_root(root)
+        made_root = not root.exists()
         with _explained(root / name):
             root.mkdir(parents=True, exist_ok=True)
             path = _make_new_folder(root, name)
@@ -92,6 +95,7 @@ class RunFolder:
             except BaseException:
                 shutil.rmtree(path)
                 raise
+        run._made_root = made_root
         return run
 
     @classmethod
@@ -207,6 +211,15 @@ class RunFolder:
             self._file.write(line.encode())
             self._file.flush()
 
+    def discard(self) -> None:
+        """Remove the folder, and the one that holds it where that was made for it and is empty again."""
+        self.close()
+        shutil.rmtree(self.path)
+        if self._made_root:
+            # Another run may have come meanwhile.
+            with suppress(OSError):
+                self.path.parent.rmdir()
+
     def close(self) -> None:
         """Close metrics.jsonl; a later event opens it again."""
         if self._file is not None:
@@ -251,6 +264,16 @@ def short_name(source: str) -> str:
     else:
         name = Path(source).absolute().name.removesuffix(".npz")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "data"
+
+
+def _check_root(root: Path) -> None:
+    for path in (root, *root.absolute().parents):
+        if path.exists():
+            if path.is_dir():
+                return
+            raise ConfigError(
+                f"{path}: is a file: give a folder as --output, which then holds the run's folder"
+            )
 
 
 def _make_new_folder(root: Path, name: str) -> Path:

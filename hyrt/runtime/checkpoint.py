@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
-from hyrt.errors import CheckpointError
+from hyrt.errors import CheckpointError, CheckpointNotWritten
 from hyrt.runtime.atomic_write import sync_folder, write_atomically
 
 _FORMAT = 1
@@ -75,7 +75,7 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: 
 
     Raises
     ------
-    CheckpointError
+    CheckpointNotWritten
         If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
     TypeError
         If the state holds anything else, naming where.
@@ -92,7 +92,7 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: 
         _remove_leftovers(folder)
         write_atomically(path, data)
     except OSError as error:
-        raise CheckpointError(
+        raise CheckpointNotWritten(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
             f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
             f"writable, then resume the run."
@@ -199,7 +199,7 @@ def _remove_superfluous(folder: Path, new: _File, keep: int) -> None:
         try:
             file.path.unlink(missing_ok=True)
         except OSError as error:
-            raise CheckpointError(
+            raise CheckpointNotWritten(
                 f"{file.path}: step {new.step} is saved, but this older checkpoint could not be deleted: "
                 f"{error.strerror or error}. Make its folder writable."
             ) from error

@@ -64,7 +64,7 @@ def infer_layerwise(
     memory_bytes
         Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a file,
         and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of `vertices` in
-        order, and what a single vertex needs whose edges alone exceed a chunk.
+        order, what the graph keeps (degrees), and what a single vertex needs whose edges alone exceed a chunk.
     scratch
         Folder for temporary files; the system's by default.
     layers
@@ -158,7 +158,7 @@ def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: W
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
         result: NDArray[np.float32] = model.layer(
-            i, _full_block(graph, part, i + 1, workers), InPlace(rows)
+            i, _full_block(graph, part, i, workers), InPlace(rows)
         ).numpy()
         return result
 
@@ -193,7 +193,7 @@ def _first_step(
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
         own = gather_sparse(features, part, workers)
         result: NDArray[np.float32] = first_layer(
-            model, _full_block(graph, part, 1, workers), products, own
+            model, _full_block(graph, part, 0, workers), products, own
         ).numpy()
         return result
 
@@ -205,7 +205,7 @@ def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: 
     local = np.full(graph.num_vertices, -1, np.int32)
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
-        whole = _full_block(graph, part, 1, workers)
+        whole = _full_block(graph, part, 0, workers)
         room = np.empty(len(part) + whole.num_edges, np.int64)
         columns = np.empty(whole.num_edges, np.int32)
         num_src = relabel(part, whole.columns, local, room, columns)
@@ -245,8 +245,8 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
     return grown
 
 
-def _full_block(graph: Graph, destinations: NDArray[np.int64], layer: int, workers: Workers) -> Block:
-    """All edges into the destinations, with sources left in place."""
+def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: Workers) -> Block:
+    """All edges into the destinations for layer i (from 0), with sources left in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
@@ -271,7 +271,17 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], layer: int, worke
         num,
         1024,
     )
-    return Block(offsets, neighbors, destinations, None, graph.num_vertices, degrees, graph.in_degrees, layer)
+    return Block(
+        offsets,
+        neighbors,
+        destinations,
+        None,
+        graph.num_vertices,
+        degrees,
+        graph.in_degrees,
+        i + 1,
+        source_scale=lambda: graph.gcn_scale,
+    )
 
 
 def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:

@@ -277,12 +277,15 @@ class Training:
         self._epoch_s = 0.0
 
     def _synchronize(self, synchronizer: Synchronizer, work: StepWork) -> StepSummary:
+        started = time.perf_counter()
         try:
-            return synchronizer.step(work)
+            summary = synchronizer.step(work)
         except HyrtError:
             raise
         except Exception as error:
             raise StageFailure(f"error in synchronize at step {work.step}: {describe(error)}") from error
+        work.note("synchronize", time.perf_counter() - started)
+        return summary
 
     def _end_epoch(self, workers: Workers, check: Callable[[], None]) -> bool:
         """Evaluate and checkpoint after an epoch's steps; when asked to stop, leave that for a resumed run.
@@ -423,5 +426,7 @@ class Training:
                 first_step=self._first_step,
             )
         )
+        if self._evaluator.warning is not None:
+            self._emit(Notice(kind="warning", text=self._evaluator.warning))
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))

@@ -32,18 +32,20 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
     if choice in ("train", "val", "test"):
         return np.asarray(graph.split(choice, split), np.int64)
     try:
-        ids = np.load(choice, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with Path(choice).open("rb") as file:
+            ids = np.lib.format.read_array(file, allow_pickle=False)
+    # The last two where the header tells of more numbers than memory, or an int64, can hold.
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(
             f"--vertices {choice}: write all, train, val, test or a .npy file of numbers: {error}"
         ) from None
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise DataError(f"{choice}: a .npy with one row of whole numbers is wanted")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
     if len(bad):
-        raise DataError(
-            f"{choice}: {ids[bad[0]]} at position {bad[0]} is not below the {graph.num_vertices:,} vertices"
-        )
+        wrong = ids[bad[0]]
+        limit = "below 0" if wrong < 0 else f"not below the {graph.num_vertices:,} vertices"
+        raise DataError(f"{choice}: {wrong} at position {bad[0]} is {limit}")
     return ids.astype(np.int64)
 
 

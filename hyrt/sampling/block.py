@@ -65,7 +65,7 @@ class Block:
     step
         Step of the run, with `seed` the key of the dropout masks.
     source_scale
-        [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when needed.
+        Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when needed.
     weights
         [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
     """
@@ -80,7 +80,7 @@ class Block:
     layer: int
     step: int = 0
     seed: int = 0
-    source_scale: NDArray[np.float32] | None = None
+    source_scale: Callable[[], NDArray[np.float32]] | None = None
     weights: NDArray[np.float32] | None = None
     _transposed: Transposed | None = field(default=None, repr=False)
 

@@ -161,7 +161,7 @@ class NeighborSampler:
             num_src=num_src,
             degrees=degrees,
             source_degrees=source_degrees,
-            source_scale=graph.gcn_scale if in_place else None,
+            source_scale=(lambda: graph.gcn_scale) if in_place else None,
             layer=layer,
             step=step,
             seed=self._seed,

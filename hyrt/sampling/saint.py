@@ -177,7 +177,7 @@ class SaintSampler:
                 np.take(sources, block.columns, out=vertices, mode="clip")
                 block.columns, block.sources = vertices, None
                 block.num_src, block.source_degrees = graph.num_vertices, graph.in_degrees
-                block.source_scale = graph.gcn_scale
+                block.source_scale = lambda: graph.gcn_scale
             blocks.append(block)
 
         targets = sources[:num_targets]

@@ -36,6 +36,9 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
         ([*TINY, "train.optimizer=Adamm"], "train.optimizer='Adamm' is not in torch.optim"),
         ([*TINY, "train.metric=roc_auc"], "needs two classes"),
         ([*TINY, "--name", "../out"], "run name '../out'"),
+        ([*TINY, "--name", "a\nb"], "run name 'a\\nb'"),
+        (["ok.npz"], "ok.npz: is data, not a settings file: write --data ok.npz"),
+        (["synthetic:tiny"], "write --data synthetic:tiny"),
     ],
 )
 def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
@@ -100,7 +103,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         timeout=150,
         preexec_fn=_small_files_only,
     )
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "the checkpoint of step 5" in done.stderr
     assert "Traceback" not in done.stderr
     run = tmp_path / "runs" / "run"
@@ -109,12 +112,28 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert not list((run / "checkpoints").iterdir())
 
 
+def test_converted_data_that_does_not_fit_the_disk(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(HYRT), "data", "generate", "tiny", "tiny.npz"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        preexec_fn=_small_files_only,
+    )
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, []), done.stderr
+    assert "tiny.npz: cannot be written" in done.stderr
+
+
+def test_an_output_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    assert "out: is a file: give a folder" in error_of("run", *TINY, "--output", "out", cwd=tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        # Nothing is read-only to root, but a file is no folder.
-        (tmp_path / "out").touch()
-    else:
-        (tmp_path / "out").mkdir(mode=0o500)
+    (tmp_path / "out").mkdir(mode=0o500)
     message = error_of("run", *TINY, "--output", "out", cwd=tmp_path, code=1)
     assert "out/" in message
     assert "cannot be written" in message

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -61,4 +63,37 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     assert "far.npy: 5000 at position 1 is not below the 2,000 vertices" in message
     words = ["--data", "synthetic:tiny,features=8"]
     assert "do not fit" in hyrt("infer", run, "-o", "x.npy", *words, cwd=tmp_path, code=2).stderr
+    np.save(tmp_path / "far.npy", [3, -1])
+    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path, code=2).stderr
+    assert "far.npy: -1 at position 1 is below 0" in message
     assert {path.name for path in tmp_path.iterdir()} == {"there.npy", "far.npy"}
+
+
+@pytest.mark.parametrize("shape", ["(4611686018427387904,)", "(9223372036854775808000,)", "(1099511627776,)"])
+def test_a_header_of_more_numbers_than_there_are(run: Path, tmp_path: Path, shape: str) -> None:
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "huge.npy", cwd=tmp_path, code=2).stderr
+    assert message.startswith("error: --vertices huge.npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["huge.npy"]
+
+
+def test_infer_replaces_regular_files_only(run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, kind in (("fifo", "special"), ("folder", "folder"), ("link", "special"), ("loop", "special")):
+        message = hyrt("infer", run, "-o", name, "--force", cwd=tmp_path, code=2).stderr
+        assert message.startswith(f"error: {name}: is a {kind}")
+    assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
+    assert {path.name for path in tmp_path.iterdir()} == {"fifo", "folder", "link", "loop"}
+
+
+def test_infer_writes_through_a_link(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.npy").symlink_to("folder/file.npy")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file.npy").touch()
+    hyrt("infer", run, "-o", "link.npy", "--what", "classes", "--force", cwd=tmp_path)
+    assert (tmp_path / "link.npy").is_symlink()
+    assert np.load(tmp_path / "folder" / "file.npy").shape == (2000,)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from end_to_end.terminal import HYRT, TINY, environment, hyrt, only_run, records, summary
@@ -153,6 +154,39 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     process.stderr.close()
     assert (process.wait(90), errors) == (0, b"")
     assert summary(only_run(tmp_path))["status"] == "finished"
+
+
+def test_a_run_without_standard_output(tmp_path: Path) -> None:
+    command = f"{HYRT} run {' '.join(TINY)} --name run >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert summary(tmp_path / "runs" / "run")["status"] == "finished"
+
+
+def test_simulated_devices_are_told_at_the_end(tmp_path: Path) -> None:
+    shown = hyrt("run", *TINY, "--devices", "null", "--quiet", cwd=tmp_path).stdout
+    assert shown.splitlines()[0].endswith("an epoch · on simulated devices")
+
+
+@pytest.mark.parametrize(("kept", "place"), [((), None), (("test",), "(epoch 2)")])
+def test_data_without_validation_vertices(tmp_path: Path, kept: tuple[str, ...], place: str | None) -> None:
+    hyrt("data", "generate", "tiny", "tiny.npz", cwd=tmp_path)
+    arrays = dict(np.load(tmp_path / "tiny.npz"))
+    for split in {"val", "test"} - set(kept):
+        arrays[f"{split}_mask"] = np.zeros_like(arrays[f"{split}_mask"])
+    np.savez(tmp_path / "tiny.npz", **arrays)
+    shown = hyrt("run", *TINY, "--data", "tiny.npz", cwd=tmp_path).stdout
+    assert "best validation" not in shown
+    last = shown.splitlines()[-2]
+    if place is None:
+        assert "no validation and no test vertices" in shown
+        assert last.endswith(" an epoch")
+        assert "·" not in last
+    else:
+        assert last.startswith("test accuracy 0.")
+        assert place in last
 
 
 def test_data_commands(tmp_path: Path) -> None:

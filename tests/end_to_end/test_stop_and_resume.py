@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ import torch
 import yaml
 from end_to_end.terminal import begin, hyrt, last_step, records, summary, wait_until
 
+from hyrt.graph.convert import Conversion, convert
 from hyrt.runtime.checkpoint import load_newest_checkpoint
 
 # 19 steps an epoch; everything that could depend on what came before is on.
@@ -61,6 +63,10 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def contents(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
 def told(run: Path) -> dict[str, Any]:
     """What metrics.jsonl says, less the times and what groups of steps there were."""
     lines = records(run)
@@ -97,7 +103,7 @@ def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
     hyrt("run", "--resume", "runs/run", cwd=tmp_path)
     assert_equal_runs(run, whole)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert "is finished" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
+    assert "has ended" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -113,15 +119,18 @@ def test_killed_between_checkpoints(whole: Path, tmp_path: Path) -> None:
     assert_equal_runs(run, whole)
 
 
-def test_damaged_newest_checkpoint(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_damaged_newest_checkpoint(whole: Path, tmp_path: Path, quiet: list[str]) -> None:
     run = tmp_path / "runs" / "run"
     hyrt("run", *EPOCHS_ONE, "--name", "run", cwd=tmp_path)
     newest = max((run / "checkpoints").iterdir())
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
-    shown = hyrt("run", "--resume", "runs/run", "train.epochs=12", cwd=tmp_path).stdout
+    done = hyrt("run", "--resume", "runs/run", "train.epochs=12", *quiet, cwd=tmp_path)
+    shown, silent = (done.stderr, done.stdout) if quiet else (done.stdout, done.stderr)
     assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
+    assert "warning" not in silent
     # The run of two epochs was evaluated after its second, this one after its third.
     assert told(run)["losses"][: 2 * ONE_EPOCH] == told(whole)["losses"][: 2 * ONE_EPOCH]
     assert summary(run)["steps"] == 12 * ONE_EPOCH
@@ -149,9 +158,11 @@ def test_second_signal_leaves_at_once(tmp_path: Path) -> None:
     time.sleep(0.05)
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=30)
     assert time.monotonic() - sent < 5
     assert process.returncode == 130
+    # On standard output where the step, or an evaluation, happened to end between the two.
+    assert (errors or output).endswith("Continue with: hyrt run --resume runs/run\n")
 
 
 def test_signal_while_data_is_made(tmp_path: Path) -> None:
@@ -179,23 +190,44 @@ def test_what_may_not_change(whole: Path, override: str) -> None:
     assert f"{override.partition('=')[0]} cannot change" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("train", "lr", 0.5, "train.lr is 0.5 in config.yaml, but the checkpoint was trained with 0.003"),
+        ("data", "source", "synthetic:community", 'but the checkpoint was trained with "synthetic:tiny"'),
+        ("train", "schedule_options", {}, "train.schedule_options"),
+    ],
+)
+def test_an_edited_config_is_refused(
+    whole: Path, tmp_path: Path, section: str, key: str, value: object, message: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings[section][key] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    before = contents(run)
+    assert message in hyrt("run", "--resume", run, "train.epochs=13", cwd=tmp_path, code=2).stderr
+    assert contents(run) == before
+
+
 @pytest.mark.parametrize("gone", ["emptied", "deleted"])
 def test_a_refused_resume_loses_nothing(tmp_path: Path, gone: str) -> None:
     """The metrics were lost, and the data has another width now: the checkpoints must stay."""
-    hyrt("run", *EPOCHS_ONE, "--name", "run", cwd=tmp_path)
+    data = tmp_path / "tiny.npz"
+    convert(Conversion("synthetic:tiny", data), lambda line: None)
+    hyrt("run", *EPOCHS_ONE, "--data", "tiny.npz", "--name", "run", cwd=tmp_path)
     run = tmp_path / "runs" / "run"
-    before = sorted(path.name for path in (run / "checkpoints").iterdir())
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    settings["data"]["source"] = "synthetic:tiny,features=7"
-    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    data.rename(tmp_path / "kept.npz")
+    convert(Conversion("synthetic:tiny,features=7", data), lambda line: None)
     if gone == "emptied":
         (run / "metrics.jsonl").write_text("")
     else:
         (run / "metrics.jsonl").unlink()
+    before = contents(run)
     done = hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path, code=2)
     assert "does not fit this run" in done.stderr
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == before
-    settings["data"]["source"] = "synthetic:tiny"
-    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert contents(run) == before
+    (tmp_path / "kept.npz").replace(data)
     hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path)
     assert summary(run)["epochs"] == 3

@@ -12,7 +12,7 @@ import pytest
 # The main thread is in compiled code, as in a kernel (which unlike sleep goes on after a signal).
 BUSY = "import ctypes\n    while True: ctypes.CDLL(None).sleep(60)"
 HEAD = "from hyrt.stop_signals import StopSignals\nwith StopSignals(grace_s=0.5) as signals:\n    "
-WAITING = "signals.wait_for_step(lambda text: print(text, flush=True), lambda: 'too late')\n    "
+WAITING = "signals.wait_for_step(lambda text: print(text, flush=True), lambda: 'last words')\n    "
 
 
 def start(code: str) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def test_without_an_end_of_the_step_the_process_leaves() -> None:
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=5)
     assert output == "stopping after this step ... (again to leave at once)\n"
-    assert errors == "too late\n"
+    assert errors == "last words\n"
     assert process.returncode == 143
 
 
@@ -48,7 +48,7 @@ def test_a_second_one_leaves_at_once() -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("stopping")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=5) == ("", "")
+    assert process.communicate(timeout=5) == ("", "last words\n")
     assert process.returncode == 130
 
 

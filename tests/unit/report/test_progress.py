@@ -9,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,36 @@ def test_quiet_shows_the_end_only() -> None:
             ],
             "val ROC AUC 0.812 (best validation, epoch 1) · 2.0 s an epoch",
         ),
+        (
+            [
+                replace(evaluated(2), metrics={}),
+                epoch_ended(1),
+                RunEnded(status="finished", summary={"metrics": {}}),
+            ],
+            "3.5 s an epoch",
+        ),
+        (
+            [replace(evaluated(2), metrics={"test": {"accuracy": 0.5}}), RunEnded(status="finished")],
+            "test accuracy 0.500 (epoch 2)",
+        ),
+        ([RunEnded(status="finished", summary={"simulated": True})], "on simulated devices"),
     ],
 )
 def test_last_line(events: list[Event], line: str) -> None:
     assert show([STARTED, *events])[-1] == line
+
+
+def test_without_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with Progress() as progress:
+        for event in WHOLE_RUN:
+            progress.handle(event)
+        progress.say("run folder runs/x")
+
+
+def test_quiet_warns_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    show(WHOLE_RUN, quiet=True)
+    assert capsys.readouterr().err == "warning: disk nearly full: free space\n"
 
 
 def test_no_unicode() -> None:

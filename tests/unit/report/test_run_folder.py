@@ -85,7 +85,7 @@ def test_concurrent_creation(tmp_path: Path) -> None:
     assert all(RunFolder.open(run.path).config() == Config() for run in runs)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../up", "..", ".hidden", "/root", "a\0b"])
+@pytest.mark.parametrize("name", ["", "a/b", "../up", "..", ".hidden", "/root", "a\0b", "a\nb"])
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="run name"):
         RunFolder.create(tmp_path, name, Config())
@@ -244,8 +244,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HyrtError, match="cannot be written: File exists"):
-        RunFolder.create(tmp_path / "file", None, Config())
+    for root in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(ConfigError, match="file: is a file: give a folder as --output"):
+            RunFolder.create(root, None, Config())
     with pytest.raises(HyrtError, match="File name too long"):
         RunFolder.create(tmp_path, "x" * 300, Config())
 
