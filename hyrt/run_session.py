@@ -88,7 +88,6 @@ class Session:
         path = self._folder.path
         self._is_new = is_new
         self._first_step = 0 if checkpoint is None else checkpoint.step
-        self._signals.wait_for_step(self._announce_stop, self._last_words)
         try:
             training = Training(
                 self._config,
@@ -100,6 +99,8 @@ class Session:
             )
             if checkpoint is not None:
                 training.resume(checkpoint)
+            # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
+            self._signals.wait_for_step(self._announce_stop, self._last_words)
             status = training.run().status
         except BaseException as error:
             self._fail(error)

@@ -122,6 +122,8 @@ class Training:
         self._should_stop = should_stop
         self._on_stall = on_stall
         self._targets = graph.split("train", config.data.split)
+        if config.sampler.kind == "saint":
+            emit(Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ..."))
         self._sampler = build_sampler(config, graph, self._targets)
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not self._parameters:
