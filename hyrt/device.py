@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from hyrt.errors import DeviceFault, HyrtError
 
 if TYPE_CHECKING:
     import torch
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import MiniBatch
-    from hyrt.sampling.sampler import Sampler
+    from hyrt.sampling.sampler import HopSampler
 
-InputForm = Literal["rows", "sparse", "aggregated", "in_place"]
+InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
+"""What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.runtime.load`."""
+
+HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
+"""What a torch module on the host can take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How fast a device is, in effective units.
+
+    Parameters
+    ----------
+    macs_per_s
+        Multiply-accumulates of its fp32 matrix products.
+    memory_bytes_per_s
+        Of its own memory.
+    link_bytes_per_s
+        From host memory to it; infinite where it reads host memory in place.
+    source
+        `measured <date>`, or `assumed` with where the figures are from.
+    """
+
+    macs_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +58,16 @@ class DeviceInfo:
     memory_bytes
         Memory of the device.
     zero_copy
-        Whether it reads host memory in place: then the load stage may hand it aggregated or unmoved features.
+        Whether it reads host memory in place.
+    forms
+        Input forms it takes; every device takes `rows`.
+    host_cores
+        How many of the host's own cores it computes with at most; 0 for an accelerator. A device that computes on the
+        host shares cores with the CPU stages, so `auto` never takes it beside `cpu`.
+    link
+        How it is attached, for people: `PCIe`, `host memory`.
+    rates
+        What it is assumed to reach; None where nothing is known before it is measured.
     simulated
         Whether it does not do its work on the hardware it is named after. Never chosen automatically.
     """
@@ -39,6 +77,10 @@ class DeviceInfo:
     description: str
     memory_bytes: int
     zero_copy: bool = False
+    forms: tuple[InputForm, ...] = ("rows",)
+    host_cores: int = 0
+    link: str = ""
+    rates: Rates | None = None
     simulated: bool = False
 
     @property
@@ -53,10 +95,14 @@ class DeviceOptions:
     Parameters
     ----------
     threads
-        CPU threads a device that computes on the host may use.
+        CPU threads (compute units) a device that computes on the host may use.
+    memory_bytes
+        The most of its own memory that mini-batches and weights may take; None leaves it to the device. A device that
+        trains in host memory in place has no memory of its own and ignores it.
     """
 
     threads: int = 1
+    memory_bytes: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,10 +133,54 @@ class StepResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+class Health:
+    """Whether a device can go on: the first fault, or its closing, is what every later call raises.
+
+    Parameters
+    ----------
+    name
+        Of the device, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._fault: DeviceFault | None = None
+
+    def check(self) -> None:
+        """Raise the fault, if there was one."""
+        if self._fault is not None:
+            raise self._fault
+
+    def fail(self, doing: str, error: Exception) -> DeviceFault:
+        """Note a fault; the first one stays."""
+        if self._fault is None:
+            self._fault = DeviceFault(f"{self._name}: {doing} failed: {type(error).__name__}: {error}")
+            self._fault.__cause__ = error
+        return self._fault
+
+    @contextmanager
+    def terminal(self, doing: str) -> Iterator[None]:
+        """Run a call of the device: what is no error of hyrt's own in it is a fault, and terminal."""
+        self.check()
+        try:
+            yield
+        except HyrtError as error:
+            if isinstance(error, DeviceFault):
+                self._fault = self._fault or error
+            raise
+        except Exception as error:
+            raise self.fail(doing, error) from error
+
+    def close(self) -> None:
+        """From now on, every call is a fault."""
+        self._fault = DeviceFault(f"{self._name}: used after close")
+
+
 class Device(Protocol):
     """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
 
-    `load`, `update` and `close` are called while both are quiet.
+    `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
+    propagated: `close` frees it too.
     """
 
     info: DeviceInfo
@@ -109,16 +199,31 @@ class Device(Protocol):
         """Make the replica. Raises UnsupportedModel naming layer and device."""
         ...
 
-    def sampler(self, graph: Graph) -> Sampler | None:
-        """A sampler that runs on the device, where it has one."""
+    def sampler(self, graph: Graph) -> HopSampler | None:
+        """Draws neighbours on the device from a topology it holds or sees, where it can; else None."""
+        ...
+
+    def gathers(self, graph: Graph) -> bool:
+        """Whether the device will gather feature rows itself; asked once, of devices that take the form `ids`.
+
+        On True every mini-batch comes without inputs, and the device reads the rows of the first block's sources from
+        the graph's feature matrix.
+        """
         ...
 
     def transfer(self, batch: MiniBatch) -> Any:
-        """Stage a mini-batch's buffers. Raises DeviceOutOfMemory; the host buffers stay until the step is over."""
+        """Stage a mini-batch's buffers; the host buffers stay until the step is over.
+
+        Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free again.
+        """
         ...
 
     def propagate(self, staged: Any) -> StepResult:
-        """Forward and backward over a staged mini-batch, and release it. Raises DeviceFault."""
+        """Forward and backward over a staged mini-batch, and release it.
+
+        Raises DeviceFault, which is terminal; DeviceOutOfMemory is as for `transfer`. What `transfer` did not return
+        is a fault.
+        """
         ...
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:

@@ -10,13 +10,13 @@ import psutil
 import torch
 
 from hyrt.cores import available_cores
-from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, UnsupportedModel
+from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.errors import UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
-from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler import HopSampler
 from hyrt.workers import Workers, working
 
 
@@ -34,7 +34,7 @@ class CpuDevice:
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._torch_threads = 1
-        self._fault: DeviceFault | None = None
+        self._health = Health(info.name)
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -48,6 +48,9 @@ class CpuDevice:
                 description=f"{cores} cores",
                 memory_bytes=memory,
                 zero_copy=True,
+                forms=HOST_FORMS,
+                host_cores=cores,
+                link="host memory",
             )
             for index in range(max(2, cores))
         ]
@@ -57,7 +60,7 @@ class CpuDevice:
         return cls(info, options)
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        self._check()
+        self._health.check()
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
                 raise UnsupportedModel(
@@ -69,18 +72,20 @@ class CpuDevice:
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self.update(parameters)
 
-    def sampler(self, graph: Graph) -> Sampler | None:
+    def sampler(self, graph: Graph) -> HopSampler | None:
         return None
 
+    def gathers(self, graph: Graph) -> bool:
+        return False
+
     def transfer(self, batch: MiniBatch) -> MiniBatch:
-        self._check()
+        self._health.check()
         return batch
 
     def propagate(self, staged: MiniBatch) -> StepResult:
-        self._check()
+        self._health.check()
         model = self._model
-        if model is None:
-            raise DeviceFault(f"{self.info.name}: propagate before load")
+        assert model is not None
         if not len(staged.targets):
             return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=())
         started = time.perf_counter()
@@ -111,7 +116,7 @@ class CpuDevice:
         )
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._check()
+        self._health.check()
         with torch.no_grad():
             for mine, new in zip(self._parameters, parameters, strict=True):
                 mine.copy_(new)
@@ -120,8 +125,4 @@ class CpuDevice:
         self._workers.close()
         self._model = None
         self._parameters = []
-        self._fault = DeviceFault(f"{self.info.name}: used after close")
-
-    def _check(self) -> None:
-        if self._fault is not None:
-            raise self._fault
+        self._health.close()

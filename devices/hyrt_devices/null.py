@@ -9,7 +9,7 @@ import torch
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.sampling.block import MiniBatch
-from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler import HopSampler
 
 
 class NullDevice:
@@ -35,8 +35,11 @@ class NullDevice:
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._shapes = [parameter.shape for parameter in parameters]
 
-    def sampler(self, graph: Graph) -> Sampler | None:
+    def sampler(self, graph: Graph) -> HopSampler | None:
         return None
+
+    def gathers(self, graph: Graph) -> bool:
+        return False
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         return batch

@@ -12,6 +12,7 @@ from torch import nn
 
 from hyrt.nn.aggregate import Aggregation, aggregate, aggregate_into
 from hyrt.nn.attention import attend
+from hyrt.nn.description import Product
 from hyrt.nn.product import linear
 from hyrt.nn.sparse import SparseRows, sparse_linear
 from hyrt.sampling.block import Block
@@ -93,6 +94,10 @@ class ConvolutionLayer(nn.Module):
             combined = aggregate(block, x, self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
+    def products(self, *, relu: bool) -> tuple[Product, ...]:
+        """What is multiplied after the aggregation."""
+        return (Product(self.weight, self.bias, relu),)
+
     def _multiply_first(self, block: Block, x: SparseRows, relu: bool) -> torch.Tensor:
         if self.aggregation.self_path == "concat":
             own, neighbors = torch.split(self.weight, self.in_features, dim=1)
@@ -150,6 +155,10 @@ class GinLayer(nn.Module):
     @property
     def aggregation(self) -> Aggregation:
         return self.inner.aggregation
+
+    def products(self, *, relu: bool) -> tuple[Product, ...]:
+        """What is multiplied after the aggregation."""
+        return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
 
     def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""

@@ -9,7 +9,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregate import Aggregation
+from hyrt.nn.description import LayerDescription, ModelDescription
 from hyrt.nn.dropout import dropout
 from hyrt.nn.layers import (
     Aggregated,
@@ -112,6 +114,36 @@ class GNN(nn.Module):
     @property
     def takes_sparse_rows(self) -> bool:
         return True
+
+    def description(self) -> ModelDescription:
+        """The model in the words kernel devices compile.
+
+        Raises
+        ------
+        UnsupportedModel
+            Naming the layer that does something else.
+        """
+        a = self.architecture
+        if a.low_precision:
+            raise UnsupportedModel("train.precision='bf16'")
+        if a.norm != "none" or (a.residual and a.layers > 1):
+            raise UnsupportedModel(f"layer 'norms.0' (model.norm={a.norm!r}, model.residual={a.residual})")
+        layers = []
+        for i, layer in enumerate(self.layers):
+            if not isinstance(layer, ConvolutionLayer | GinLayer) or layer.aggregation.reduce == "max":
+                raise UnsupportedModel(
+                    f"layer 'layers.{i}' ({type(layer).__name__}, aggregate={a.aggregate!r})"
+                )
+            last = i == a.layers - 1
+            layers.append(
+                LayerDescription(
+                    name=f"layers.{i}",
+                    aggregation=layer.aggregation,
+                    products=layer.products(relu=not last),
+                    dropout=0.0 if last else a.dropout,
+                )
+            )
+        return ModelDescription(tuple(layers), a.input_dropout)
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
         """Scores of the targets.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.device import DeviceInfo
+from hyrt.device import HOST_FORMS
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
@@ -19,8 +19,6 @@ from hyrt.runtime.load import plan_input
 from hyrt.runtime.metrics import evaluate_metrics
 from hyrt.sampling.block import Ids
 from hyrt.workers import Workers
-
-_HOST = DeviceInfo(kind="cpu", index=0, description="evaluation", memory_bytes=0, zero_copy=True)
 
 
 class StopRequested(Exception):
@@ -139,6 +137,6 @@ def scores_of(
         fanouts=fanouts,
         batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
         seed=config.seed,
-        plan=plan_input(model, graph, _HOST, fuse=config.runtime.fuse_load),
+        plan=plan_input(model, graph, HOST_FORMS, fuse=config.runtime.fuse_load),
         between_chunks=between_chunks,
     )

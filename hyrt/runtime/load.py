@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.device import DeviceInfo, InputForm
+from hyrt.device import InputForm
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
 from hyrt.nn import kernels
 from hyrt.nn.aggregate import Aggregation, aggregate_into
@@ -31,7 +32,8 @@ class InputPlan:
     ----------
     form
         `rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
-        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved.
+        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved; `ids`:
+        nothing, the device gathers the rows of V^0 itself.
     aggregation
         What the first layer aggregates, for `aggregated`.
     """
@@ -45,7 +47,9 @@ class InputPlan:
         return self.form in ("aggregated", "in_place")
 
 
-def plan_input(model: torch.nn.Module, graph: Graph, info: DeviceInfo, *, fuse: bool) -> InputPlan:
+def plan_input(
+    model: torch.nn.Module, graph: Graph, forms: Collection[InputForm], *, fuse: bool
+) -> InputPlan:
     """Choose the cheapest form that the model and the device can take.
 
     Parameters
@@ -54,20 +58,21 @@ def plan_input(model: torch.nn.Module, graph: Graph, info: DeviceInfo, *, fuse: 
         Its `input_aggregation`, `reads_rows_in_place` and `takes_sparse_rows`, where it has them, say what it takes.
     graph
         For the kind of its features.
-    info
-        Only a device that reads host memory takes features in place.
+    forms
+        What the device takes.
     fuse
         Whether loading and aggregation may be fused.
     """
     if isinstance(graph.features, SparseFeatures):
-        return InputPlan("sparse" if getattr(model, "takes_sparse_rows", False) else "rows")
-    if fuse and info.zero_copy:
+        takes_sparse = "sparse" in forms and getattr(model, "takes_sparse_rows", False)
+        return InputPlan("sparse" if takes_sparse else "rows")
+    if fuse:
         aggregation = getattr(model, "input_aggregation", None)
-        if aggregation is not None:
+        if aggregation is not None and "aggregated" in forms:
             return InputPlan("aggregated", aggregation)
-        if getattr(model, "reads_rows_in_place", False):
+        if "in_place" in forms and getattr(model, "reads_rows_in_place", False):
             return InputPlan("in_place")
-    return InputPlan("rows")
+    return InputPlan("ids" if "ids" in forms else "rows")
 
 
 def feature_rows(features: DenseFeatures) -> NDArray[Any]:
@@ -97,6 +102,8 @@ class Loader:
             Who runs the chunks.
         """
         block = batch.blocks[0]
+        if plan.form == "ids":
+            return
         if isinstance(self._features, SparseFeatures):
             assert block.sources is not None
             sparse = gather_sparse(self._features, block.sources, workers)

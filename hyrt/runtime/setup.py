@@ -188,7 +188,8 @@ def open_trainers(
                 raise ConfigError(f"devices names {info.name} twice: give each device once")
             device = backend.open(info, DeviceOptions(threads=threads.train))
             opened.enter_context(_closing(device))
-            trainers.append(Trainer(device, plan_input(model, graph, info, fuse=config.runtime.fuse_load)))
+            forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
+            trainers.append(Trainer(device, plan_input(model, graph, forms, fuse=config.runtime.fuse_load)))
             device.load(model, parameters)
         yield trainers
 

@@ -68,6 +68,8 @@ class Block:
         Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when needed.
     weights
         [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
+    resident
+        The device's own copy, where a device sampled the block.
     """
 
     indptr: Ids
@@ -82,6 +84,7 @@ class Block:
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
     weights: NDArray[np.float32] | None = None
+    resident: Any = None
     _transposed: Transposed | None = field(default=None, repr=False)
 
     @property

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hyrt.sampling.block import Ids, MiniBatch
 from hyrt.workers import Workers
@@ -38,4 +42,57 @@ class Sampler(Protocol):
         in_place
             Leave the first block's sources unlabelled, to be read from the feature matrix in place.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The sampled neighbours of some vertices, in host memory.
+
+    Parameters
+    ----------
+    degrees
+        [n] int32, in-degrees in the full graph.
+    offsets
+        [n + 1] int32, where each vertex's neighbours start.
+    neighbors
+        [E] vertices of the graph, of the ids' dtype.
+    sources
+        [num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they are
+        met), where the sampler relabels; else None.
+    columns
+        [E] int32 positions in `sources`, where the sampler relabels; else None.
+    resident
+        The device's own copy, for its `transfer`.
+    """
+
+    degrees: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    neighbors: Ids
+    sources: Ids | None = None
+    columns: NDArray[np.int32] | None = None
+    resident: Any = None
+
+
+class HopSampler(Protocol):
+    """Draws the neighbours of one layer on a device; equal, bit for bit, to what the host draws."""
+
+    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+        """Sample neighbours.
+
+        Parameters
+        ----------
+        vertices
+            [n] distinct vertices.
+        fanout
+            Neighbours of each; -1 takes all.
+        key
+            Of `hyrt.sampling.generator.stream_key`.
+        relabel
+            Whether sources and columns are wanted, if the sampler can make them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the topology back; idempotent."""
         ...

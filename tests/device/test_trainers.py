@@ -36,7 +36,7 @@ def parts(kind: str = "graphsage", seed: int = 0):
 
 
 def minibatch(graph, model, sampler, info, units=None, fuse=True):
-    plan = plan_input(model, graph, info, fuse=fuse)
+    plan = plan_input(model, graph, info.forms, fuse=fuse)
     workers = Workers(1, "t")
     batch = sampler.sample(0, sampler.units(0) if units is None else units, workers, in_place=plan.in_place)
     Loader(graph).load(batch, plan, workers)

@@ -8,14 +8,12 @@ import pytest
 import torch
 from graphs import adjacency, dense_features, random_graph
 
-from hyrt.device import DeviceInfo
+from hyrt.device import HOST_FORMS
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
 from hyrt.nn.model import GNN, Architecture
 from hyrt.runtime.infer import infer_layerwise, infer_sampled
 from hyrt.runtime.load import plan_input
 from hyrt.workers import Workers
-
-HOST = DeviceInfo(kind="cpu", index=0, description="", memory_bytes=0, zero_copy=True)
 
 
 def reference(model: GNN, graph) -> np.ndarray:
@@ -97,7 +95,7 @@ def test_layerwise_inference_is_the_full_graph_model(kind, layers, residual, spa
         out = infer_layerwise(model, graph, wanted, Workers(2, "t"), memory_bytes=budget)
         np.testing.assert_allclose(out, expected, atol=2e-5 * scale)
     assert model.training
-    plan = plan_input(model, graph, HOST, fuse=True)
+    plan = plan_input(model, graph, HOST_FORMS, fuse=True)
     full = infer_sampled(
         model, graph, wanted, Workers(2, "t"), fanouts=[-1] * layers, batch_size=16, seed=0, plan=plan
     )

@@ -1,0 +1,106 @@
+"""What a model computes, in the few words that kernel devices compile: aggregations, products and dropout.
+
+A module describes itself by a method `description() -> ModelDescription`; `GNN` has one, a module of the user's may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.aggregate import Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Rows times a transposed weight, plus a bias, then perhaps a ReLU.
+
+    Parameters
+    ----------
+    weight
+        [out, in].
+    bias
+        [out], or None.
+    relu
+        Whether a ReLU follows.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    relu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDescription:
+    """One layer: aggregate source rows over a block, then multiply the destinations.
+
+    Parameters
+    ----------
+    name
+        Of the module, for messages.
+    aggregation
+        How sources are combined; its result is `aggregation.width(f)` wide.
+    products
+        Applied one after the other: one for GCN and GraphSAGE, two for GIN.
+    dropout
+        Rate of the dropout after the layer, keyed (seed, step, layer number, destination, column) as in
+        `hyrt.nn.dropout`; 0 for none.
+    """
+
+    name: str
+    aggregation: Aggregation
+    products: tuple[Product, ...]
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A whole model.
+
+    Parameters
+    ----------
+    layers
+        The input's first; one a block of the mini-batch.
+    input_dropout
+        Rate of the dropout on the input rows, layer number 0; 0 for none.
+    """
+
+    layers: tuple[LayerDescription, ...]
+    input_dropout: float = 0.0
+
+
+def describe(model: nn.Module, device: str) -> ModelDescription:
+    """A model's description, checked.
+
+    Parameters
+    ----------
+    model
+        To be described.
+    device
+        Who asks, for messages.
+
+    Raises
+    ------
+    UnsupportedModel
+        Naming layer and device, if a layer does more than these words say or a parameter is frozen.
+    """
+    speaks = getattr(model, "description", None)
+    if speaks is None:
+        raise UnsupportedModel(
+            f"{type(model).__name__} on {device}: this device compiles its own kernels and runs models that describe "
+            "themselves (graphsage with mean, gcn, gin): train it on cpu or cuda"
+        )
+    try:
+        described: ModelDescription = speaks()
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{error} on {device}: train it on cpu or cuda") from None
+    for layer in described.layers:
+        for product in layer.products:
+            for parameter in (product.weight, product.bias):
+                if parameter is not None and not parameter.requires_grad:
+                    raise UnsupportedModel(
+                        f"layer {layer.name!r} on {device}: it has a frozen parameter: train it on cpu or cuda"
+                    )
+    return described
