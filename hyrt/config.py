@@ -67,6 +67,8 @@ class SamplerConfig(Section):
     """saint: steps of each walk."""
     units: Count = 1
     """saint: subgraphs of one step; the split moves whole subgraphs."""
+    on_device: bool = False
+    """neighbor: trainers whose device can sample draw the neighbours of their own mini-batches; the edges are the same."""
 
 
 class ModelConfig(Section):
@@ -137,6 +139,10 @@ class RuntimeConfig(Section):
     """Mini-batches in flight between sampling and the end of their step."""
     fuse_load: bool = True
     """Let trainers that read host memory aggregate input features while loading them."""
+    device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
+    """Most memory a device with memory of its own may use for mini-batches and weights; null leaves it to the device."""
+    on_device_loss: Literal["stop", "continue"] = "stop"
+    """When a device fails: `stop` ends the run, `continue` lets the others do its targets."""
     stall_timeout_s: Positive = 120.0
     """Fail the run when nothing has moved for this long."""
 
@@ -184,6 +190,8 @@ class Config(Section):
                 )
             if any(f < -1 or f == 0 for f in fanout):
                 raise ValueError("sampler.fanout: each entry is a positive count or -1 for all neighbours")
+        if self.sampler.on_device and self.sampler.kind == "saint":
+            raise ValueError("sampler.on_device: only sampler.kind=neighbor can be drawn on a device")
         if self.model.kind == "gat" and self.model.hidden % self.model.heads:
             raise ValueError(
                 f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"

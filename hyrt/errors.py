@@ -78,3 +78,11 @@ class Stalled(HyrtError):
 
 class Diverged(HyrtError):
     """A loss or a gradient is not finite; the step was not applied."""
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: hyrt's own speak for themselves, others are named."""
+    text = str(error)
+    if isinstance(error, HyrtError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

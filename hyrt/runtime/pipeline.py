@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from hyrt.errors import HyrtError, StageFailure, Stalled
+from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.runtime.channel import Channel, ChannelClosed
-from hyrt.runtime.stages import Stages, StepWork
+from hyrt.runtime.shares import Share, StepWork
+from hyrt.runtime.stages import Stages
 from hyrt.runtime.watchdog import NoProgressGuard
 
 # A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
@@ -64,11 +65,12 @@ class Pipeline:
         self._credits: Channel[None] = Channel("credits", depth)
         for _ in range(depth):
             self._credits.put(None)
-        self._sampled: Channel[StepWork] = Channel("sampled", depth)
-        self._loaded: list[Channel[StepWork]] = [Channel(f"loaded.{i}", depth) for i in trainers]
-        self._staged: list[Channel[tuple[StepWork, Any]]] = [Channel(f"staged.{i}", depth) for i in trainers]
-        self._done: list[Channel[StepWork]] = [Channel(f"done.{i}", depth) for i in trainers]
-        self._updated: list[Channel[None]] = [Channel(f"updated.{i}", depth) for i in trainers]
+        self._sampled: Channel[Share] = Channel("sampled", depth * len(trainers))
+        self._loaded: list[Channel[Share]] = [Channel(f"loaded.{i}", depth) for i in trainers]
+        self._staged: list[Channel[tuple[Share, Any]]] = [Channel(f"staged.{i}", depth) for i in trainers]
+        self._done: list[Channel[Share]] = [Channel(f"done.{i}", depth) for i in trainers]
+        # After a step's share: shares to do again, then None, to take the new weights.
+        self._next: list[Channel[Share | None]] = [Channel(f"next.{i}", depth) for i in trainers]
         self._threads = [
             self._thread("sample", "cpu", self._sample),
             self._thread("load", "cpu", self._load),
@@ -102,21 +104,27 @@ class Pipeline:
             When nothing moved for the guard's timeout.
         """
         for step in self._steps:
-            self._consumer_waits = True
-            try:
-                works = [done.get() for done in self._done]
-            except ChannelClosed:
-                raise StageFailure(
-                    f"the pipeline ended before step {step}: a stage thread has gone"
-                ) from None
-            finally:
-                self._consumer_waits = False
-            work = works[0]
+            work = self._take(step, range(len(self._done)))
+            while shares := self._stages.again(work):
+                for share in shares:
+                    self._next[share.trainer].put(share)
+                    self._take(step, [share.trainer])
             yield work
             work.release()
-            for updated in self._updated:
-                updated.put(None)
+            for channel in self._next:
+                channel.put(None)
             self._credits.put(None)
+
+    def _take(self, step: int, trainers: Sequence[int]) -> StepWork:
+        """Wait until each of some trainers is through with a share of a step."""
+        self._consumer_waits = True
+        try:
+            shares = [self._done[index].get() for index in trainers]
+        except ChannelClosed:
+            raise StageFailure(f"the pipeline ended before step {step}: a stage thread has gone") from None
+        finally:
+            self._consumer_waits = False
+        return shares[0].work
 
     def blocked_seconds(self) -> dict[str, float]:
         """Seconds each stage has waited so far, keyed `<stage>.input` and `<stage>.output`."""
@@ -169,31 +177,40 @@ class Pipeline:
         for step in self._steps:
             self._credits.get()
             at(step)
-            self._sampled.put(self._stages.sample(step))
+            for share in self._stages.cut(step):
+                self._stages.sample(share)
+                self._sampled.put(share)
         self._sampled.close_sender()
 
     def _load(self, at: Callable[..., None]) -> None:
-        for work in self._sampled:
-            at(work.step)
-            self._stages.load(work)
-            for channel in self._loaded:
-                channel.put(work)
+        for share in self._sampled:
+            at(share.work.step)
+            self._stages.load(share)
+            self._loaded[share.trainer].put(share)
         for channel in self._loaded:
             channel.close_sender()
 
     def _transfer(self, at: Callable[..., None], index: int) -> None:
-        for work in self._loaded[index]:
-            at(work.step)
-            self._staged[index].put((work, self._stages.transfer(work, index)))
+        for share in self._loaded[index]:
+            at(share.work.step)
+            self._staged[index].put((share, self._stages.transfer(share)))
         self._staged[index].close_sender()
 
     def _propagate(self, at: Callable[..., None], index: int) -> None:
-        for work, staged in self._staged[index]:
-            at(work.step)
-            self._stages.propagate(work, index, staged)
-            self._done[index].put(work)
-            self._updated[index].get()
-            at(work.step, "synchronize")
+        for share, staged in self._staged[index]:
+            step = share.work.step
+            at(step)
+            self._stages.propagate(share, staged)
+            del staged
+            self._done[index].put(share)
+            while (again := self._next[index].get()) is not None:
+                at(step, "transfer")
+                staged = self._stages.transfer(again)
+                at(step)
+                self._stages.propagate(again, staged)
+                del staged
+                self._done[index].put(again)
+            at(step, "synchronize")
             self._stages.update(index)
         self._done[index].close_sender()
 
@@ -249,19 +266,7 @@ class Pipeline:
             stalled.add_note(f"the stacks of all threads could not be written: {error}")
 
     def _channels(self) -> list[Channel[Any]]:
-        return [self._credits, self._sampled, *self._loaded, *self._staged, *self._done, *self._updated]
+        return [self._credits, self._sampled, *self._loaded, *self._staged, *self._done, *self._next]
 
     def _activity(self) -> int:
         return sum(s.sent + s.received for s in (channel.statistics() for channel in self._channels()))
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line: hyrt's own speak for themselves, others are named."""
-    text = str(error)
-    return (
-        text
-        if isinstance(error, HyrtError)
-        else f"{type(error).__name__}: {text}"
-        if text
-        else type(error).__name__
-    )

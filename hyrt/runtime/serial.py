@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from hyrt.errors import StageFailure
-from hyrt.runtime.pipeline import describe
-from hyrt.runtime.stages import Stages, StepWork
+from hyrt.errors import StageFailure, describe
+from hyrt.runtime.shares import StepWork
+from hyrt.runtime.stages import Stages
 
 
 def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
@@ -18,23 +19,33 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
         Naming stage, device and step.
     """
     for step in steps:
-        where = "sample on cpu"
-        try:
-            work = stages.sample(step)
-            where = "load on cpu"
-            stages.load(work)
-            for index, trainer in enumerate(stages.trainers):
-                where = f"transfer on {trainer.name}"
-                staged = stages.transfer(work, index)
-                where = f"propagate on {trainer.name}"
-                stages.propagate(work, index, staged)
-        except Exception as error:
-            raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error
+        with _named("sample on cpu", step):
+            shares = stages.cut(step)
+            for share in shares:
+                stages.sample(share)
+        with _named("load on cpu", step):
+            for share in shares:
+                stages.load(share)
+        work = shares[0].work
+        while shares:
+            for share in shares:
+                name = stages.trainers[share.trainer].name
+                with _named(f"transfer on {name}", step):
+                    staged = stages.transfer(share)
+                with _named(f"propagate on {name}", step):
+                    stages.propagate(share, staged)
+                del staged
+            shares = stages.again(work)
         yield work
         work.release()
         for index, trainer in enumerate(stages.trainers):
-            try:
+            with _named(f"synchronize on {trainer.name}", step):
                 stages.update(index)
-            except Exception as error:
-                where = f"synchronize on {trainer.name}"
-                raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error
+
+
+@contextmanager
+def _named(where: str, step: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error

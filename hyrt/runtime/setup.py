@@ -12,13 +12,13 @@ import torch
 
 from hyrt.config import Config
 from hyrt.cores import available_cores
-from hyrt.device import Device, DeviceOptions
+from hyrt.device import DeviceOptions
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.registry import find_device
-from hyrt.runtime.load import plan_input
+from hyrt.runtime.load import InputPlan, plan_input
 from hyrt.runtime.metrics import balanced_class_weights
 from hyrt.runtime.stages import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
@@ -186,16 +186,32 @@ def open_trainers(
             backend, info = find_device(name)
             if any(trainer.name == info.name for trainer in trainers):
                 raise ConfigError(f"devices names {info.name} twice: give each device once")
-            device = backend.open(info, DeviceOptions(threads=threads.train))
-            opened.enter_context(_closing(device))
+            limit = config.runtime.device_memory_gib
+            options = DeviceOptions(
+                threads=threads.train, memory_bytes=None if limit is None else int(limit * 2**30)
+            )
+            device = backend.open(info, options)
+            trainer = Trainer(device, InputPlan("rows"))
+            opened.enter_context(_closing(trainer))
             forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
-            trainers.append(Trainer(device, plan_input(model, graph, forms, fuse=config.runtime.fuse_load)))
+            trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
             device.load(model, parameters)
+            if config.sampler.on_device:
+                trainer.hops = device.sampler(graph)
+                if trainer.hops is not None:
+                    opened.callback(trainer.hops.close)
+            trainers.append(trainer)
+        if config.sampler.on_device and all(trainer.hops is None for trainer in trainers):
+            raise ConfigError(
+                f"sampler.on_device: none of {', '.join(t.name for t in trainers)} can sample; leave it off"
+            )
         yield trainers
 
 
 @contextmanager
-def _closing(device: Device) -> Iterator[None]:
+def _closing(trainer: Trainer) -> Iterator[None]:
+    """Close a device at the end, whatever happened; a lost one may fail at it."""
+    device = trainer.device
     try:
         yield
     except BaseException as error:
@@ -205,7 +221,11 @@ def _closing(device: Device) -> Iterator[None]:
             # What failed first is what the user needs to read.
             error.add_note(f"closing {device.info.name}: {second}")
         raise
-    device.close()
+    try:
+        device.close()
+    except Exception:
+        if trainer.lost is None:
+            raise
 
 
 def _refuse_global_dropout(model: torch.nn.Module) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import psutil
 
 from hyrt.runtime.events import Emit, StepGroup
-from hyrt.runtime.stages import StepWork
+from hyrt.runtime.shares import StepWork
 from hyrt.runtime.synchronizer import StepSummary
 
 STAGES = ("sample", "load", "transfer", "propagate")
@@ -16,7 +16,8 @@ STAGES = ("sample", "load", "transfer", "propagate")
 class StepGroups:
     """Adds steps up and emits a `StepGroup` about ten times an epoch.
 
-    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines.
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` is what
+    the next lines say of the trainers' shares.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class StepGroups:
         self._emit = emit
         self._per_epoch = steps_per_epoch
         self._size = max(1, min(100, steps_per_epoch // 10))
-        self._split = split
+        self.split = split
         self._threads = threads
         self._process = psutil.Process()
         self._blocked: Mapping[str, float] = {}
@@ -80,7 +81,7 @@ class StepGroups:
                 stage_s=stage_s,
                 blocked_s=blocked,
                 bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
-                split=self._split,
+                split=self.split,
                 threads=self._threads,
                 lr=self._lr,
                 memory_bytes=self._process.memory_info().rss,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from hyrt.errors import Diverged
-from hyrt.runtime.stages import StepWork, Trainer
+from hyrt.runtime.shares import StepWork
+from hyrt.runtime.stages import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,16 @@ class Synchronizer:
         Diverged
             If a loss or a gradient is not finite, naming trainer, step and seed. The weights are unchanged.
         """
-        results = [result for result in work.results if result is not None]
+        shares = work.results()
+        results = [result for _, result in shares]
         normalizer = sum(result.normalizer for result in results)
-        for trainer, result in zip(self._trainers, results, strict=True):
+        for index, result in shares:
             finite = math.isfinite(result.loss_sum) and all(
                 math.isfinite(float(gradient.sum())) for gradient in result.gradients
             )
             if not finite:
                 raise Diverged(
-                    f"the loss or a gradient of {trainer.name} is not finite at step {work.step} (seed {self._seed}): "
+                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step {work.step} (seed {self._seed}): "
                     "the step was not applied; lower train.lr, or check the features"
                 )
         sums = [result.gradients for result in results if result.gradients]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hyrt.config import Config, to_yaml
-from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure
+from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for, torch_threads
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
@@ -29,7 +29,7 @@ from hyrt.runtime.events import (
 )
 from hyrt.runtime.load import Loader
 from hyrt.runtime.peak_memory import peak_memory_bytes
-from hyrt.runtime.pipeline import Pipeline, describe
+from hyrt.runtime.pipeline import Pipeline
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.setup import (
     Threads,
@@ -42,7 +42,8 @@ from hyrt.runtime.setup import (
     evaluation_workers,
     open_trainers,
 )
-from hyrt.runtime.stages import Stages, StepWork
+from hyrt.runtime.shares import StepWork
+from hyrt.runtime.stages import Stages, Trainer
 from hyrt.runtime.step_group import StepGroups
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
 from hyrt.workers import Workers
@@ -141,6 +142,7 @@ class Training:
         self._unevaluated: float | None = None
         self._generator: torch.Tensor | None = None
         self._simulated = False
+        self._ended_with: dict[str, Any] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -199,6 +201,8 @@ class Training:
                 self._parameters,
                 sample_workers,
                 load_workers,
+                continue_on_loss=config.runtime.on_device_loss == "continue",
+                notify=lambda text: self._emit(Notice(kind="warning", text=text)),
             )
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
             self._simulated = any(trainer.device.info.simulated for trainer in trainers)
@@ -206,7 +210,7 @@ class Training:
             groups = StepGroups(
                 self._emit,
                 per_epoch,
-                {trainer.name: n for trainer, n in zip(trainers, stages.split, strict=True)},
+                named_split(stages),
                 {"sample": threads.sample, "load": threads.load, "propagate": threads.train},
             )
             groups.epoch_sums = self._epoch_sums
@@ -242,6 +246,7 @@ class Training:
                 self._epoch_s += now - before
                 self._trained_s += now - before
                 blocked = pipeline.blocked_seconds() if pipeline else {}
+                groups.split = named_split(stages)
                 groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
                 if self._step % per_epoch == 0:
                     groups.flush()
@@ -261,6 +266,10 @@ class Training:
                     self._save()
                     break
                 before = time.perf_counter()
+            self._ended_with = {
+                "split": dict(named_split(stages)),
+                "devices_lost": {t.name: describe(t.lost) for t in trainers if t.lost is not None},
+            }
         return self._finish(status)
 
     def _is_out_of_patience(self) -> bool:
@@ -387,6 +396,7 @@ class Training:
             "status": status,
             "devices": self._config.devices,
             "simulated": self._simulated,
+            **self._ended_with,
             "epochs": self._step // per_epoch,
             "steps": self._step,
             "best_epoch": best.epoch,
@@ -399,7 +409,7 @@ class Training:
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
 
-    def _announce(self, trainers: list[Any], threads: Threads, per_epoch: int) -> None:
+    def _announce(self, trainers: list[Trainer], threads: Threads, per_epoch: int) -> None:
         config, graph = self._config, self._graph
         split = default_split(config)
         if self._own_model:
@@ -420,6 +430,7 @@ class Training:
                 devices=" · ".join(
                     f"{trainer.name} {n} {'units' if config.sampler.kind == 'saint' else 'targets'}"
                     f"{' (simulated)' if trainer.device.info.simulated else ''}"
+                    f"{' (samples its own)' if trainer.hops is not None else ''}"
                     for trainer, n in zip(trainers, split, strict=True)
                 )
                 + f" · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
@@ -432,3 +443,8 @@ class Training:
             self._emit(Notice(kind="warning", text=self._evaluator.warning))
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
+
+
+def named_split(stages: Stages) -> dict[str, int]:
+    """Units of a step by trainer's name."""
+    return {trainer.name: n for trainer, n in zip(stages.trainers, stages.split, strict=True)}

@@ -14,6 +14,7 @@ from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.order import TargetOrder
+from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.workers import Workers
 
 _GRAIN = 1024
@@ -65,17 +66,22 @@ class NeighborSampler:
     def units(self, step: int) -> Ids:
         return self._order.batch(step)
 
-    def sample(self, step: int, units: Ids, workers: Workers, *, in_place: bool) -> MiniBatch:
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
         taken: list[NDArray[Any]] = []
         blocks: list[Block] = []
         layers = len(self._fanouts)
         destinations = units
-        for hop, fanout in enumerate(self._fanouts):
-            layer = layers - hop
+        for depth, fanout in enumerate(self._fanouts):
+            layer = layers - depth
             key = stream_key(self._seed, SAMPLE, step, layer)
-            block = self._sample_block(
-                destinations, fanout, key, layer, step, workers, in_place and layer == 1, taken
-            )
+            reads_in_place = in_place and layer == 1
+            if hops is None:
+                hop = self._draw(destinations, fanout, key, layer, step, workers, taken)
+            else:
+                hop = hops.draw(destinations, fanout, key, relabel=not reads_in_place)
+            block = self._block(destinations, hop, layer, step, workers, reads_in_place, taken)
             blocks.append(block)
             if block.sources is not None:
                 destinations = block.sources
@@ -96,73 +102,89 @@ class NeighborSampler:
         batch.when_released(give_back)
         return batch
 
-    def _sample_block(
+    def _take(self, taken: list[NDArray[Any]], size: int, dtype: Any) -> NDArray[Any]:
+        array = self._pool.take(size, dtype)
+        taken.append(array)
+        return array
+
+    def _draw(
         self,
-        destinations: Ids,
+        vertices: Ids,
         fanout: int,
         key: np.uint64,
         layer: int,
         step: int,
         workers: Workers,
-        in_place: bool,
         taken: list[NDArray[Any]],
-    ) -> Block:
-        def take(size: int, dtype: type) -> NDArray[Any]:
-            array = self._pool.take(size, dtype)
-            taken.append(array)
-            return array
-
+    ) -> Hop:
         graph = self._graph
-        num = len(destinations)
-        degrees = take(num, np.int32)
+        num = len(vertices)
+        degrees = self._take(taken, num, np.int32)
         counts = np.empty(num, np.int32)
         workers.run(
-            lambda start, stop: count_neighbors(
-                graph.indptr, destinations, fanout, start, stop, degrees, counts
-            ),
+            lambda start, stop: count_neighbors(graph.indptr, vertices, fanout, start, stop, degrees, counts),
             num,
             4 * _GRAIN,
         )
-        offsets = take(num + 1, np.int32)
+        offsets = self._take(taken, num + 1, np.int32)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
                 f"layer {layer} of step {step} has {edges:,} sampled edges: lower the fan-out"
             )
         prefix_sum(counts, offsets)
-        neighbors = take(edges, self.ids)
+        neighbors = self._take(taken, edges, self.ids)
         positions = self._pool.take(edges, np.int64)
         workers.run(
             lambda start, stop: pick_neighbors(
-                graph.indptr, graph.indices, destinations, offsets, key, start, stop, positions, neighbors
+                graph.indptr, graph.indices, vertices, offsets, key, start, stop, positions, neighbors
             ),
             num,
             _GRAIN,
         )
         self._pool.give(positions)
+        return Hop(degrees, offsets, neighbors)
+
+    def _block(
+        self,
+        destinations: Ids,
+        hop: Hop,
+        layer: int,
+        step: int,
+        workers: Workers,
+        in_place: bool,
+        taken: list[NDArray[Any]],
+    ) -> Block:
+        graph = self._graph
+        sources: Ids | None
         if in_place:
-            sources, num_src, columns, source_degrees = None, graph.num_vertices, neighbors, graph.in_degrees
+            sources, num_src, columns = None, graph.num_vertices, hop.neighbors
+            source_degrees = graph.in_degrees
         else:
-            room = take(num + edges, self.ids)
-            columns = take(edges, np.int32)
-            num_src = relabel(destinations, neighbors, self._local, room, columns)
-            sources = room[:num_src]
-            source_degrees = take(num_src, np.int32)
+            sources, columns = hop.sources, hop.columns
+            if sources is None or columns is None:
+                room = self._take(taken, len(destinations) + len(hop.neighbors), self.ids)
+                columns = self._take(taken, len(hop.neighbors), np.int32)
+                sources = room[: relabel(destinations, hop.neighbors, self._local, room, columns)]
+            num_src = len(sources)
+            source_degrees = self._take(taken, num_src, np.int32)
+            known: Ids = sources
 
             def look_up(start: int, stop: int) -> None:
-                np.take(graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+                np.take(graph.in_degrees, known[start:stop], out=source_degrees[start:stop], mode="clip")
 
             workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
-            indptr=offsets,
+            indptr=hop.offsets,
             columns=columns,
             destinations=destinations,
             sources=sources,
             num_src=num_src,
-            degrees=degrees,
+            degrees=hop.degrees,
             source_degrees=source_degrees,
             source_scale=(lambda: graph.gcn_scale) if in_place else None,
             layer=layer,
             step=step,
             seed=self._seed,
+            resident=hop.resident,
         )

@@ -22,6 +22,7 @@ from hyrt.sampling.saint_kernels import (
     walk,
     write_edges,
 )
+from hyrt.sampling.sampler import HopSampler
 from hyrt.workers import Workers
 
 _GRAIN = 256
@@ -134,7 +135,16 @@ class SaintSampler:
         first = step * self._units_per_step
         return np.arange(first, first + self._units_per_step, dtype=np.int64)
 
-    def sample(self, step: int, units: Ids, workers: Workers, *, in_place: bool = False) -> MiniBatch:
+    def sample(
+        self,
+        step: int,
+        units: Ids,
+        workers: Workers,
+        *,
+        in_place: bool = False,
+        hops: HopSampler | None = None,
+    ) -> MiniBatch:
+        assert hops is None, "subgraphs are not made of hops"
         taken: list[NDArray[Any]] = []
 
         def take(size: int, dtype: type) -> NDArray[Any]:

@@ -28,7 +28,9 @@ class Sampler(Protocol):
         """[n] the units of one step of the run, in the order the split cuts them. The last step may have fewer."""
         ...
 
-    def sample(self, step: int, units: Ids, workers: Workers, *, in_place: bool) -> MiniBatch:
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
         """Sample the mini-batch of some of a step's units.
 
         Parameters
@@ -41,6 +43,8 @@ class Sampler(Protocol):
             Who runs the chunks.
         in_place
             Leave the first block's sources unlabelled, to be read from the feature matrix in place.
+        hops
+            Draws the neighbours in place of the host; only where mini-batches are made of hops.
         """
         ...
 

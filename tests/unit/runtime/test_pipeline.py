@@ -14,7 +14,8 @@ from hyrt.nn.model import GNN, Architecture
 from hyrt.runtime.load import InputPlan, Loader
 from hyrt.runtime.pipeline import Pipeline
 from hyrt.runtime.serial import serial_steps
-from hyrt.runtime.stages import Stages, Trainer, cut
+from hyrt.runtime.shares import cut
+from hyrt.runtime.stages import Stages, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.workers import Workers
 
@@ -90,7 +91,7 @@ def test_credits_bound_the_steps_in_flight() -> None:
     lock = threading.Lock()
 
     class Counting(NeighborSampler):
-        def sample(self, step, units, workers, *, in_place):
+        def sample(self, step, units, workers, *, in_place, hops=None):
             nonlocal peak
             batch = super().sample(step, units, workers, in_place=in_place)
             with lock:
@@ -133,7 +134,7 @@ def test_a_fault_in_sampling_or_loading(stage: str, at: int) -> None:
     graph = random_graph()
 
     class Sampler(NeighborSampler):
-        def sample(self, step, units, workers, *, in_place):
+        def sample(self, step, units, workers, *, in_place, hops=None):
             if stage == "sample" and step == at:
                 raise OSError("disk gone")
             return super().sample(step, units, workers, in_place=in_place)
@@ -222,8 +223,9 @@ def test_cut_keeps_every_unit_once(split: list[int], size: int) -> None:
 def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
     def contents(works) -> list[tuple[int, bytes, bytes]]:
         return [
-            (work.step, work.batches[0].blocks[0].columns.tobytes(), work.batches[0].inputs.numpy().tobytes())
+            (work.step, batch.blocks[0].columns.tobytes(), batch.inputs.numpy().tobytes())
             for work in works
+            for batch in [work.shares[0].batch]
         ]
 
     serial = contents(serial_steps(stages(null(), [32]), range(STEPS)))
