@@ -156,22 +156,16 @@ class NeighborSampler:
         taken: list[NDArray[Any]],
     ) -> Block:
         graph = self._graph
-        sources: Ids | None
         if in_place:
-            sources, num_src, columns = None, graph.num_vertices, hop.neighbors
-            source_degrees = graph.in_degrees
+            sources, columns = None, hop.neighbors
+            num_src, source_degrees = graph.num_vertices, graph.in_degrees
         else:
-            sources, columns = hop.sources, hop.columns
-            if sources is None or columns is None:
-                room = self._take(taken, len(destinations) + len(hop.neighbors), self.ids)
-                columns = self._take(taken, len(hop.neighbors), np.int32)
-                sources = room[: relabel(destinations, hop.neighbors, self._local, room, columns)]
+            sources, columns = self._relabelled(destinations, hop, taken)
             num_src = len(sources)
             source_degrees = self._take(taken, num_src, np.int32)
-            known: Ids = sources
 
             def look_up(start: int, stop: int) -> None:
-                np.take(graph.in_degrees, known[start:stop], out=source_degrees[start:stop], mode="clip")
+                np.take(graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
 
             workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
@@ -188,3 +182,11 @@ class NeighborSampler:
             seed=self._seed,
             resident=hop.resident,
         )
+
+    def _relabelled(self, destinations: Ids, hop: Hop, taken: list[NDArray[Any]]) -> tuple[Ids, Ids]:
+        """Sources and columns, from whoever numbers them."""
+        if hop.sources is not None and hop.columns is not None:
+            return hop.sources, hop.columns
+        room = self._take(taken, len(destinations) + len(hop.neighbors), self.ids)
+        columns = self._take(taken, len(hop.neighbors), np.int32)
+        return room[: relabel(destinations, hop.neighbors, self._local, room, columns)], columns
