@@ -73,6 +73,7 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
+    from hyrt.runtime.choose_devices import resolve_auto
     from hyrt.runtime.train import Training
 
     module = None
@@ -89,6 +90,7 @@ def train(
         raise ConfigError("give either a config or sections by keyword, not both")
     settings = config or build_config(sections)
     opened = load(graph, normalize=settings.data.normalize)
+    settings, _ = resolve_auto(settings, opened, module)
     checkpoints = None if folder is None else Path(folder) / "checkpoints"
     training = Training(
         settings, opened, model=module, emit=emit or (lambda event: None), checkpoints=checkpoints

@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt data ...`."""
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt data ...`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from hyrt import __version__
 from hyrt.data_commands import data_app
+from hyrt.devices_command import devices
 from hyrt.errors import HyrtError
 from hyrt.run_command import run
 from hyrt.weights_commands import evaluate, infer
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("infer")(infer)
+app.command("devices")(devices)
 app.add_typer(data_app, name="data")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from hyrt.device_names import AUTO, DeviceRequest, parse_requests
 from hyrt.errors import ConfigError
 
 
@@ -167,11 +168,21 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = ["cpu"]
-    """Trainers, by kind or kind:index."""
+    """Trainers, by kind or kind:index, each perhaps with its share of a step: `cpu=1,cuda:0=3`; or `auto`."""
     split: list[Index] | None = None
-    """Targets of a step for each trainer; sums to data.batch_size. Default: equal shares."""
+    """Targets of a step for each trainer; sums to data.batch_size. Default: by the devices' shares, or equal parts."""
     runtime: RuntimeConfig = RuntimeConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def device_requests(self) -> list[DeviceRequest]:
+        """Names and shares of `devices`."""
+        return parse_requests(self.devices)
+
+    @property
+    def units_per_step(self) -> int:
+        """What the split cuts: targets, or subgraphs."""
+        return self.sampler.units if self.sampler.kind == "saint" else self.data.batch_size
 
     @property
     def fanouts(self) -> list[int]:
@@ -196,15 +207,17 @@ class Config(Section):
             raise ValueError(
                 f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"
             )
+        requests = parse_requests(self.devices)
         if self.split is not None:
+            if requests[0].name == AUTO or requests[0].share is not None:
+                raise ValueError("split and the devices' shares say the same thing: give one of them")
             if len(self.split) != len(self.devices):
                 raise ValueError(
                     f"split has {len(self.split)} entries for {len(self.devices)} devices: give one each"
                 )
-            step = self.sampler.units if self.sampler.kind == "saint" else self.data.batch_size
             what = "sampler.units" if self.sampler.kind == "saint" else "data.batch_size"
-            if sum(self.split) != step:
-                raise ValueError(f"split sums to {sum(self.split)}, not to {what}={step}")
+            if sum(self.split) != self.units_per_step:
+                raise ValueError(f"split sums to {sum(self.split)}, not to {what}={self.units_per_step}")
         return self
 
 

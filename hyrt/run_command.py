@@ -32,7 +32,11 @@ def run(
         str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
     ] = None,
     devices: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Trainers: cpu or cpu:0,cpu:1.")
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Trainers: cpu,cuda:0, with shares cpu=1,cuda:0=3, or auto. See hyrt devices.",
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
@@ -94,15 +98,21 @@ def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet
         from hyrt.report.run_lock import locked
         from hyrt.run_session import Session
         from hyrt.run_settings import located
+        from hyrt.runtime.choose_devices import resolve_auto
+        from hyrt.runtime.events import Notice
 
         config = located(config)
         # Opened first, so that bad data leaves nothing behind.
         graph = open_graph(config.data.source, normalize=config.data.normalize)
+        config, choice = resolve_auto(config, graph)
         with (
             RunFolder.create(output, name, config) as folder,
             locked(folder.path),
             Progress(plain=plain, quiet=quiet) as progress,
         ):
+            if choice is not None and choice.unused:
+                unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
+                progress.handle(Notice(kind="info", text=f"devices not used: {unused}"))
             exit_code = Session(config, graph, folder, progress, signals).run(None, is_new=True)
     raise typer.Exit(exit_code)
 

@@ -61,8 +61,11 @@ class Pipeline:
         self._report_stall = on_stall
         self._timeout_s = stall_timeout_s
         trainers = range(len(stages.trainers))
-        # Credits bound what is in flight; the channels between stages need no bound beyond it.
-        self._credits: Channel[None] = Channel("credits", depth)
+        # What changes at one step acts on the first that is cut after it.
+        stages.ahead = depth
+        # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A share to do
+        # again goes the same way.
+        self._credits: Channel[Share | None] = Channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
         self._sampled: Channel[Share] = Channel("sampled", depth * len(trainers))
@@ -107,13 +110,14 @@ class Pipeline:
             work = self._take(step, range(len(self._done)))
             while shares := self._stages.again(work):
                 for share in shares:
-                    self._next[share.trainer].put(share)
+                    self._credits.put(share)
                     self._take(step, [share.trainer])
             yield work
             work.release()
             for channel in self._next:
                 channel.put(None)
             self._credits.put(None)
+        self._credits.close_sender()
 
     def _take(self, step: int, trainers: Sequence[int]) -> StepWork:
         """Wait until each of some trainers is through with a share of a step."""
@@ -174,10 +178,17 @@ class Pipeline:
     # The stages, each on its own thread.
 
     def _sample(self, at: Callable[..., None]) -> None:
-        for step in self._steps:
-            self._credits.get()
-            at(step)
-            for share in self._stages.cut(step):
+        steps = iter(self._steps)
+        for again in self._credits:
+            if again is not None:
+                shares = [again]
+            elif (step := next(steps, None)) is not None:
+                at(step)
+                shares = self._stages.cut(step)
+            else:
+                continue
+            for share in shares:
+                at(share.work.step)
                 self._stages.sample(share)
                 self._sampled.put(share)
         self._sampled.close_sender()
@@ -186,7 +197,11 @@ class Pipeline:
         for share in self._sampled:
             at(share.work.step)
             self._stages.load(share)
-            self._loaded[share.trainer].put(share)
+            if share.is_again:
+                # It overtakes the next steps: its trainer waits for it.
+                self._next[share.trainer].put(share)
+            else:
+                self._loaded[share.trainer].put(share)
         for channel in self._loaded:
             channel.close_sender()
 

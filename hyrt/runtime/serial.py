@@ -21,14 +21,13 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
     for step in steps:
         with _named("sample on cpu", step):
             shares = stages.cut(step)
-            for share in shares:
-                stages.sample(share)
-        with _named("load on cpu", step):
-            for share in shares:
-                stages.load(share)
         work = shares[0].work
         while shares:
             for share in shares:
+                with _named("sample on cpu", step):
+                    stages.sample(share)
+                with _named("load on cpu", step):
+                    stages.load(share)
                 name = stages.trainers[share.trainer].name
                 with _named(f"transfer on {name}", step):
                     staged = stages.transfer(share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ import torch
 
 from hyrt.config import Config
 from hyrt.cores import available_cores
-from hyrt.device import DeviceOptions
-from hyrt.errors import ConfigError, DataError
+from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.device_names import split_by_shares
+from hyrt.errors import ConfigError, DataError, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import use_one_torch_thread
@@ -36,19 +37,46 @@ class Threads:
     train: int
 
 
-def assign_threads(config: Config) -> Threads:
+Found = tuple[type[Device], DeviceInfo]
+
+
+def find_trainers(config: Config) -> list[Found]:
+    """The backends and devices that the settings name, in their order.
+
+    Raises
+    ------
+    DeviceUnavailable
+        With the remedy.
+    ConfigError
+        If a device is named twice.
+    """
+    found = [find_device(request.name) for request in config.device_requests]
+    names = [info.name for _, info in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"devices names {name} twice: give each device once")
+    return found
+
+
+def assign_threads(config: Config, host_trainers: int = 1) -> Threads:
     """The configured thread counts; those left at 0 are chosen from the available cores.
 
-    Sampling is the lightest stage, so it gets half of them. Loading and training may use all: their chunks are
-    small, and whichever stage is behind gets the cores.
+    Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and whichever
+    stage is behind gets the cores. Trainers that compute on the host's cores share them.
+
+    Parameters
+    ----------
+    config
+        Its `runtime`.
+    host_trainers
+        How many trainers compute on the host's cores.
     """
     cores = available_cores()
     runtime = config.runtime
-    trainers = sum(name.partition(":")[0] == "cpu" for name in config.devices)
     return Threads(
         sample=runtime.sample_threads or max(1, cores // 2),
         load=runtime.load_threads or cores,
-        train=runtime.train_threads or max(1, cores // max(1, trainers)),
+        train=runtime.train_threads or max(1, cores // max(1, host_trainers)),
     )
 
 
@@ -166,26 +194,23 @@ def build_optimizer(
 
 @contextmanager
 def open_trainers(
-    config: Config, graph: Graph, model: torch.nn.Module, threads: Threads
+    config: Config, found: Sequence[Found], graph: Graph, model: torch.nn.Module, threads: Threads
 ) -> Iterator[list[Trainer]]:
-    """Every configured device with a replica of the model; closed at the end of the block.
+    """Every device with a replica of the model; closed at the end of the block.
 
     Raises
     ------
     DeviceUnavailable
         With the remedy.
     ConfigError
-        If a device is named twice, or several trainers meet a layer whose result would depend on the split.
+        If several trainers meet a layer whose result would depend on the split, or none can sample as asked.
     """
-    if len(config.devices) > 1:
+    if len(found) > 1:
         _refuse_global_dropout(model)
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]
     with ExitStack() as opened:
-        for name in config.devices:
-            backend, info = find_device(name)
-            if any(trainer.name == info.name for trainer in trainers):
-                raise ConfigError(f"devices names {info.name} twice: give each device once")
+        for backend, info in found:
             limit = config.runtime.device_memory_gib
             options = DeviceOptions(
                 threads=threads.train, memory_bytes=None if limit is None else int(limit * 2**30)
@@ -223,9 +248,10 @@ def _closing(trainer: Trainer) -> Iterator[None]:
         raise
     try:
         device.close()
-    except Exception:
+    except Exception as error:
         if trainer.lost is None:
             raise
+        trainer.lost.add_note(f"closing it: {describe(error)}")
 
 
 def _refuse_global_dropout(model: torch.nn.Module) -> None:
@@ -238,9 +264,10 @@ def _refuse_global_dropout(model: torch.nn.Module) -> None:
 
 
 def default_split(config: Config) -> list[int]:
-    """Units of a step for each trainer: as configured, or equal shares."""
+    """Units of a step for each trainer: as configured, by the devices' shares, or equal parts."""
     if config.split is not None:
         return list(config.split)
-    total = config.sampler.units if config.sampler.kind == "saint" else config.data.batch_size
-    share, rest = divmod(total, len(config.devices))
-    return [share + (i < rest) for i in range(len(config.devices))]
+    return split_by_shares(
+        config.units_per_step,
+        [1.0 if request.share is None else request.share for request in config.device_requests],
+    )

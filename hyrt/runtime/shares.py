@@ -20,7 +20,7 @@ class Failure:
     error
         What it raised.
     stage
-        `transfer` or `propagate`.
+        `sample`, `transfer` or `propagate`.
     is_lost
         Whether the trainer is gone; else it had too little memory, and less may fit.
     """
@@ -48,11 +48,14 @@ class Share:
         Once propagated.
     failure
         Where the trainer could not do it.
+    is_again
+        Whether it holds units of a share that failed.
     """
 
     work: StepWork
     trainer: int
     units: Ids
+    is_again: bool = False
     batch: MiniBatch | None = None
     result: StepResult | None = None
     failure: Failure | None = None
@@ -127,12 +130,12 @@ def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[
 
 
 def recut(
-    units: Ids, trainer: int, split: Sequence[int], healthy: Sequence[int], *, is_lost: bool
+    units: Ids, trainer: int, split: Sequence[int], takers: Sequence[int], *, is_lost: bool
 ) -> tuple[list[int], list[tuple[int, Ids]]] | None:
     """Who does the units of a share that failed, and the split from then on.
 
-    A trainer that is lost gives everything to the healthy ones. One that is out of memory keeps half (or its present
-    share, if that is smaller than what it could not do) and gives the rest; where nobody else is healthy, it does both
+    A trainer that is lost gives everything to the takers. One that is out of memory keeps half (or its present
+    share, if that is smaller than what it could not do) and gives the rest; where nobody takes, it does both
     halves one after the other.
 
     Parameters
@@ -143,8 +146,8 @@ def recut(
         Who had it.
     split
         The present one.
-    healthy
-        Trainers that can work, in order; with `trainer` unless it is lost.
+    takers
+        The others that may get more, in order.
     is_lost
         Whether it is gone.
 
@@ -153,18 +156,17 @@ def recut(
     The split for steps not yet cut (same sum), and pieces (trainer, units) that hold each unit once, in order; None
     where it cannot be done.
     """
-    others = [index for index in healthy if index != trainer]
     if is_lost:
-        if not others:
+        if not takers:
             return None
-        after = handed_over(split, trainer, split[trainer], others)
-        pieces = list(zip(others, cut(units, [split[index] for index in others]), strict=True))
-    elif others:
+        after = handed_over(split, trainer, split[trainer], takers)
+        pieces = list(zip(takers, cut(units, [split[index] for index in takers]), strict=True))
+    elif takers:
         # A share that was cut before the split shrank tries the present one first.
         kept = split[trainer] if split[trainer] < len(units) else len(units) // 2
-        after = handed_over(split, trainer, split[trainer] - kept, others)
-        given = cut(units[kept:], [split[index] for index in others])
-        pieces = [(trainer, units[:kept]), *zip(others, given, strict=True)]
+        after = handed_over(split, trainer, split[trainer] - kept, takers)
+        given = cut(units[kept:], [split[index] for index in takers])
+        pieces = [(trainer, units[:kept]), *zip(takers, given, strict=True)]
     else:
         half = len(units) // 2
         if not half:

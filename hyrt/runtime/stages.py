@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from hyrt.device import Device, StepResult
-from hyrt.errors import DeviceOutOfMemory, StageFailure, describe
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure, describe
 from hyrt.runtime.load import InputPlan, Loader
-from hyrt.runtime.shares import Failure, Share, StepWork, cut, recut
+from hyrt.runtime.shares import Failure, Share, StepWork, cut, handed_over, recut
+from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
 from hyrt.workers import Workers
 
@@ -37,6 +39,8 @@ class Trainer:
         Held during `transfer` and `update`.
     lost
         What ended it, where the run goes on without it.
+    is_short
+        Whether it has been out of memory: it gets no more of a step than it has.
     """
 
     device: Device
@@ -44,6 +48,7 @@ class Trainer:
     hops: HopSampler | None = None
     quiet: threading.Lock = field(default_factory=threading.Lock)
     lost: Exception | None = None
+    is_short: bool = False
 
     @property
     def name(self) -> str:
@@ -83,7 +88,10 @@ class Stages:
         notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.trainers = list(trainers)
-        self.split = list(split)
+        # From which step on which split: a change acts on the first step that cannot have been cut yet, so that equal
+        # events give equal bits.
+        self._splits: list[tuple[int, list[int]]] = [(0, list(split))]
+        self.ahead = 1
         self._parameters = list(parameters)
         self._sampler = sampler
         self._loader = loader
@@ -91,14 +99,22 @@ class Stages:
         self._load_workers = load_workers
         self._continue_on_loss = continue_on_loss
         self._notify = notify
-        # A share that is done again is sampled and loaded by the consumer, beside the stages' threads.
-        self._sampling = threading.Lock()
-        self._loading = threading.Lock()
+        self._unsaid: SimpleQueue[str] = SimpleQueue()
+        self._retired: set[int] = set()
+
+    @property
+    def split(self) -> list[int]:
+        """Units for each trainer, of steps that are not cut yet."""
+        return self._splits[-1][1]
+
+    def split_of(self, step: int) -> list[int]:
+        """What one step is cut at."""
+        return next(split for first, split in reversed(self._splits) if first <= step)
 
     def cut(self, step: int) -> list[Share]:
         """A step's shares, one a trainer."""
         work = StepWork(step)
-        pieces = cut(self._sampler.units(step), self.split)
+        pieces = cut(self._sampler.units(step), self.split_of(step))
         work.shares = [Share(work, index, units) for index, units in enumerate(pieces)]
         return list(work.shares)
 
@@ -106,24 +122,33 @@ class Stages:
         if not len(share.units):
             return
         trainer = self.trainers[share.trainer]
-        with self._sampling:
-            started = time.perf_counter()
-            share.batch = self._sampler.sample(
-                share.work.step,
-                share.units,
-                self._sample_workers,
-                in_place=trainer.plan.in_place,
-                hops=trainer.hops,
+        started = time.perf_counter()
+        try:
+            share.batch = self._draw(share, trainer.hops)
+        except DeviceOutOfMemory as error:
+            if trainer.hops is None:
+                raise
+            trainer.hops = None
+            self._unsaid.put(
+                f"step {share.work.step}: {trainer.name} has no memory to sample in; the host samples for it ({error})"
             )
-            share.work.add("sample", time.perf_counter() - started)
+            share.batch = self._draw(share, None)
+        except DeviceFault as error:
+            self._note_failure(share, "sample", error)
+        share.work.add("sample", time.perf_counter() - started)
+
+    def _draw(self, share: Share, hops: HopSampler | None) -> MiniBatch:
+        in_place = self.trainers[share.trainer].plan.in_place
+        return self._sampler.sample(
+            share.work.step, share.units, self._sample_workers, in_place=in_place, hops=hops
+        )
 
     def load(self, share: Share) -> None:
         if share.batch is None:
             return
-        with self._loading:
-            started = time.perf_counter()
-            self._loader.load(share.batch, self.trainers[share.trainer].plan, self._load_workers)
-            share.work.add("load", time.perf_counter() - started)
+        started = time.perf_counter()
+        self._loader.load(share.batch, self.trainers[share.trainer].plan, self._load_workers)
+        share.work.add("load", time.perf_counter() - started)
 
     def transfer(self, share: Share) -> Any:
         """Stage a share on its device; None where there is nothing to propagate."""
@@ -146,7 +171,7 @@ class Stages:
     def propagate(self, share: Share, staged: Any) -> None:
         """Fill in a share's result, or its failure."""
         trainer = self.trainers[share.trainer]
-        if share.batch is None:
+        if not len(share.units):
             share.result = StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
             return
         if share.failure is None and trainer.lost is not None:
@@ -175,7 +200,7 @@ class Stages:
                 trainer.lost = error
 
     def again(self, work: StepWork) -> list[Share]:
-        """Cut what failed of a step anew: new shares, sampled and loaded; none where nothing failed.
+        """Cut what failed of a step anew: new shares, to be sampled; none where nothing failed.
 
         Called when every trainer is through with the step. Units keep their sampled edges, whoever trains them.
 
@@ -184,43 +209,68 @@ class Stages:
         StageFailure
             Naming stage, device and step, when memory was short too often or no trainer is left.
         """
-        failed = [share for share in work.shares if share.failure is not None and len(share.units)]
+        while not self._unsaid.empty():
+            self._notify(self._unsaid.get())
+        self._retire(work.step)
+        failed = [
+            (share, share.failure) for share in work.shares if share.failure is not None and len(share.units)
+        ]
+        short = {share.trainer for share, failure in failed if not failure.is_lost}
+        work.redone += bool(short)
+        newly_short = {index for index in short if not self.trainers[index].is_short}
+        for index in short:
+            self.trainers[index].is_short = True
         made: list[Share] = []
-        if any(share.failure is not None and not share.failure.is_lost for share in failed):
-            work.redone += 1
-        for share in failed:
-            made += self._cut_again(share)
+        for share, failure in failed:
+            made += self._cut_again(share, failure, share.trainer in newly_short)
             # Done with: its units are in other shares now.
             share.units = share.units[:0]
-        for share in made:
-            self.sample(share)
-            self.load(share)
         work.shares += made
         return made
 
-    def _cut_again(self, share: Share) -> list[Share]:
-        failure, work = share.failure, share.work
-        assert failure is not None
-        trainer = self.trainers[share.trainer]
-        healthy = [index for index, other in enumerate(self.trainers) if other.lost is None]
-        new = recut(share.units, share.trainer, self.split, healthy, is_lost=trainer.lost is not None)
+    def _takers(self, giver: int) -> list[int]:
+        others = [i for i, trainer in enumerate(self.trainers) if i != giver and trainer.lost is None]
+        roomy = [index for index in others if not self.trainers[index].is_short]
+        # What a lost trainer had must go somewhere.
+        return roomy or (others if self.trainers[giver].lost is not None else [])
+
+    def _retire(self, step: int) -> None:
+        """Give the others what newly lost trainers had."""
+        for index, trainer in enumerate(self.trainers):
+            takers = self._takers(index)
+            if trainer.lost is not None and index not in self._retired and takers:
+                self._retired.add(index)
+                after = handed_over(self.split, index, self.split[index], takers)
+                self._change_split(step, trainer, "is lost, the run goes on without it", after, trainer.lost)
+
+    def _change_split(
+        self, step: int, trainer: Trainer, what: str, after: list[int], error: Exception
+    ) -> None:
+        shares = ", ".join(
+            f"{other.name} {before} → {n}"
+            for other, before, n in zip(self.trainers, self.split, after, strict=True)
+        )
+        self._notify(f"step {step}: {trainer.name} {what}; split {shares} ({describe(error)})")
+        self._splits = [*self._splits, (step + self.ahead, after)]
+
+    def _cut_again(self, share: Share, failure: Failure, is_newly_short: bool) -> list[Share]:
+        work, trainer = share.work, self.trainers[share.trainer]
+        takers = self._takers(share.trainer)
+        new = recut(share.units, share.trainer, self.split, takers, is_lost=trainer.lost is not None)
         if new is None or work.redone > _RETRIES:
             raise StageFailure(
                 f"error in {failure.stage} on {trainer.name} at step {work.step}: {describe(failure.error)}; "
                 f"{_remedy(failure)}"
             ) from failure.error
-        split, pieces = new
-        if split != self.split:
-            reason = "is lost, the run goes on without it" if failure.is_lost else "is out of memory"
-            shares = ", ".join(
-                f"{other.name} {before} → {after}"
-                for other, before, after in zip(self.trainers, self.split, split, strict=True)
-            )
+        after, pieces = new
+        if after != self.split:
+            self._change_split(work.step, trainer, "is out of memory", after, failure.error)
+        elif is_newly_short and not takers:
             self._notify(
-                f"step {work.step}: {trainer.name} {reason}; split {shares} ({describe(failure.error)})"
+                f"step {work.step}: {trainer.name} is out of memory and nobody can take more: a share that does not fit "
+                f"is done in parts ({describe(failure.error)})"
             )
-            self.split = split
-        return [Share(work, index, units) for index, units in pieces]
+        return [Share(work, index, units, is_again=True) for index, units in pieces]
 
     def _note_failure(self, share: Share, stage: str, error: Exception) -> None:
         """Keep what can be mended with the share; anything else ends the run."""

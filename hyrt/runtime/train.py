@@ -40,6 +40,7 @@ from hyrt.runtime.setup import (
     build_sampler,
     default_split,
     evaluation_workers,
+    find_trainers,
     open_trainers,
 )
 from hyrt.runtime.shares import StepWork
@@ -178,7 +179,8 @@ class Training:
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""
         config = self._config
-        threads = assign_threads(config)
+        found = find_trainers(config)
+        threads = assign_threads(config, sum(info.host_cores > 0 for _, info in found))
         per_epoch = self._sampler.steps_per_epoch()
         last = config.train.epochs * per_epoch
         with ExitStack() as stack:
@@ -189,7 +191,7 @@ class Training:
                 torch.manual_seed(config.seed)
             else:
                 torch.set_rng_state(self._generator)
-            trainers = stack.enter_context(open_trainers(config, self._graph, self._model, threads))
+            trainers = stack.enter_context(open_trainers(config, found, self._graph, self._model, threads))
             sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
             load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
             evaluate_workers = stack.enter_context(evaluation_workers(threads))
@@ -210,7 +212,7 @@ class Training:
             groups = StepGroups(
                 self._emit,
                 per_epoch,
-                named_split(stages),
+                named_split(stages, self._step),
                 {"sample": threads.sample, "load": threads.load, "propagate": threads.train},
             )
             groups.epoch_sums = self._epoch_sums
@@ -246,7 +248,7 @@ class Training:
                 self._epoch_s += now - before
                 self._trained_s += now - before
                 blocked = pipeline.blocked_seconds() if pipeline else {}
-                groups.split = named_split(stages)
+                groups.split = named_split(stages, work.step)
                 groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
                 if self._step % per_epoch == 0:
                     groups.flush()
@@ -266,10 +268,15 @@ class Training:
                     self._save()
                     break
                 before = time.perf_counter()
-            self._ended_with = {
-                "split": dict(named_split(stages)),
-                "devices_lost": {t.name: describe(t.lost) for t in trainers if t.lost is not None},
-            }
+        # Closing a lost device may have added to what is said of it.
+        self._ended_with = {
+            "split": named_split(stages, self._step),
+            "devices_lost": {
+                t.name: "; ".join([describe(t.lost), *getattr(t.lost, "__notes__", ())])
+                for t in trainers
+                if t.lost is not None
+            },
+        }
         return self._finish(status)
 
     def _is_out_of_patience(self) -> bool:
@@ -445,6 +452,6 @@ class Training:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
 
 
-def named_split(stages: Stages) -> dict[str, int]:
+def named_split(stages: Stages, step: int) -> dict[str, int]:
     """Units of a step by trainer's name."""
-    return {trainer.name: n for trainer, n in zip(stages.trainers, stages.split, strict=True)}
+    return {trainer.name: n for trainer, n in zip(stages.trainers, stages.split_of(step), strict=True)}

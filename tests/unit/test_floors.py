@@ -23,6 +23,8 @@ FLOORS = {
     "hyrt.nn": 1,
     "hyrt.config": 2,
     "hyrt.device": 2,
+    "hyrt.device_names": 2,
+    "hyrt.device_rates": 2,
     "hyrt.registry": 2,
     "hyrt_devices": 3,
     "hyrt.runtime": 3,

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import time
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from hyrt import registry
+from hyrt.device import DeviceInfo
 from hyrt.errors import DeviceUnavailable, PluginConflict
 
 
@@ -27,7 +29,9 @@ def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
-    with pytest.raises(DeviceUnavailable, match=r"npu: .*no_such_module:Npu cannot be imported: No module"):
+    with pytest.raises(
+        DeviceUnavailable, match=r"npu: .*no_such_module:Npu.* cannot be imported: .*No module"
+    ):
         registry.find_device("npu")
 
 
@@ -38,13 +42,21 @@ def test_two_backends_of_one_kind_conflict(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(DeviceUnavailable, match=r"no device kind 'gpu': there are .*cpu.*null"):
-        registry.find_device("gpu")
+    with pytest.raises(DeviceUnavailable, match=r"no device kind 'tpux.*: there are .*cpu.*null"):
+        registry.find_device("tpux")
+
+
+def test_a_misspelt_kind_is_guessed() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no device kind 'opencI' \(did you mean 'opencl'\?\)"):
+        registry.find_device("opencI:0")
 
 
 @pytest.mark.parametrize("name", ["null:99", "cpu:1000"])
 def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
-    with pytest.raises(DeviceUnavailable, match=rf"{name} is not there: found {name.split(':')[0]}:0"):
+    with pytest.raises(
+        DeviceUnavailable,
+        match=rf"{name} is not there: \d+ {name.split(':')[0]} devices found \(\w+:0 .*hyrt devices",
+    ):
         registry.find_device(name)
 
 
@@ -59,3 +71,74 @@ def test_cpu_is_found_by_kind_alone() -> None:
     assert backend.probe()[0] == info
     assert not info.simulated
     assert registry.find_device("null")[1].simulated
+
+
+def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "unit.test_registry:Absent"))
+    with pytest.raises(DeviceUnavailable, match=r"npu:0 is not there: no driver: install acme-driver\. See"):
+        registry.find_device("npu")
+
+
+class Absent:
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return []
+
+    @classmethod
+    def missing(cls) -> str:
+        return "no driver: install acme-driver"
+
+
+class Broken(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        raise SystemExit("the driver wants to leave")
+
+
+class Hanging(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        time.sleep(2)
+        return []
+
+
+class Present(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30)]
+
+    @classmethod
+    def missing(cls) -> str:
+        return ""
+
+
+def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.Survey]:
+    declare(monkeypatch, *(entry(kind, f"unit.test_registry:{name}") for kind, name in kinds.items()))
+    return {survey.kind: survey for survey in registry.survey_devices(timeout_s=0.5)}
+
+
+def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = surveyed(monkeypatch, a="Absent", b="Broken", h="Hanging", p="Present", g="Gone")
+    assert found["a"].problem == "no driver: install acme-driver"
+    assert found["b"].problem == "broken: SystemExit: the driver wants to leave"
+    assert found["h"].problem.startswith("its driver did not answer within 0.5 s")
+    assert "Gone" in found["g"].problem
+    assert [info.name for info in found["p"].found] == ["npu:0"]
+    assert not found["p"].problem
+
+
+def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(
+        monkeypatch,
+        entry("npu", "acme:Npu"),
+        entry("npu", "other:Npu"),
+        entry("cpu", "unit.test_registry:Present"),
+    )
+    npu, cpu = registry.survey_devices()
+    assert "acme:Npu and by other:Npu: uninstall one" in npu.problem
+    assert cpu.found
+
+
+def test_an_installation_that_is_listed_twice_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "acme:Npu"))
+    assert list(registry.backends()) == ["npu"]

@@ -1,0 +1,88 @@
+"""The words of `--devices`: names, and each device's share of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """One entry of `devices`.
+
+    Parameters
+    ----------
+    name
+        `kind` or `kind:index`.
+    share
+        Weight of its part of a step beside the others'; None for equal parts.
+    """
+
+    name: str
+    share: float | None
+
+
+def parse_request(entry: str) -> DeviceRequest:
+    """Read `name` or `name=share`.
+
+    Raises
+    ------
+    ValueError
+        For a share that is not a number of at least 0.
+    """
+    name, equals, text = entry.partition("=")
+    if not equals:
+        return DeviceRequest(name.strip(), None)
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not (math.isfinite(share) and share >= 0):
+        raise ValueError(
+            f"the share of {entry!r} is not a number of at least 0: write it like cpu=1,cuda:0=3"
+        )
+    return DeviceRequest(name.strip(), share)
+
+
+def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
+    """Read all entries of `devices`.
+
+    Raises
+    ------
+    ValueError
+        If only some have a share, all shares are zero, or `auto` does not stand alone.
+    """
+    requests = [parse_request(entry) for entry in entries]
+    if len(requests) > 1 and any(request.name == AUTO for request in requests):
+        raise ValueError("auto chooses all devices itself: give it alone, or name devices")
+    if requests[0].name == AUTO and requests[0].share is not None:
+        raise ValueError("auto chooses shares itself: write auto")
+    shares = [request.share for request in requests]
+    given = [share for share in shares if share is not None]
+    if given and len(given) < len(shares):
+        raise ValueError("give every device a share, or none: cpu=1,cuda:0=3")
+    if given and not any(given):
+        raise ValueError("no device has a share above 0")
+    return requests
+
+
+def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
+    """Cut a step's units in the proportions of shares, exactly and always the same way (largest remainders).
+
+    A device with a share above 0 gets at least one unit where there are enough.
+    """
+    whole = math.fsum(shares)
+    exact = [total * share / whole for share in shares]
+    split = [math.floor(part) for part in exact]
+    order = sorted(range(len(shares)), key=lambda i: (split[i] - exact[i], i))
+    for i in order[: total - sum(split)]:
+        split[i] += 1
+    for i, share in enumerate(shares):
+        most = max(range(len(split)), key=lambda j: split[j])
+        if share > 0 and split[i] == 0 and split[most] > 1:
+            split[most] -= 1
+            split[i] = 1
+    return split

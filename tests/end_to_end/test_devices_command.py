@@ -1,0 +1,89 @@
+"""`hyrt devices` and the words of `--devices`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from end_to_end.terminal import HYRT, TINY, environment, hyrt
+
+
+def test_every_backend_is_listed(tmp_path: Path) -> None:
+    lines = hyrt("devices", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.splitlines()
+    kinds = {line.split()[0].partition(":")[0] for line in lines}
+    assert {"cpu", "cuda", "null", "opencl"} <= kinds
+    assert "(simulated)" in next(line for line in lines if line.startswith("null"))
+    # What is missing comes with what to do.
+    cuda = next(line for line in lines if line.startswith("cuda"))
+    assert "GFLOP/s" in cuda or "install" in cuda or "driver" in cuda
+
+
+def test_json_has_the_documented_keys(tmp_path: Path) -> None:
+    facts = json.loads(hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout)
+    assert facts.keys() == {"hyrt", "devices", "problems"}
+    cpu = next(device for device in facts["devices"] if device["name"] == "cpu:0")
+    assert cpu.keys() == {
+        "name",
+        "kind",
+        "index",
+        "provider",
+        "description",
+        "memory_bytes",
+        "zero_copy",
+        "host_cores",
+        "link",
+        "simulated",
+        "rates",
+    }
+    for problem in facts["problems"]:
+        assert problem.keys() == {"kind", "provider", "problem"}
+
+
+def test_measured_rates_are_kept_and_shown(tmp_path: Path) -> None:
+    first = hyrt("devices", "--measure", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    assert "measuring cpu:0" in first.stderr
+    facts = json.loads(hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout)
+    cpu = next(device for device in facts["devices"] if device["name"] == "cpu:0")
+    assert cpu["rates"]["source"].startswith("measured 20")
+    assert cpu["rates"]["link_bytes_per_s"] is None
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    command = f"{HYRT} devices | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("cpu:1000", r"cpu:1000 is not there: "),
+        ("opencI:0", "did you mean 'opencl'"),
+        ("cpu=1,null:0", "give every device a share"),
+        ("auto,cpu", "give it alone"),
+        ("cpu,cpu:0", "names cpu:0 twice"),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, devices: str, message: str) -> None:
+    done = hyrt("run", *TINY, "--devices", devices, cwd=tmp_path, code=2)
+    assert message in done.stderr
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_shares_split_a_step(tmp_path: Path) -> None:
+    done = hyrt("run", *TINY, "--devices", "cpu:0=1,cpu:1=3", cwd=tmp_path)
+    assert "cpu:0 64 targets · cpu:1 192 targets" in done.stdout
+
+
+def test_auto_records_what_it_chose_and_resumes_with_it(tmp_path: Path) -> None:
+    hyrt("run", *TINY, "--devices", "auto", "--name", "r", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    devices = yaml.safe_load((tmp_path / "runs/r/config.yaml").read_text())["devices"]
+    assert devices[0].startswith("cpu:0")
+    assert json.loads((tmp_path / "runs/r/summary.json").read_text())["devices"] == devices
+    hyrt("run", "--resume", "runs/r", "train.epochs=3", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))

@@ -1,0 +1,115 @@
+"""What `--devices auto` takes, from made-up machines."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+from hyrt_perfmodel.workload import Workload
+
+from hyrt import __version__
+from hyrt.config import build_config
+from hyrt.device import DeviceInfo, Rates
+from hyrt.device_rates import MeasuredRates
+from hyrt.graph import open_graph
+from hyrt.registry import Survey
+from hyrt.runtime.choose_devices import choose, resolve_auto
+
+WORKLOAD = Workload(
+    vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
+)
+
+
+def rates(gmacs: float, memory: float = 100.0, link: float = float("inf")) -> Rates:
+    return Rates(
+        macs_per_s=gmacs * 1e9, memory_bytes_per_s=memory * 1e9, link_bytes_per_s=link * 1e9, source="assumed"
+    )
+
+
+def device(kind: str, index: int = 0, **more) -> DeviceInfo:
+    return DeviceInfo(kind=kind, index=index, description=f"{kind} {index}", memory_bytes=2**30, **more)
+
+
+CPU = device("cpu", rates=rates(100), host_cores=2)
+
+
+def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: "", workload=WORKLOAD):
+    return choose([Survey(info.kind, "hyrt 1", (info,)) for info in infos], measured or {}, why_not, workload)
+
+
+def test_only_the_cpu_where_nothing_else_is() -> None:
+    choice = chosen(CPU, device("cpu", 1, host_cores=2), device("null", simulated=True))
+    assert choice.devices == ("cpu:0",)
+    assert not choice.unused
+
+
+def test_a_device_on_the_same_cores_is_not_taken_and_says_so() -> None:
+    choice = chosen(CPU, device("opencl", rates=rates(100), host_cores=2))
+    assert choice.devices == ("cpu:0",)
+    assert choice.unused == (("opencl:0", "shares the CPU"),)
+
+
+def test_shares_are_the_speeds_of_whole_steps() -> None:
+    twice = rates(200, 200)
+    choice = chosen(
+        CPU,
+        device(
+            "cuda",
+            rates=Rates(
+                macs_per_s=twice.macs_per_s,
+                memory_bytes_per_s=twice.memory_bytes_per_s,
+                link_bytes_per_s=1e12,
+                source="",
+            ),
+        ),
+    )
+    assert choice.devices == ("cpu:0=0.5", "cuda:0=1")
+
+
+def test_a_slow_link_bounds_a_fast_device() -> None:
+    fast = chosen(CPU, device("cuda", rates=rates(5000, 2000, 25.0)))
+    slow = chosen(CPU, device("cuda", rates=rates(5000, 2000, 1.0)))
+    share = [float(choice.devices[0].partition("=")[2]) for choice in (fast, slow)]
+    assert share[0] < share[1]
+
+
+def test_too_slow_unknown_and_unsupported_are_left_out_with_the_reason() -> None:
+    choice = chosen(
+        CPU,
+        device("slow", rates=rates(1, 1, 10)),
+        device("unknown"),
+        device("picky", rates=rates(500, 500, 100)),
+        why_not=lambda info: "no GAT" if info.kind == "picky" else "",
+    )
+    assert choice.devices == ("cpu:0",)
+    reasons = dict(choice.unused)
+    assert reasons["slow:0"].startswith("too slow")
+    assert "hyrt devices --measure" in reasons["unknown:0"]
+    assert reasons["picky:0"] == "no GAT"
+
+
+@pytest.mark.parametrize(("host", "used"), [(None, True), ("elsewhere", False)])
+def test_measured_rates_count_where_they_are_of_this_device(host: str | None, used: bool) -> None:
+    gpu = device("cuda", rates=rates(100, 100, 1000))
+    entry = MeasuredRates(
+        description=gpu.description,
+        host=host or platform.node(),
+        hyrt=__version__,
+        date="2026-01-01",
+        macs_per_s=400e9,
+        memory_bytes_per_s=400e9,
+        link_bytes_per_s=1e12,
+        spread=0.1,
+    )
+    choice = chosen(CPU, gpu, measured={"cuda:0": entry})
+    assert choice.devices == (("cpu:0=0.25", "cuda:0=1") if used else ("cpu:0=1", "cuda:0=1"))
+
+
+def test_other_settings_are_left_alone_and_auto_becomes_names() -> None:
+    graph = open_graph("synthetic:tiny")
+    named = build_config({"devices": "cpu"})
+    assert resolve_auto(named, graph) == (named, None)
+    resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
+    assert choice is not None
+    assert resolved.devices == list(choice.devices)
+    assert resolved.devices[0].startswith("cpu:0")
