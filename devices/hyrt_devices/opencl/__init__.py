@@ -1,0 +1,5 @@
+"""The OpenCL backend: GNN kernels of our own on CPUs (PoCL), GPUs of any vendor, and, from binaries, FPGAs."""
+
+from hyrt_devices.opencl.device import OpenclDevice
+
+__all__ = ["OpenclDevice"]

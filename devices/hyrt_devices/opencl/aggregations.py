@@ -1,0 +1,87 @@
+"""One layer's aggregation kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyrt.nn.aggregate import Aggregation
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.staged import StagedBlock
+from hyrt_devices.opencl.tuning import Tuning
+
+
+class AggregationKernels:
+    """Weighted sums over a block, and their gradient.
+
+    Kernels are compiled when first needed: whether there are edge weights is known only then.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    aggregation
+        What to compute.
+    width
+        Columns of a source row.
+    masked
+        Whether source rows were made by a ReLU whose gradient is then due.
+    """
+
+    def __init__(
+        self, programs: Programs, tuning: Tuning, aggregation: Aggregation, width: int, *, masked: bool
+    ) -> None:
+        self._programs = programs
+        self._tuning = tuning
+        self._masked = masked
+        concat = aggregation.self_path == "concat"
+        # The widest power of two that a row holds.
+        vector = min(tuning.vector, 1 << (width.bit_length() - 1))
+        vectors = ceil_div(width, vector)
+        self._constants: dict[str, int | str] = {
+            "WIDTH": width,
+            "STRIDE": aggregation.width(width),
+            "SUM_AT": width if concat else 0,
+            "SELF_AT": 0 if concat else -1,
+            "VEC": vector,
+            "VECTORS": vectors,
+            "UNROLL": min(tuning.unroll, ceil_div(vectors, tuning.lanes)),
+            "LANES": tuning.lanes,
+            "GRAIN": tuning.grain,
+            "HAS_SOURCE": int(aggregation.reduce == "gcn"),
+            "HAS_OWN": int(aggregation.self_path == "add"),
+        }
+        self._kernels: dict[tuple[str, bool], Any] = {}
+
+    def _kernel(self, name: str, weighted: bool) -> Any:
+        key = name, weighted
+        if key not in self._kernels:
+            masked = self._masked and name == "aggregate_backward"
+            more = {"HAS_WEIGHTS": int(weighted), "MASKED": int(masked)}
+            self._kernels[key] = self._programs.kernel("aggregate", name, self._constants | more)
+        return self._kernels[key]
+
+    def forward(self, queue: Launcher, block: StagedBlock, x: Any, out: Any) -> None:
+        """Combine source rows."""
+        queue.launch(
+            self._kernel("aggregate", block.weights is not None),
+            (ceil_div(block.num_dst, self._tuning.grain),),
+            (self._tuning.lanes,),
+            *(block.indptr, block.columns, x, block.row_scale, block.source_scale, block.weights),
+            *(block.own_scale, out, block.num_dst),
+        )
+
+    def backward(
+        self, queue: Launcher, block: StagedBlock, grad: Any, activated: Any, scale: float, out: Any
+    ) -> None:
+        """Gradient of the source rows; with a mask, of what was before their ReLU and dropout."""
+        queue.launch(
+            self._kernel("aggregate_backward", block.weights is not None),
+            (ceil_div(block.num_src, self._tuning.grain),),
+            (self._tuning.lanes,),
+            *(block.turned_indptr, block.turned_rows, block.turned_edges, grad, block.row_scale),
+            *(block.source_scale, block.weights, block.own_scale, activated, np.float32(scale), out),
+            *(block.num_src, block.num_dst),
+        )

@@ -1,0 +1,237 @@
+"""The OpenCL trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
+from hyrt.graph.graph import Graph
+from hyrt.nn.description import describe
+from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+from hyrt_devices.opencl.launch import Launcher, span_s
+from hyrt_devices.opencl.memory import DeviceMemory, readable
+from hyrt_devices.opencl.probe import survey
+from hyrt_devices.opencl.programs import Programs, SourcePrograms
+from hyrt_devices.opencl.replica import Replica
+from hyrt_devices.opencl.sampler import OpenclSampler, make_sampler
+from hyrt_devices.opencl.staged import StagedBatch, Stager
+from hyrt_devices.opencl.tuning import Tuning, tuning_of
+from hyrt_devices.opencl.warm_up import smallest_batch
+
+_NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
+
+
+class OpenclDevice:
+    """Trains with kernels of our own on one OpenCL device.
+
+    One queue for transfers and one for computing, each with kernel objects of its own; events join them.
+
+    Parameters
+    ----------
+    info
+        What `probe` told.
+    device
+        `pyopencl.Device`, perhaps a part of the probed one.
+    options
+        The run's.
+    tuning
+        How kernels are cut; by the type of device if None.
+    programs
+        Where kernels come from; compiled from source if None.
+    """
+
+    def __init__(
+        self,
+        info: DeviceInfo,
+        device: Any,
+        options: DeviceOptions,
+        tuning: Tuning | None = None,
+        programs: Programs | None = None,
+    ) -> None:
+        import pyopencl as cl
+
+        self.info = info
+        self._health = Health(info.name)
+        self._device = device
+        self._context = cl.Context([device])
+        self._tuning = tuning or tuning_of(device)
+        self._programs = programs or SourcePrograms(self._context, device)
+        limit = int(device.global_mem_size)
+        if options.memory_bytes is not None:
+            limit = min(limit, options.memory_bytes)
+        self._memory = DeviceMemory(self._context, info.name, limit, int(device.max_mem_alloc_size))
+        self._copies = Launcher(self._context, device)
+        self._compute = Launcher(self._context, device)
+        self._samplers: list[OpenclSampler] = []
+        # For measuring: whether to keep the seconds of each launch of a step.
+        self.profiled = False
+        self.timings: list[tuple[str, float]] = []
+        self._replica: Replica | None = None
+        self._stager: Stager | None = None
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [found.info for found in survey().found]
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why there is no device, or not every one that a user may expect, and what to do; empty if nothing is wrong."""
+        return "; ".join(survey().reasons)
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> OpenclDevice:
+        found = survey()
+        matches = [f for f in found.found if f.info.index == info.index]
+        if not matches:
+            why = "; ".join(found.reasons) or "it was there when it was probed: is its driver being changed?"
+            raise DeviceUnavailable(f"{info.name} is not there: {why}")
+        import pyopencl as cl
+
+        device, note = matches[0].device, ""
+        if info.host_cores > options.threads:
+            device, note = _part(device, options.threads)
+        try:
+            return cls(_noted(info, note), device, options)
+        except cl.Error as error:
+            raise DeviceUnavailable(
+                f"{info.name} ({info.description}) cannot be opened: {error}: close what else uses it, or check its "
+                "driver with clinfo"
+            ) from error
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._health.check()
+        described = describe(model, self.info.name)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        with self._health.terminal("load"):
+            if self._replica is not None:
+                self._replica.release()
+            self._replica = self._stager = None
+            replica = Replica(
+                self._programs, self._tuning, self._memory, described, trainable, self.info.name
+            )
+            self._replica = replica
+            self._stager = Stager(
+                self._memory,
+                self._copies,
+                zero_copy=self.info.zero_copy,
+                model=described,
+                widths=(replica.aggregated_width, replica.row_width),
+                num_classes=replica.num_classes,
+            )
+        self.update(parameters)
+        # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch fits, what
+        # is staged first will say so.
+        with suppress(DeviceOutOfMemory):
+            self.propagate(self.transfer(smallest_batch(len(described.layers), replica.row_width)))
+
+    def sampler(self, graph: Graph) -> HopSampler | None:
+        with self._health.terminal("sampler"):
+            made = make_sampler(
+                self._programs,
+                self._tuning,
+                self._memory,
+                Launcher(self._context, self._device),
+                graph,
+                zero_copy=self.info.zero_copy,
+            )
+            if made is not None:
+                self._samplers.append(made)
+            return made
+
+    def gathers(self, graph: Graph) -> bool:
+        return False
+
+    def transfer(self, batch: MiniBatch) -> StagedBatch:
+        with self._health.terminal("transfer"):
+            if self._stager is None:
+                raise RuntimeError("no model was loaded")
+            with self._memory_errors("transfer"):
+                return self._stager.stage(batch, self)
+
+    def propagate(self, staged: StagedBatch) -> StepResult:
+        with self._health.terminal("propagate"):
+            if not isinstance(staged, StagedBatch) or staged.owner is not self or self._replica is None:
+                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+            if not staged.targets:
+                staged.release()
+                return StepResult(
+                    loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=()
+                )
+            self._compute.taken_events()
+            self._compute.wait_for(staged.events)
+            try:
+                with self._memory_errors("propagate"):
+                    loss_sum, correct, gradients = self._replica.run(self._compute, staged)
+                if self.profiled:
+                    self.timings = self._compute.timings()
+                seconds = {
+                    "transfer": span_s(staged.events),
+                    "propagate": span_s(self._compute.taken_events()),
+                }
+            finally:
+                self._compute.wait_for(())
+                staged.release()
+            return StepResult(
+                loss_sum=loss_sum,
+                correct=correct,
+                targets=staged.targets,
+                normalizer=staged.normalizer,
+                gradients=[torch.from_numpy(gradient) for gradient in gradients],
+                seconds=seconds,
+            )
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("update"):
+            if self._replica is None:
+                raise RuntimeError("no model was loaded")
+            self._replica.update(self._compute, parameters)
+            self._compute.flush()
+
+    def close(self) -> None:
+        self._health.close()
+        for launcher in (self._copies, self._compute):
+            launcher.close()
+        for sampler in self._samplers:
+            sampler.close()
+        self._samplers = []
+        self._replica = self._stager = None
+        self._memory.close()
+
+    @contextmanager
+    def _memory_errors(self, doing: str) -> Iterator[None]:
+        """Turn an OpenCL error that means a lack of memory into the recoverable one."""
+        import pyopencl as cl
+
+        try:
+            yield
+        except cl.Error as error:
+            if not re.search(_NO_MEMORY, str(error)):
+                raise
+            used = readable(self._memory.used_bytes)
+            raise DeviceOutOfMemory(
+                f"{self.info.name} is out of memory in {doing}, {used} in use of {readable(self.info.memory_bytes)} "
+                f"({error}): give it fewer targets (--share), or lower data.batch_size"
+            ) from error
+
+
+def _part(device: Any, units: int) -> tuple[Any, str]:
+    """A sub-device of so many compute units; the whole where it cannot be cut."""
+    import pyopencl as cl
+
+    try:
+        parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, units])
+    except cl.Error:
+        return device, "cannot be cut: all units are used"
+    return parts[0], f"{units} used"
+
+
+def _noted(info: DeviceInfo, note: str) -> DeviceInfo:
+    return replace(info, description=f"{info.description}, {note}") if note else info

@@ -1,0 +1,157 @@
+"""Which OpenCL devices there are."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hyrt.device import DeviceInfo, Rates
+
+_INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
+# Multiply-accumulates a cycle of one compute unit of a GPU; CPUs say how wide their vectors are.
+_GPU_LANES = 64
+_HOST_BYTES_PER_S = 10e9
+_GPU_BYTES_PER_S = 200e9
+_PCIE_BYTES_PER_S = 12e9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device of a platform.
+
+    Parameters
+    ----------
+    info
+        As `probe` tells it.
+    device
+        `pyopencl.Device`.
+    """
+
+    info: DeviceInfo
+    device: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a search found, and why there is not more.
+
+    Parameters
+    ----------
+    found
+        In a stable order: GPUs, accelerators, then CPUs, by platform and name.
+    reasons
+        What is wrong with what was left out, with the remedy.
+    """
+
+    found: list[Found]
+    reasons: list[str]
+
+
+def survey() -> Survey:
+    """Ask every platform for its devices; those that do not answer or cannot compile are left out."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:
+        return Survey([], [f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'])
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        return Survey([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
+    reasons: list[str] = []
+    rows: list[tuple[tuple[Any, ...], Any]] = []
+    for platform in platforms:
+        try:
+            pocl = re.search(r"PoCL (\d+)\.(\d+)", platform.version)
+            version = (int(pocl[1]), int(pocl[2])) if pocl else (0, 0)
+            devices = platform.get_devices()
+            for position, device in enumerate(devices):
+                rank = _rank(device)
+                order = (rank, platform.name, -version[0], -version[1], device.name, position)
+                rows.append((order, device))
+        except cl.Error as error:
+            reasons.append(f"an OpenCL platform does not answer ({error}): reinstall its driver")
+    rows.sort(key=lambda row: row[0])
+    found: list[Found] = []
+    pocl_cpu = False
+    for order, device in rows:
+        is_pocl = order[2] != 0 and order[0] == 2
+        # Of several PoCLs the newest that works: they all are the same cores.
+        if is_pocl and pocl_cpu:
+            continue
+        try:
+            problem = _problem(device)
+            info = _info(len(found), device)
+        except cl.Error as error:
+            reasons.append(f"an OpenCL device does not answer ({error}): reinstall its driver")
+            continue
+        if problem is not None:
+            reasons.append(problem)
+            continue
+        pocl_cpu = pocl_cpu or is_pocl
+        found.append(Found(info, device))
+    if not found and not reasons:
+        reasons.append(f"no OpenCL device found: {_INSTALL}")
+    return Survey(found, reasons)
+
+
+def _rank(device: Any) -> int:
+    import pyopencl as cl
+
+    if device.type & cl.device_type.GPU:
+        return 0
+    return 2 if device.type & cl.device_type.CPU else 1
+
+
+def _problem(device: Any) -> str | None:
+    """Why a device cannot be used, or None. Cheap: only a device that looks odd is asked to compile something."""
+    import pyopencl as cl
+
+    if not device.available:
+        return f"{device.name}: its driver says it is not available"
+    if not device.compiler_available:
+        return f"{device.name}: it has no compiler; binaries for it need a backend of their own"
+    # A PoCL whose LLVM is older than the CPU falls back to a target that its compiler may then refuse.
+    if "PoCL" in device.version and re.search(r"-generic\b", device.version):
+        try:
+            cl.Program(cl.Context([device]), "__kernel void nothing() {}").build(devices=[device])
+        except cl.Error:
+            return (
+                f"{_maker(device)} does not know this CPU ({device.name.strip()}): "
+                "install a newer PoCL (on Debian: apt install pocl-opencl-icd)"
+            )
+    return None
+
+
+def _maker(device: Any) -> str:
+    """The implementation with its version."""
+    pocl = re.search(r"PoCL ([\w.+-]+)", device.platform.version)
+    return f"PoCL {pocl[1]}" if pocl else f"{device.platform.name.strip()} {device.driver_version.strip()}"
+
+
+def _info(index: int, device: Any) -> DeviceInfo:
+    is_cpu = _rank(device) == 2
+    shares = bool(is_cpu or device.host_unified_memory)
+    units = int(device.max_compute_units)
+    clock_hz = float(device.max_clock_frequency) * 1e6
+    width = max(1, int(device.native_vector_width_float)) if is_cpu else _GPU_LANES
+    return DeviceInfo(
+        kind="opencl",
+        index=index,
+        description=f"{_maker(device)}, {device.name.strip()}, {units} units",
+        memory_bytes=int(device.global_mem_size),
+        zero_copy=shares,
+        forms=("rows", "aggregated") if shares else ("rows",),
+        host_cores=units if is_cpu else 0,
+        link="host memory" if shares else "PCIe",
+        # Some drivers do not tell their clock.
+        rates=None
+        if not clock_hz
+        else Rates(
+            macs_per_s=units * clock_hz * width,
+            memory_bytes_per_s=_HOST_BYTES_PER_S * units if is_cpu else _GPU_BYTES_PER_S,
+            link_bytes_per_s=math.inf if shares else _PCIE_BYTES_PER_S,
+            source=f"assumed: {units} units x {clock_hz / 1e9:.2f} GHz x {width} a cycle; memory and link typical",
+        ),
+    )

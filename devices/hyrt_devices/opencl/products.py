@@ -1,0 +1,262 @@
+"""A weight's kernels: rows times it, the gradient of the rows, and its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import Lease
+from hyrt_devices.opencl.programs import Constants, Programs
+from hyrt_devices.opencl.tuning import Tuning
+
+_TILE = 64
+_SIDE = 16
+_SUBCHUNK = 128
+_ONE = np.float32(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A product of the model.
+
+    Parameters
+    ----------
+    k, n
+        Columns of its rows and of its result.
+    weight_at, bias_at
+        Where its parameters start among all of the model's, in floats; bias_at is -1 without a bias.
+    relu
+        Whether a ReLU follows.
+    turned
+        Whether the gradient of its rows is wanted.
+    masked
+        Whether its rows were made by a ReLU whose gradient is then due.
+    """
+
+    k: int
+    n: int
+    weight_at: int
+    bias_at: int
+    relu: bool
+    turned: bool
+    masked: bool
+
+
+def sizeless(tuning: Tuning) -> Constants:
+    """What the program `sizeless` is compiled with."""
+    return {
+        "BLOCK": tuning.weight_block,
+        "ITEMS": tuning.items,
+        "GRAIN": tuning.grain,
+        "PANEL": tuning.panel,
+    }
+
+
+class ProductKernels(Protocol):
+    """One product on one device."""
+
+    shape: Shape
+
+    def pack(self, queue: Launcher, parameters: Any) -> None:
+        """Bring new weights into the form the kernels read."""
+        ...
+
+    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        """Rows times the weight, plus the bias, then the ReLU: y = x W' + b."""
+        ...
+
+    def backward(
+        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
+    ) -> None:
+        """Out = grad W, then the gradient of the ReLU that made the rows."""
+        ...
+
+    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
+        """Gradients of weight and bias, from partial sums over fixed chunks of rows."""
+        ...
+
+
+class _Reduction:
+    """Adds partial sums of a weight gradient in order."""
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape) -> None:
+        self._tuning = tuning
+        self._shape = shape
+        self._kernel = programs.kernel("sizeless", "reduce_parts", sizeless(tuning))
+
+    def parts(self, lease: Lease, rows: int) -> Any:
+        chunks, panel = ceil_div(rows, self._tuning.weight_chunk), self._tuning.panel
+        return lease.floats(chunks, ceil_div(self._shape.n, panel), self._shape.k + 1, panel)
+
+    def launch(self, queue: Launcher, parts: Any, gradients: Any, rows: int) -> None:
+        shape, tuning = self._shape, self._tuning
+        chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
+        blocks = ceil_div(ceil_div(shape.k + 1, tuning.weight_block), tuning.items)
+        queue.launch(
+            self._kernel,
+            (panels, blocks),
+            (1, tuning.items),
+            *(parts, chunks, panels, shape.k, shape.n, gradients, shape.weight_at, shape.bias_at),
+        )
+
+
+def _constants(
+    tuning: Tuning, k: int, n: int, *, bias: bool, relu: bool, masked: bool
+) -> dict[str, int | str]:
+    return {
+        "K": k,
+        "N": n,
+        "HAS_BIAS": int(bias),
+        "RELU": int(relu),
+        "MASKED": int(masked),
+        "CHUNK": tuning.weight_chunk,
+        "PANEL": tuning.panel,
+    }
+
+
+class VectorProduct:
+    """Products from vector registers, over weights packed into panels of columns.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    shape
+        Of the product.
+    lease
+        Holds the panels.
+    """
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
+        self.shape = shape
+        self._tuning = tuning
+        k, n = shape.k, shape.n
+        more: Constants = {
+            "GRAIN": tuning.product_grain,
+            "SUBCHUNK": _SUBCHUNK,
+            "VEC": tuning.vector,
+            "ROWS": tuning.product_rows,
+        }
+        forward = {
+            **_constants(tuning, k, n, bias=shape.bias_at >= 0, relu=shape.relu, masked=False),
+            **more,
+        }
+        self._forward = programs.kernel("product_vector", "product", forward)
+        self._weights = programs.kernel("product_vector", "product_weights", forward)
+        self._pack = programs.kernel("sizeless", "pack", sizeless(tuning))
+        self._panels = lease.floats(ceil_div(n, tuning.panel), k, tuning.panel)
+        self._reduction = _Reduction(programs, tuning, shape)
+        self._backward = self._turned_panels = None
+        if shape.turned:
+            backward = {
+                **_constants(tuning, n, k, bias=False, relu=False, masked=shape.masked),
+                **more,
+            }
+            self._backward = programs.kernel("product_vector", "product", backward)
+            self._turned_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
+
+    def pack(self, queue: Launcher, parameters: Any) -> None:
+        k, n, at = self.shape.k, self.shape.n, self.shape.weight_at
+        jobs = [(self._panels, k, n, 1, k)]
+        if self._turned_panels is not None:
+            jobs.append((self._turned_panels, n, k, k, 1))
+        for panels, rows, columns, row_step, column_step in jobs:
+            blocks = ceil_div(ceil_div(rows, self._tuning.weight_block), self._tuning.items)
+            queue.launch(
+                self._pack,
+                (ceil_div(columns, self._tuning.panel), blocks),
+                (1, self._tuning.items),
+                *(parameters, at, rows, columns, row_step, column_step, panels),
+            )
+
+    def _groups(self, columns: int, rows: int) -> tuple[int, int]:
+        return ceil_div(columns, self._tuning.panel), ceil_div(rows, self._tuning.product_grain)
+
+    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        groups = self._groups(self.shape.n, rows)
+        args = (x, self._panels, parameters, self.shape.bias_at, None, _ONE, y, rows)
+        queue.launch(self._forward, groups, (1, 1), *args)
+
+    def backward(
+        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
+    ) -> None:
+        groups = self._groups(self.shape.k, rows)
+        args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
+        queue.launch(self._backward, groups, (1, 1), *args)
+
+    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
+        parts = self._reduction.parts(lease, rows)
+        groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
+        queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
+        self._reduction.launch(queue, parts, gradients, rows)
+
+
+class TiledProduct:
+    """Products from tiles in local memory, over weights as they stand.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    shape
+        Of the product.
+    lease
+        Unused: there are no panels.
+    """
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
+        self.shape = shape
+        self._tuning = tuning
+        k, n = shape.k, shape.n
+        forward = _constants(tuning, k, n, bias=shape.bias_at >= 0, relu=shape.relu, masked=False)
+        forward["TURNED"] = 0
+        self._forward = programs.kernel("product_tiled", "product", forward)
+        self._weights = programs.kernel("product_tiled", "product_weights", forward)
+        self._reduction = _Reduction(programs, tuning, shape)
+        self._backward = None
+        if shape.turned:
+            backward = _constants(tuning, n, k, bias=False, relu=False, masked=shape.masked)
+            backward["TURNED"] = 1
+            self._backward = programs.kernel("product_tiled", "product", backward)
+
+    def pack(self, queue: Launcher, parameters: Any) -> None:
+        pass
+
+    def _launch(
+        self, queue: Launcher, kernel: Any, columns: int, rows: int, x: Any, bias_at: int, *args: Any
+    ) -> None:
+        groups = ceil_div(columns, _TILE), ceil_div(rows, _TILE)
+        parameters, activated, y = args
+        queue.launch(
+            kernel,
+            groups,
+            (_SIDE, _SIDE),
+            *(x, parameters, self.shape.weight_at, bias_at, activated, _ONE, y, rows),
+        )
+
+    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        self._launch(queue, self._forward, self.shape.n, rows, x, self.shape.bias_at, parameters, None, y)
+
+    def backward(
+        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
+    ) -> None:
+        self._launch(queue, self._backward, self.shape.k, rows, grad, -1, parameters, activated, out)
+
+    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
+        parts = self._reduction.parts(lease, rows)
+        groups = (
+            ceil_div(self.shape.n, _TILE),
+            ceil_div(self.shape.k + 1, _TILE),
+            ceil_div(rows, self._tuning.weight_chunk),
+        )
+        queue.launch(self._weights, groups, (_SIDE, _SIDE, 1), x, grad, parts, rows)
+        self._reduction.launch(queue, parts, gradients, rows)
+
+
+PRODUCTS: dict[str, type[VectorProduct] | type[TiledProduct]] = {
+    "vector": VectorProduct,
+    "tiled": TiledProduct,
+}

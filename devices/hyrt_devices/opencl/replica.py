@@ -1,0 +1,302 @@
+"""A model on the device: its parameters, and one step over a staged mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.description import ModelDescription, Product
+from hyrt.sampling.generator import DROPOUT, stream_key
+from hyrt_devices.opencl.aggregations import AggregationKernels
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import DeviceMemory, Lease
+from hyrt_devices.opencl.products import PRODUCTS, ProductKernels, Shape, sizeless
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.staged import StagedBatch, StagedBlock
+from hyrt_devices.opencl.tuning import Tuning
+
+
+def dropout_threshold(rate: float) -> tuple[int, float]:
+    """Of 65536, how many draws are dropped, and what the others are multiplied by; as in `hyrt.nn.dropout`."""
+    threshold = min(round(rate * 65536), 65535)
+    return threshold, 65536 / (65536 - threshold)
+
+
+class Replica:
+    """Forward and backward in launches; parameters and gradients stay on the device.
+
+    Parameters
+    ----------
+    programs, tuning, memory
+        The device's.
+    model
+        What to compute.
+    parameters
+        The model's trainable parameters, in the order of gradients and updates.
+    device_name
+        For messages.
+
+    Raises
+    ------
+    UnsupportedModel
+        If two layers share a parameter.
+    DeviceOutOfMemory
+        If the weights do not fit.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        tuning: Tuning,
+        memory: DeviceMemory,
+        model: ModelDescription,
+        parameters: Sequence[torch.nn.Parameter],
+        device_name: str,
+    ) -> None:
+        self.model = model
+        self._tuning = tuning
+        self._memory = memory
+        self._lease = Lease(memory)
+        self._shapes = [tuple(p.shape) for p in parameters]
+        sizes = [p.numel() for p in parameters]
+        self._ends = [int(end) for end in np.cumsum(sizes)]
+        self._starts = [end - size for end, size in zip(self._ends, sizes, strict=True)]
+        starts = {id(p): start for p, start in zip(parameters, self._starts, strict=True)}
+        self._used: set[int] = set()
+        try:
+            self._parameters = self._lease.floats(self._ends[-1])
+            self._gradients = self._lease.floats(self._ends[-1])
+            self._results = self._lease.floats(2)
+            self._products: list[list[ProductKernels]] = []
+            self._aggregations: list[AggregationKernels] = []
+            width = self.row_width
+            for i, layer in enumerate(model.layers):
+                before = model.layers[i - 1] if i else None
+                masked = before is not None and before.products[-1].relu
+                self._aggregations.append(
+                    AggregationKernels(programs, tuning, layer.aggregation, width, masked=masked)
+                )
+                kernels: list[ProductKernels] = []
+                for p, product in enumerate(layer.products):
+                    for parameter in (product.weight, product.bias):
+                        if parameter is not None:
+                            if id(parameter) in self._used:
+                                raise UnsupportedModel(
+                                    f"layer {layer.name!r} on {device_name}: it shares a parameter with another: "
+                                    "train it on cpu or cuda"
+                                )
+                            self._used.add(id(parameter))
+                    shape = Shape(
+                        k=product.weight.shape[1],
+                        n=product.weight.shape[0],
+                        weight_at=starts[id(product.weight)],
+                        bias_at=-1 if product.bias is None else starts[id(product.bias)],
+                        relu=product.relu,
+                        turned=p > 0 or i > 0,
+                        masked=p > 0 and layer.products[p - 1].relu,
+                    )
+                    kernels.append(PRODUCTS[tuning.product](programs, tuning, shape, self._lease))
+                    width = shape.n
+                self._products.append(kernels)
+        except BaseException:
+            self._lease.release()
+            raise
+        self._unused = [
+            (start, end)
+            for parameter, start, end in zip(parameters, self._starts, self._ends, strict=True)
+            if id(parameter) not in self._used
+        ]
+        words = sizeless(tuning)
+        self._loss = programs.kernel("sizeless", "cross_entropy", words)
+        self._add = programs.kernel("sizeless", "add_sums", words)
+        self._drop = programs.kernel("sizeless", "drop", words)
+        self._mask = programs.kernel("sizeless", "mask", words)
+
+    @property
+    def row_width(self) -> int:
+        """Columns of the input rows."""
+        first = self.model.layers[0]
+        width = first.products[0].weight.shape[1]
+        return width // 2 if first.aggregation.self_path == "concat" else width
+
+    @property
+    def aggregated_width(self) -> int:
+        """Columns of the aggregated input rows."""
+        return self.model.layers[0].products[0].weight.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.layers[-1].products[-1].weight.shape[0]
+
+    def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
+        """Take new weights."""
+        for start, parameter, shape in zip(self._starts, parameters, self._shapes, strict=True):
+            if tuple(parameter.shape) != shape:
+                raise ValueError(f"a parameter has shape {tuple(parameter.shape)}, not {shape}")
+            values = parameter.detach().to("cpu", torch.float32).contiguous().numpy()
+            if values.size:
+                queue.write(self._parameters, values, blocking=True, offset=4 * start)
+        for products in self._products:
+            for product in products:
+                product.pack(queue, self._parameters)
+
+    def release(self) -> None:
+        """Give weights and gradients back."""
+        self._lease.release()
+
+    def run(self, queue: Launcher, staged: StagedBatch) -> tuple[float, int, list[NDArray[np.float32]]]:
+        """Loss sum, hits and gradient sums of a staged mini-batch.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            Everything taken is free again.
+        """
+        lease = Lease(self._memory)
+        try:
+            inputs, outputs = self._forward(queue, lease, staged)
+            grad = self._cross_entropy(queue, lease, staged, outputs[-1][-1])
+            self._backward(queue, lease, staged, inputs, outputs, grad)
+            results = np.empty(2, np.float32)
+            flat = np.empty(self._ends[-1], np.float32)
+            queue.read(results, self._results)
+            queue.read(flat, self._gradients)
+        finally:
+            # After an error, what was enqueued still uses the buffers.
+            queue.finish()
+            lease.release()
+        for start, end in self._unused:
+            flat[start:end] = 0
+        gradients = [
+            flat[start:end].reshape(shape)
+            for start, end, shape in zip(self._starts, self._ends, self._shapes, strict=True)
+        ]
+        return float(results[0]), int(results[1]), gradients
+
+    def _forward(
+        self, queue: Launcher, lease: Lease, staged: StagedBatch
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """What each layer multiplies, and the results of its products, the last after its dropout."""
+        rows = staged.inputs
+        if self.model.input_dropout:
+            block = staged.blocks[0]
+            rows = lease.floats(block.num_src, self.row_width)
+            sizes = block.num_src, self.row_width
+            self._dropout(
+                queue, staged.inputs, rows, staged.sources, block, 0, self.model.input_dropout, sizes
+            )
+        inputs: list[Any] = []
+        outputs: list[list[Any]] = []
+        for i, (block, products) in enumerate(zip(staged.blocks, self._products, strict=True)):
+            if i == 0 and staged.aggregated:
+                combined = rows
+            else:
+                combined = lease.floats(block.num_dst, products[0].shape.k)
+                self._aggregations[i].forward(queue, block, rows, combined)
+            inputs.append(combined)
+            results: list[Any] = []
+            rows = combined
+            for product in products:
+                result = lease.floats(block.num_dst, product.shape.n)
+                product.forward(queue, self._parameters, rows, result, block.num_dst)
+                results.append(result)
+                rows = result
+            self._drop_layer(queue, staged, i, rows)
+            outputs.append(results)
+        return inputs, outputs
+
+    def _cross_entropy(self, queue: Launcher, lease: Lease, staged: StagedBatch, scores: Any) -> Any:
+        items = ceil_div(staged.targets, self._tuning.grain)
+        grad = lease.floats(staged.targets, self.num_classes)
+        sums = lease.floats(items, 2)
+        weighted = int(staged.target_weights is not None)
+        queue.launch(
+            self._loss,
+            (ceil_div(items, self._tuning.items),),
+            (self._tuning.items,),
+            *(scores, staged.labels, staged.target_weights, weighted, grad, sums),
+            *(staged.targets, self.num_classes),
+        )
+        queue.launch(self._add, (1,), (1,), sums, items, self._results)
+        return grad
+
+    def _backward(
+        self,
+        queue: Launcher,
+        lease: Lease,
+        staged: StagedBatch,
+        inputs: list[Any],
+        outputs: list[list[Any]],
+        grad: Any,
+    ) -> None:
+        last = len(self._products) - 1
+        for i in range(last, -1, -1):
+            block, products = staged.blocks[i], self._products[i]
+            layer = self.model.layers[i]
+            sizes = block.num_dst, products[-1].shape.n
+            if i == last and layer.products[-1].relu:
+                scale = dropout_threshold(layer.dropout)[1]
+                self._masked(queue, grad, outputs[i][-1], scale, sizes)
+            elif not layer.products[-1].relu:
+                self._drop_layer(queue, staged, i, grad)
+            for p in range(len(products) - 1, -1, -1):
+                product = products[p]
+                rows = outputs[i][p - 1] if p else inputs[i]
+                product.weights(queue, lease, rows, grad, self._gradients, block.num_dst)
+                if product.shape.turned:
+                    out = lease.floats(block.num_dst, product.shape.k)
+                    activated = rows if product.shape.masked else None
+                    product.backward(queue, self._parameters, grad, activated, out, block.num_dst)
+                    grad = out
+            if i:
+                before: Product = self.model.layers[i - 1].products[-1]
+                scale = dropout_threshold(self.model.layers[i - 1].dropout)[1] if before.relu else 1.0
+                activated = outputs[i - 1][-1] if before.relu else None
+                out = lease.floats(block.num_src, before.weight.shape[0])
+                self._aggregations[i].backward(queue, block, grad, activated, scale, out)
+                grad = out
+
+    def _drop_layer(self, queue: Launcher, staged: StagedBatch, i: int, rows: Any) -> None:
+        """The dropout after layer i, of its result or of the gradient of that, in place."""
+        rate = self.model.layers[i].dropout
+        if rate:
+            block = staged.blocks[i]
+            sizes = block.num_dst, self._products[i][-1].shape.n
+            self._dropout(queue, rows, rows, block.destinations, block, i + 1, rate, sizes)
+
+    def _dropout(
+        self,
+        queue: Launcher,
+        x: Any,
+        out: Any,
+        vertices: Any,
+        block: StagedBlock,
+        layer: int,
+        rate: float,
+        sizes: tuple[int, int],
+    ) -> None:
+        threshold, scale = dropout_threshold(rate)
+        key = stream_key(block.seed, DROPOUT, block.step, layer)
+        items = ceil_div(ceil_div(sizes[0], self._tuning.grain), self._tuning.items)
+        queue.launch(
+            self._drop,
+            (items,),
+            (self._tuning.items,),
+            *(x, vertices, key, threshold, np.float32(scale), out, *sizes),
+        )
+
+    def _masked(
+        self, queue: Launcher, grad: Any, activated: Any, scale: float, sizes: tuple[int, int]
+    ) -> None:
+        items = ceil_div(ceil_div(sizes[0], self._tuning.grain), self._tuning.items)
+        queue.launch(
+            self._mask,
+            (items,),
+            (self._tuning.items,),
+            *(grad, activated, np.float32(scale), grad, *sizes),
+        )

@@ -1,0 +1,139 @@
+"""Drawing neighbours on the device: the host's draws, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.graph.graph import Graph
+from hyrt.sampling.block import Ids
+from hyrt.sampling.kernels import FLOYD_LIMIT, count_neighbors, prefix_sum
+from hyrt.sampling.sampler import Hop
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import DeviceMemory, Lease
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.tuning import Tuning
+
+_TYPES = {np.dtype(np.int32): "int", np.dtype(np.int64): "long"}
+
+
+class OpenclSampler:
+    """Picks neighbours from a topology in the device's memory, or in the host's where it is shared.
+
+    Offsets are summed on the host, and sources are numbered there too.
+
+    Parameters
+    ----------
+    programs, tuning, memory, launcher
+        The device's, the launcher for this sampler alone.
+    graph
+        Whose topology.
+    zero_copy
+        Whether the device shares the host's memory.
+
+    Raises
+    ------
+    DeviceOutOfMemory
+        If the topology does not fit.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        tuning: Tuning,
+        memory: DeviceMemory,
+        launcher: Launcher,
+        graph: Graph,
+        *,
+        zero_copy: bool,
+    ) -> None:
+        self._programs = programs
+        self._tuning = tuning
+        self._memory = memory
+        self._queue = launcher
+        self._graph = graph
+        self._zero_copy = zero_copy
+        self._lease = Lease(memory)
+        self._kernels: dict[np.dtype[Any], Any] = {}
+        indices = np.ascontiguousarray(graph.indices)
+        self._kept = [graph.indptr, indices]
+        self._indptr = self._indices = None
+        try:
+            self._indptr = self._place(self._lease, graph.indptr)
+            self._indices = self._place(self._lease, indices)
+            self._queue.finish()
+        except BaseException:
+            self.close()
+            raise
+
+    def _place(self, lease: Lease, array: Any) -> Any:
+        if not array.size:
+            return lease.take(0)
+        if self._zero_copy:
+            return self._memory.wrap(array)
+        buffer = lease.take(array.nbytes)
+        self._queue.write(buffer, array)
+        return buffer
+
+    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+        """Sample neighbours; see `HopSampler`.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            Everything taken is free again.
+        """
+        graph, num = self._graph, len(vertices)
+        degrees = np.empty(num, np.int32)
+        counts = np.empty(num, np.int32)
+        count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(f"{edges:,} sampled edges in one layer: lower the fan-out")
+        offsets = np.empty(num + 1, np.int32)
+        prefix_sum(counts, offsets)
+        neighbors = np.empty(edges, vertices.dtype)
+        if edges:
+            kernel = self._kernels.get(vertices.dtype)
+            if kernel is None:
+                words: dict[str, int | str] = {
+                    "ID": _TYPES[vertices.dtype],
+                    "EDGE_ID": _TYPES[self._kept[1].dtype],
+                    "FLOYD_LIMIT": FLOYD_LIMIT,
+                    "GRAIN": self._tuning.grain,
+                    "ITEMS": self._tuning.items,
+                }
+                kernel = self._kernels[vertices.dtype] = self._programs.kernel("sample", "pick", words)
+            vertices = np.ascontiguousarray(vertices)
+            with Lease(self._memory) as lease:
+                try:
+                    out = lease.take(neighbors.nbytes)
+                    self._queue.launch(
+                        kernel,
+                        (ceil_div(ceil_div(num, self._tuning.grain), self._tuning.items),),
+                        (self._tuning.items,),
+                        *(self._indptr, self._indices, self._place(lease, vertices)),
+                        *(self._place(lease, offsets), key, out, num),
+                    )
+                    self._queue.read(neighbors, out)
+                finally:
+                    self._queue.finish()
+                    self._queue.taken_events()
+        return Hop(degrees, offsets, neighbors)
+
+    def close(self) -> None:
+        """Give the topology back; idempotent."""
+        self._queue.close()
+        self._lease.release()
+        self._kernels = {}
+        self._indptr = self._indices = None
+
+
+def make_sampler(*args: Any, **more: Any) -> OpenclSampler | None:
+    """A sampler, or None where the topology does not fit."""
+    try:
+        return OpenclSampler(*args, **more)
+    except DeviceOutOfMemory:
+        return None

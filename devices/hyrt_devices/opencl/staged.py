@@ -1,0 +1,204 @@
+"""A mini-batch's way to the device."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.nn.aggregate import scales
+from hyrt.nn.description import ModelDescription
+from hyrt.nn.layers import Aggregated
+from hyrt.sampling.block import Block, MiniBatch
+from hyrt_devices.opencl.launch import Launcher
+from hyrt_devices.opencl.memory import DeviceMemory, Lease
+
+
+@dataclass(slots=True)
+class StagedBlock:
+    """One block's buffers; None where the layer does not need them."""
+
+    num_dst: int
+    num_src: int
+    seed: int
+    step: int
+    indptr: Any = None
+    columns: Any = None
+    row_scale: Any = None
+    source_scale: Any = None
+    weights: Any = None
+    own_scale: Any = None
+    turned_indptr: Any = None
+    turned_rows: Any = None
+    turned_edges: Any = None
+    destinations: Any = None
+
+
+@dataclass(slots=True)
+class StagedBatch:
+    """What `transfer` returns and `propagate` uses up."""
+
+    owner: Any
+    targets: int
+    normalizer: float
+    blocks: list[StagedBlock] = field(default_factory=list)
+    inputs: Any = None
+    sources: Any = None
+    aggregated: bool = False
+    labels: Any = None
+    target_weights: Any = None
+    events: list[Any] = field(default_factory=list)
+    lease: Lease | None = None
+    # Host arrays that the device may still read.
+    kept: list[Any] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Give the buffers back, once nothing is copied into them any more; idempotent."""
+        import pyopencl as cl
+
+        for event in self.events:
+            # A copy that failed has failed the step that waited for it.
+            with suppress(cl.Error):
+                event.wait()
+        self.events = []
+        self.blocks, self.inputs, self.labels, self.kept = [], None, None, []
+        self.owner = None
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = None
+
+
+class Stager:
+    """Puts mini-batches where the device reads them: in place if it shares the host's memory, else by copies.
+
+    Parameters
+    ----------
+    memory, launcher
+        The device's memory and the queue of its copies.
+    zero_copy
+        Whether it shares the host's memory.
+    model
+        What will be computed.
+    in_features
+        Width of the first layer's aggregate, and of the input rows.
+    num_classes
+        Of the labels.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        launcher: Launcher,
+        *,
+        zero_copy: bool,
+        model: ModelDescription,
+        widths: tuple[int, int],
+        num_classes: int,
+    ) -> None:
+        self._memory = memory
+        self._launcher = launcher
+        self._zero_copy = zero_copy
+        self._model = model
+        self._aggregated_width, self._row_width = widths
+        self._num_classes = num_classes
+
+    def stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
+        """Start a mini-batch's copies.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            Everything taken is free again.
+        ValueError, TypeError
+            If it is not a mini-batch for the model.
+        """
+        staged = StagedBatch(owner=owner, targets=len(batch.targets), normalizer=batch.normalizer)
+        if not staged.targets:
+            return staged
+        self._check(batch)
+        staged.lease = Lease(self._memory)
+        try:
+            self._fill(staged, batch)
+        except BaseException:
+            # A copy may be under way into a buffer that is about to be handed out again.
+            self._launcher.finish()
+            staged.release()
+            raise
+        finally:
+            staged.events += self._launcher.taken_events()
+        self._launcher.flush()
+        return staged
+
+    def _check(self, batch: MiniBatch) -> None:
+        layers = self._model.layers
+        if len(batch.blocks) != len(layers):
+            raise ValueError(f"the model has {len(layers)} layers, the mini-batch {len(batch.blocks)} blocks")
+        if batch.labels.min() < 0 or batch.labels.max() >= self._num_classes:
+            raise ValueError(f"a label is not in 0..{self._num_classes - 1}")
+        first = batch.blocks[0]
+        if isinstance(batch.inputs, Aggregated):
+            if self._model.input_dropout:
+                raise ValueError("input dropout needs the input rows, not their aggregate")
+            wanted, values = (first.num_dst, self._aggregated_width), batch.inputs.values
+        elif isinstance(batch.inputs, torch.Tensor):
+            wanted, values = (first.num_src, self._row_width), batch.inputs
+        else:
+            raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
+        if tuple(values.shape) != wanted or values.dtype != torch.float32:
+            raise ValueError(
+                f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}"
+            )
+
+    def _fill(self, staged: StagedBatch, batch: MiniBatch) -> None:
+        staged.aggregated = isinstance(batch.inputs, Aggregated)
+        values = batch.inputs.values if isinstance(batch.inputs, Aggregated) else batch.inputs
+        staged.inputs = self._place(staged, values.detach().numpy(), np.float32)
+        if self._model.input_dropout:
+            assert batch.blocks[0].sources is not None
+            staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)
+        for i, block in enumerate(batch.blocks):
+            staged.blocks.append(self._block(staged, i, block))
+        staged.labels = self._place(staged, batch.labels, np.int64)
+        if batch.target_weights is not None:
+            staged.target_weights = self._place(staged, batch.target_weights, np.float32)
+
+    def _block(self, staged: StagedBatch, i: int, block: Block) -> StagedBlock:
+        layer = self._model.layers[i]
+        out = StagedBlock(block.num_dst, block.num_src, block.seed, block.step)
+        if layer.dropout:
+            out.destinations = self._place(staged, block.destinations, np.int64)
+        if i == 0 and staged.aggregated:
+            return out
+        factors = scales(layer.aggregation, block, np.dtype(np.float32))
+        out.indptr = self._place(staged, block.indptr, np.int32)
+        out.columns = self._place(staged, block.columns, np.int32)
+        out.row_scale = self._place(staged, factors.row, np.float32)
+        if factors.source is not None:
+            out.source_scale = self._place(staged, factors.source, np.float32)
+        if factors.own is not None:
+            out.own_scale = self._place(staged, factors.own, np.float32)
+        if block.weights is not None:
+            out.weights = self._place(staged, block.weights, np.float32)
+        if i > 0:
+            turned = block.transposed()
+            out.turned_indptr = self._place(staged, turned.indptr, np.int32)
+            out.turned_rows = self._place(staged, turned.rows, np.int32)
+            if block.weights is not None:
+                out.turned_edges = self._place(staged, turned.edges, np.int32)
+        return out
+
+    def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
+        assert staged.lease is not None
+        host: NDArray[Any] = np.ascontiguousarray(array, dtype)
+        if not host.size:
+            return staged.lease.take(0)
+        staged.kept.append(host)
+        if self._zero_copy:
+            return self._memory.wrap(host)
+        buffer = staged.lease.take(host.nbytes)
+        self._launcher.write(buffer, host)
+        return buffer

@@ -1,0 +1,37 @@
+"""A mini-batch of one vertex, so that kernels are compiled before the first step and not in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hyrt.sampling.block import Block, MiniBatch
+
+
+def smallest_batch(layers: int, width: int) -> MiniBatch:
+    """One target whose only neighbour, in every layer, is itself.
+
+    Parameters
+    ----------
+    layers
+        Blocks.
+    width
+        Columns of the input rows, all zero.
+    """
+    one = np.ones(1, np.int32)
+    vertex = np.zeros(1, np.int32)
+    blocks = [
+        Block(
+            indptr=np.array([0, 1], np.int32),
+            columns=vertex,
+            destinations=vertex,
+            sources=vertex,
+            num_src=1,
+            degrees=one,
+            source_degrees=one,
+            layer=layer,
+        )
+        for layer in range(1, layers + 1)
+    ]
+    labels = np.zeros(1, np.int64)
+    return MiniBatch(0, vertex, blocks, labels, None, 1.0, torch.zeros(1, width))

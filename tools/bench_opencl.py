@@ -1,0 +1,165 @@
+"""The OpenCL trainer against the CPU trainer, on the same mini-batches, in turn.
+
+Both start from the same weights and take the same Adam steps over the same pre-sampled mini-batches, each in the
+input form its runs use. Printed: median ms a step (transfer + propagate) of both, their ratio round by round, loss and
+accuracy of the last round, and with `--kernels` what each kernel takes by the device's own clock.
+
+    python tools/bench_opencl.py --workload products-s --data data --device opencl:0 --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from hyrt.sampling.block import MiniBatch
+
+KINDS = {"sage": "graphsage", "gcn": "gcn", "gin": "gin"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workload", default="products-s")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of generated workloads")
+    parser.add_argument("--model", choices=list(KINDS), default="sage")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--threads", type=int, default=1, help="threads, and compute units, of each")
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--rows", action="store_true", help="give the OpenCL device rows, not their aggregate"
+    )
+    parser.add_argument("--kernels", action="store_true", help="seconds of each kernel")
+    parser.add_argument("--json", type=Path, help="append the record to this file")
+    return parser.parse_args()
+
+
+class Side:
+    """One trainer with its replica, its optimizer and its copies of the mini-batches."""
+
+    def __init__(self, device: Any, model: torch.nn.Module, batches: list[MiniBatch]) -> None:
+        import torch
+
+        self.device = device
+        self.model = copy.deepcopy(model)
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=3e-3)
+        self.batches = batches
+        self.ms: list[float] = []
+        self.loss = self.accuracy = 0.0
+        device.load(self.model, self.parameters)
+
+    def round(self) -> None:
+        """Train on every mini-batch once; notes ms, loss and accuracy."""
+        spent, loss, correct, targets = [], 0.0, 0, 0
+        for batch in self.batches:
+            started = time.perf_counter()
+            result = self.device.propagate(self.device.transfer(batch))
+            spent.append(time.perf_counter() - started)
+            for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
+                parameter.grad = gradient / result.normalizer
+            self.optimizer.step()
+            self.device.update(self.parameters)
+            loss += result.loss_sum
+            correct += result.correct
+            targets += result.targets
+        self.ms.append(statistics.median(spent) * 1e3)
+        self.loss, self.accuracy = loss / targets, correct / targets
+
+
+def main() -> None:
+    options = arguments()
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    import torch
+    from bench_peers import open_workload
+
+    from hyrt.device import DeviceOptions
+    from hyrt.nn.model import GNN, Architecture
+    from hyrt.nn.torch_threads import use_one_torch_thread
+    from hyrt.registry import find_device
+    from hyrt.runtime.load import Loader, plan_input
+    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.workers import Workers
+
+    use_one_torch_thread()
+    graph = open_workload(options.data / options.workload)
+    torch.manual_seed(0)
+    model = GNN(
+        Architecture(
+            kind=KINDS[options.model],  # type: ignore[arg-type]
+            in_features=graph.num_features,
+            hidden=options.hidden,
+            num_classes=graph.num_classes,
+            dropout=options.dropout,
+        )
+    )
+    sampler = NeighborSampler(graph, graph.split("train"), [25, 10], 1024, 0)
+    workers = Workers(1, "bench")
+    sides = []
+    for name in ("cpu", options.device):
+        backend, info = find_device(name)
+        plan = plan_input(model, graph, info.forms, fuse=name == "cpu" or not options.rows)
+        batches = []
+        for step in range(options.batches):
+            batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
+            Loader(graph).load(batch, plan, workers)
+            batches.append(batch)
+        sides.append(Side(backend.open(info, DeviceOptions(threads=options.threads)), model, batches))
+    cpu, opencl = sides
+    for side in sides:
+        side.round()
+        side.ms.clear()
+    for _ in range(options.rounds):
+        for side in sides:
+            side.round()
+    ratios = [b / a for a, b in zip(cpu.ms, opencl.ms, strict=True)]
+    record = {
+        "workload": options.workload,
+        "model": options.model,
+        "dropout": options.dropout,
+        "inputs": "rows" if options.rows else plan.form,
+        "device": opencl.device.info.description,
+        "threads": options.threads,
+        "cpu_ms": round(statistics.median(cpu.ms), 2),
+        "opencl_ms": round(statistics.median(opencl.ms), 2),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "loss": [cpu.loss, opencl.loss],
+        "accuracy": [cpu.accuracy, opencl.accuracy],
+        "load_average": os.getloadavg()[0],
+    }
+    if options.kernels:
+        opencl.device.profiled = True
+        total: dict[str, float] = defaultdict(float)
+        for batch in opencl.batches:
+            opencl.device.propagate(opencl.device.transfer(batch))
+            for at, (kernel, seconds) in enumerate(opencl.device.timings):
+                total[f"{at:2d} {kernel}"] += seconds * 1e3 / len(opencl.batches)
+        record["kernel_ms"] = {name: round(ms, 3) for name, ms in total.items()}
+        record["kernels_ms"] = round(sum(total.values()), 2)
+    for side in sides:
+        side.device.close()
+    print(json.dumps(record, indent=2))
+    if options.json is not None:
+        with options.json.open("a", encoding="utf-8") as file:
+            print(json.dumps(record), file=file)
+
+
+if __name__ == "__main__":
+    main()
