@@ -445,22 +445,20 @@ def drop(x, vertices, key, threshold, scale, out, start, stop):
     The mask is a function of (key, vertex, column): 16 bits a column, four columns a draw.
     """
     width = x.shape[1]
+    groups = (width + 3) // 4
+    draws = np.empty(groups, np.uint64)
+    # The lowest 16 bits of a draw are its first column's: little-endian memory has them in order.
+    columns = draws.view(np.uint16)
+    least = np.uint16(threshold)
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
+        # Two loops, for each becomes vector instructions.
+        for group in range(groups):
+            draws[group] = draw(stream, np.uint64(group))
         a = x[i]
         o = out[i]
-        whole = width // 4
-        for group in range(whole):
-            bits = draw(stream, np.uint64(group))
-            for lane in range(4):
-                k = group * 4 + lane
-                kept = ((bits >> np.uint64(16 * lane)) & np.uint64(0xFFFF)) >= threshold
-                o[k] = value(a[k]) * scale if kept else 0
-        if whole * 4 < width:
-            bits = draw(stream, np.uint64(whole))
-            for k in range(whole * 4, width):
-                kept = ((bits >> np.uint64(16 * (k & 3))) & np.uint64(0xFFFF)) >= threshold
-                o[k] = value(a[k]) * scale if kept else 0
+        for k in range(width):
+            o[k] = value(a[k]) * scale if columns[k] >= least else 0
 
 
 @_compile
