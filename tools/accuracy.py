@@ -120,7 +120,7 @@ class Outcome:
     train_s: float
 
 
-def train_once(source: Path, experiment: Experiment, seed: int) -> Outcome:
+def train_once(source: Path, experiment: Experiment, seed: int, devices: Sequence[str] = ("cpu",)) -> Outcome:
     """Train on a dataset with a seed (and, where it has several splits, the split of that number)."""
     import hyrt
 
@@ -129,7 +129,7 @@ def train_once(source: Path, experiment: Experiment, seed: int) -> Outcome:
         sections.setdefault("data", {})["split"] = seed
     graph = hyrt.load(source, normalize=sections.get("data", {}).get("normalize", "none"))
     started = time.perf_counter()
-    result = hyrt.train(graph, sections.pop("model"), seed=seed, **sections)
+    result = hyrt.train(graph, sections.pop("model"), seed=seed, devices=list(devices), **sections)
     return Outcome(
         seed=seed,
         test=100 * result.metrics["test"][experiment.metric],

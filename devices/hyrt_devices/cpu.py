@@ -11,8 +11,8 @@ import torch
 
 from hyrt.cores import available_cores
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
-from hyrt.errors import UnsupportedModel
 from hyrt.graph.graph import Graph
+from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
@@ -61,12 +61,7 @@ class CpuDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-                raise UnsupportedModel(
-                    f"layer {name!r} ({type(module).__name__}) on {self.info.name}: statistics over a mini-batch depend "
-                    "on the split, and no trainer sees the whole step: use torch.nn.LayerNorm"
-                )
+        refuse_batch_statistics(model, self.info.name)
         self._torch_threads = threads_for(model, self._workers.count)
         self._model = copy.deepcopy(model).train()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty, empty_array
+from hyrt.nn.tensor_block import TensorBlock
+from hyrt.nn.tensor_ops import aggregate_tensors
 from hyrt.sampling.block import Block
 from hyrt.workers import Workers, current_workers
 
@@ -18,6 +20,7 @@ Reduce = Literal["mean", "sum", "gcn", "max"]
 SelfPath = Literal["none", "add", "concat"]
 
 _GRAIN = 512
+_NO_SUM_OF_MAX = "a maximum cannot be added to the own row: use self_path none or concat"
 
 Array = NDArray[Any]
 
@@ -152,7 +155,7 @@ def aggregate_into(
             f"the result {(block.num_dst, aggregation.width(x.shape[1]))}"
         )
     if aggregation.reduce == "max" and aggregation.self_path == "add":
-        raise ValueError("a maximum cannot be added to the own row: use self_path none or concat")
+        raise ValueError(_NO_SUM_OF_MAX)
     team = workers or current_workers()
     sum_at, self_at = _offsets(aggregation, x.shape[1])
     own_rows = block.destinations if block.in_place else None
@@ -253,15 +256,15 @@ class _Aggregate(torch.autograd.Function):
         return out, None, None
 
 
-def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) -> torch.Tensor:
+def aggregate(block: Block | TensorBlock, x: torch.Tensor, aggregation: Aggregation | Reduce) -> torch.Tensor:
     """Aggregate source rows over a block.
 
     Parameters
     ----------
     block
-        A relabelled block.
+        A relabelled block; on a device, a tensor block.
     x
-        [num_src, f] float32 or float64, one row a source.
+        [num_src, f] float32 or float64, one row a source, where the block is.
     aggregation
         A full description, or the name of a reduction without a self path.
 
@@ -282,4 +285,8 @@ def aggregate(block: Block, x: torch.Tensor, aggregation: Aggregation | Reduce) 
         )
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: rows are torch.float32 or torch.float64")
+    if isinstance(block, TensorBlock):
+        if what.reduce == "max" and what.self_path == "add":
+            raise ValueError(_NO_SUM_OF_MAX)
+        return (block.aggregate or aggregate_tensors)(block, x, what)
     return cast(torch.Tensor, _Aggregate.apply(x, what, block))  # type: ignore[no-untyped-call]

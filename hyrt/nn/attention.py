@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty_array
+from hyrt.nn.tensor_block import TensorBlock
+from hyrt.nn.tensor_ops import attend_tensors
 from hyrt.sampling.block import Block
 from hyrt.workers import current_workers
 
@@ -142,7 +144,9 @@ def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     return rows[:, None, :] if rows.ndim == 2 else rows
 
 
-def _check(block: Block, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_dst: torch.Tensor) -> None:
+def _check(
+    block: Block | TensorBlock, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_dst: torch.Tensor
+) -> None:
     where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
     if x.ndim not in (2, 3) or len(x) != block.num_src:
         raise ValueError(f"{where}, the block has {block.num_src} sources: give one row of features a source")
@@ -162,7 +166,7 @@ def _check(block: Block, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_
 
 
 def attend(
-    block: Block,
+    block: Block | TensorBlock,
     x: torch.Tensor | NDArray[Any],
     u_src: torch.Tensor,
     u_dst: torch.Tensor,
@@ -173,7 +177,7 @@ def attend(
     Parameters
     ----------
     block
-        Relabelled, or read in place with x the whole feature matrix.
+        Relabelled, or read in place with x the whole feature matrix; on a device, a tensor block.
     x
         [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16 bits of
         float16 as uint16) takes no gradient.
@@ -192,4 +196,7 @@ def attend(
         If x has not one row a source, or its shape or dtype does not go with u_src and u_dst.
     """
     _check(block, x, u_src, u_dst)
+    if isinstance(block, TensorBlock):
+        assert isinstance(x, torch.Tensor)
+        return attend_tensors(block, x, u_src, u_dst, negative_slope)
     return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))  # type: ignore[no-untyped-call]

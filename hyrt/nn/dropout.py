@@ -10,6 +10,7 @@ import torch
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty_array
 from hyrt.nn.sparse import SparseRows
+from hyrt.nn.tensor_ops import drop_tensors
 from hyrt.sampling.block import Ids
 from hyrt.sampling.generator import DROPOUT, stream_key
 from hyrt.workers import current_workers
@@ -48,7 +49,13 @@ def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torc
 
 
 def dropout(
-    x: torch.Tensor | SparseRows, vertices: Ids, *, rate: float, seed: int, step: int, layer: int
+    x: torch.Tensor | SparseRows,
+    vertices: Ids | torch.Tensor,
+    *,
+    rate: float,
+    seed: int,
+    step: int,
+    layer: int,
 ) -> torch.Tensor | SparseRows:
     """Zero elements with probability `rate` (to 1/65536) and scale the others to keep the expectation.
 
@@ -57,7 +64,7 @@ def dropout(
     x
         [n, f] rows, dense or sparse: equal rows get equal masks in both forms.
     vertices
-        [n] the vertex of each row.
+        [n] the vertex of each row; a tensor where x is one on a device.
     rate
         In [0, 1).
     seed, step, layer
@@ -77,6 +84,10 @@ def dropout(
     if rate == 0:
         return x
     key = stream_key(seed, DROPOUT, step, layer)
+    if isinstance(vertices, torch.Tensor):
+        assert isinstance(x, torch.Tensor)
+        threshold, scale = _threshold(rate)
+        return drop_tensors(x, vertices, key, int(threshold), scale)
     if isinstance(x, torch.Tensor):
         return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
     threshold, scale = _threshold(rate)

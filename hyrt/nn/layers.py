@@ -15,6 +15,7 @@ from hyrt.nn.attention import attend
 from hyrt.nn.description import Product
 from hyrt.nn.product import linear
 from hyrt.nn.sparse import SparseRows, sparse_linear
+from hyrt.nn.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
 
@@ -79,7 +80,7 @@ class ConvolutionLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
         if isinstance(x, SparseRows):
             if self.aggregation.reduce != "max":
@@ -88,6 +89,7 @@ class ConvolutionLayer(nn.Module):
         if isinstance(x, Aggregated):
             combined = x.values
         elif isinstance(x, InPlace):
+            assert isinstance(block, Block)
             combined = self.weight.new_empty(block.num_dst, self.weight.shape[1])
             aggregate_into(self.aggregation, block, x.values, combined.numpy())
         else:
@@ -98,7 +100,7 @@ class ConvolutionLayer(nn.Module):
         """What is multiplied after the aggregation."""
         return (Product(self.weight, self.bias, relu),)
 
-    def _multiply_first(self, block: Block, x: SparseRows, relu: bool) -> torch.Tensor:
+    def _multiply_first(self, block: Block | TensorBlock, x: SparseRows, relu: bool) -> torch.Tensor:
         if self.aggregation.self_path == "concat":
             own, neighbors = torch.split(self.weight, self.in_features, dim=1)
             total = sparse_linear(x.head(block.num_dst), own) + aggregate(
@@ -160,7 +162,7 @@ class GinLayer(nn.Module):
         """What is multiplied after the aggregation."""
         return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
 
-    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
         hidden = self.inner(block, x, relu=True)
         return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
@@ -206,7 +208,7 @@ class GatLayer(nn.Module):
         nn.init.xavier_uniform_(self.source)
         nn.init.xavier_uniform_(self.destination)
 
-    def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
         if isinstance(x, Aggregated):
             raise TypeError("attention needs its sources' rows, not their aggregate")

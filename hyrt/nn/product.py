@@ -16,6 +16,7 @@ import torch
 
 from hyrt.nn import kernels
 from hyrt.nn.memory import empty
+from hyrt.nn.tensor_ops import linear_tensors
 from hyrt.workers import current_workers
 
 _GRAIN = 1024
@@ -164,4 +165,6 @@ def linear(
             f"x is {x.dtype}, the weight {weight.dtype}, the bias {None if bias is None else bias.dtype}: "
             "give equal dtypes"
         )
+    if x.device.type != "cpu":
+        return linear_tensors(x, weight, bias, relu=relu, low_precision=low_precision)
     return cast(torch.Tensor, _Linear.apply(x, weight, bias, relu, low_precision))  # type: ignore[no-untyped-call]

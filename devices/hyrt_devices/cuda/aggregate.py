@@ -1,0 +1,73 @@
+"""Aggregation by our own kernels, as an autograd function over tensor blocks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hyrt.nn.aggregate import Aggregation
+from hyrt.nn.tensor_block import TensorBlock
+from hyrt.nn.tensor_ops import aggregate_tensors, tensor_scales
+from hyrt_devices.cuda.kernels import ROWS, Argument, Launcher, Program
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, block: TensorBlock, aggregation: Aggregation, program: Program
+    ) -> torch.Tensor:
+        x = x.detach().contiguous()
+        width = x.shape[1]
+        out = x.new_empty(block.num_dst, aggregation.width(width))
+        sum_at, self_at = (width, 0) if aggregation.self_path == "concat" else (0, -1)
+        shape = [np.int32(n) for n in (block.num_dst, width, out.shape[1], sum_at, self_at)]
+        winners = None
+        factors: list[torch.Tensor | None] = []
+        if aggregation.reduce == "max":
+            winners = torch.empty(block.num_dst, width, dtype=torch.int32, device=x.device)
+            arguments: list[Argument] = [block.indptr, block.columns, x, out, winners, *shape]
+            program.launch("aggregate_max", block.num_dst, ROWS, arguments)
+        else:
+            row, source, own = tensor_scales(aggregation, block, x.dtype)
+            factors = [row, source, block.weights, own]
+            arguments = [block.indptr, block.columns, x, *factors, out, *shape]
+            program.launch("aggregate", block.num_dst, ROWS, arguments)
+        ctx.block, ctx.program, ctx.factors, ctx.winners = block, program, factors, winners
+        ctx.shape, ctx.at = x.shape, (sum_at, self_at)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        block: TensorBlock = ctx.block
+        turned = block.transposed()
+        grad = grad.detach().contiguous()
+        num_src, width = ctx.shape
+        out = grad.new_empty(num_src, width)
+        shape = [np.int32(n) for n in (block.num_dst, num_src, width, grad.shape[1], *ctx.at)]
+        edges = [turned.indptr, turned.rows, turned.edges]
+        if ctx.winners is not None:
+            arguments = [*edges, grad, ctx.winners, out, *shape]
+            ctx.program.launch("aggregate_max_backward", num_src, ROWS, arguments)
+        else:
+            arguments = [*edges, grad, *ctx.factors, out, *shape]
+            ctx.program.launch("aggregate_backward", num_src, ROWS, arguments)
+        return out, None, None, None
+
+
+class AggregationKernels:
+    """`TensorBlock.aggregate` of a device with kernels of its own."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._program = launcher.program("aggregate")
+
+    def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
+        """Like `aggregate_tensors`, which also takes what the kernels are not built for."""
+        compiled = (torch.float32, torch.int32, torch.int32)
+        if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
+            return aggregate_tensors(block, x, aggregation)
+        out = _Aggregate.apply(x, block, aggregation, self._program)  # type: ignore[no-untyped-call]
+        return cast(torch.Tensor, out)

@@ -1,0 +1,120 @@
+"""A mini-batch's way to the device: what travels, and the tensor blocks it becomes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from hyrt.nn.aggregate import Aggregation
+from hyrt.nn.tensor_block import TensorBlock
+from hyrt.sampling.block import Block, MiniBatch
+from hyrt_devices.cuda.staging import Parcel
+
+Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentHop:
+    """What a device's sampler leaves of a hop on the device, for the block made of it.
+
+    Parameters
+    ----------
+    device
+        Where it is.
+    indptr, columns, sources, degrees, source_degrees
+        As in `TensorBlock`.
+    """
+
+    device: torch.device
+    indptr: torch.Tensor
+    columns: torch.Tensor
+    sources: torch.Tensor
+    degrees: torch.Tensor
+    source_degrees: torch.Tensor
+
+
+_FIELDS = ("indptr", "columns", "sources", "degrees", "source_degrees")
+
+
+class Shipment:
+    """The arrays of a mini-batch that are not on the device yet.
+
+    Parameters
+    ----------
+    batch
+        Sampled and loaded.
+    device
+        Where it goes.
+    """
+
+    def __init__(self, batch: MiniBatch, device: torch.device) -> None:
+        self._batch = batch
+        self._device = device
+        self.parcel = Parcel()
+        self._blocks = [self._pack(block) for block in batch.blocks]
+        self._labels = self.parcel.add(batch.labels)
+        self._target_weights = self._optional(batch.target_weights)
+        self._inputs = None if batch.inputs is None else self.parcel.add(batch.inputs.numpy())
+
+    def _optional(self, array: NDArray[Any] | None) -> int | None:
+        return None if array is None else self.parcel.add(array)
+
+    def _resident(self, block: Block) -> ResidentHop | None:
+        there = block.resident
+        return there if isinstance(there, ResidentHop) and there.device == self._device else None
+
+    def _pack(self, block: Block) -> dict[str, int | None]:
+        places = {"weights": self._optional(block.weights)}
+        if self._resident(block) is None:
+            for name in _FIELDS:
+                places[name] = self.parcel.add(getattr(block, name))
+        return places
+
+    def unpack(self, arrived: list[torch.Tensor], aggregate: Aggregate | None) -> Delivery:
+        """What `parcel.send` brought, as a mini-batch."""
+
+        def at(place: int | None) -> torch.Tensor | None:
+            return None if place is None else arrived[place]
+
+        blocks = []
+        for block, places in zip(self._batch.blocks, self._blocks, strict=True):
+            there: Any = self._resident(block)
+            fields = {name: at(places[name]) if there is None else getattr(there, name) for name in _FIELDS}
+            blocks.append(
+                TensorBlock(
+                    **fields,  # type: ignore[arg-type]
+                    num_dst=block.num_dst,
+                    layer=block.layer,
+                    step=block.step,
+                    seed=block.seed,
+                    weights=at(places["weights"]),
+                    aggregate=aggregate,
+                )
+            )
+        return Delivery(blocks, arrived[self._labels], at(self._target_weights), at(self._inputs))
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A mini-batch on the device.
+
+    Parameters
+    ----------
+    blocks
+        L blocks, the input's first.
+    labels
+        [n] int64.
+    target_weights
+        [n] float32 or None.
+    inputs
+        [num_src, f] rows of the first block's sources; None until the device has gathered them.
+    """
+
+    blocks: list[TensorBlock]
+    labels: torch.Tensor
+    target_weights: torch.Tensor | None
+    inputs: torch.Tensor | None

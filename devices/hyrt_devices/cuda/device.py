@@ -1,0 +1,423 @@
+"""The trainer on a torch device with memory of its own: a copy stream, a compute stream, autograd."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch.nn import functional
+
+from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
+from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+from hyrt_devices.cuda import probe
+from hyrt_devices.cuda.aggregate import AggregationKernels
+from hyrt_devices.cuda.blocks import Delivery, Shipment
+from hyrt_devices.cuda.driver import Driver, MpsDriver, StreamDriver
+from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
+from hyrt_devices.cuda.kernels import Launcher, PycudaLauncher, can_build
+from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
+from hyrt_devices.cuda.staging import PinnedPool
+
+# Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
+_RESIDENT_SHARE = 0.5
+_MIB = 2**20
+
+T = TypeVar("T")
+
+
+class Staged:
+    """A mini-batch on its way to the device, or there."""
+
+    def __init__(self, targets: int, normalizer: float, size: int) -> None:
+        self.targets = targets
+        self.normalizer = normalizer
+        self.size = size
+        self.delivery: Delivery | None = None
+        self.host: torch.Tensor | None = None
+        self.begun: Any = None
+        self.arrived: Any = None
+
+
+class TorchDevice:
+    """Trains on a torch device. Any module runs, by autograd.
+
+    Parameters
+    ----------
+    info, options
+        As for `open`.
+    driver
+        The hardware.
+    launcher
+        For kernels of our own, where they can be built.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self, info: DeviceInfo, options: DeviceOptions, driver: Driver, launcher: Launcher | None = None
+    ) -> None:
+        self.info = info
+        self._driver = driver
+        self._launcher = launcher
+        self._limit = options.memory_bytes
+        self._health = Health(info.name)
+        self._closed = False
+        self._pool = PinnedPool(driver)
+        new_stream = driver.stream if launcher is None else launcher.stream
+        self._copies, self._compute = new_stream(), new_stream()
+        self._aggregate = None if launcher is None else AggregationKernels(launcher)
+        self._model: torch.nn.Module | None = None
+        self._parameters: list[torch.nn.Parameter] = []
+        self._sizes: list[int] = []
+        self._weights: torch.Tensor | None = None
+        self._weights_sent: Any = None
+        self._features: Features | None = None
+        self._samplers: list[CudaSampler] = []
+        self._lock = threading.Lock()
+        self._staged: set[Staged] = set()
+        if self._limit is not None:
+            driver.limit(self._limit)
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return probe.found(cls.kind)
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why `probe` finds nothing, with the remedy."""
+        return probe.why_missing(cls.kind)
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> TorchDevice:
+        try:
+            driver: Driver = MpsDriver() if cls.kind == "mps" else StreamDriver(cls.kind, info.index)
+            # The first allocation makes the context; without it there is nothing for the kernels to share.
+            torch.zeros(1, device=driver.device)
+            return cls(info, options, driver, _launcher(driver.device))
+        except Exception as error:
+            raise DeviceUnavailable(
+                f"{info.name} cannot be opened: {type(error).__name__}: {error}: see docs/devices.md#{cls.kind}"
+            ) from error
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("load"):
+            refuse_batch_statistics(model, self.info.name)
+            with self._driver.running(self._compute):
+                self._model = copy.deepcopy(model).to(self._driver.device).train()
+            self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+            self._sizes = [p.numel() for p in self._parameters]
+            numbers = sum(self._sizes)
+            self._weights = self._driver.pinned(max(4, 4 * numbers)).view(torch.float32)[:numbers]
+            self._weights_sent = None
+        self.update(parameters)
+
+    def sampler(self, graph: Graph) -> HopSampler | None:
+        with self._health.terminal("sampler"):
+            if self._launcher is None:
+                return None
+            size = graph.indptr.nbytes + graph.indices.nbytes + 4 * graph.num_vertices
+            make = partial(CudaSampler, self._driver, self._launcher, self._pool, graph)
+            try:
+                sampler = self._if_it_fits(size, lambda: make(resident=True)) or make(resident=False)
+            except MemoryError as error:
+                warnings.warn(f"{error}: the host samples for {self.info.name}", RuntimeWarning, stacklevel=2)
+                return None
+            self._samplers.append(sampler)
+            return sampler
+
+    def gathers(self, graph: Graph) -> bool:
+        with self._health.terminal("gathers"):
+            if self._features is not None:
+                self._features.close()
+                self._features = None
+            if not isinstance(graph.features, DenseFeatures) or "ids" not in self.info.forms:
+                return False
+            values = graph.features.values
+            self._features = self._if_it_fits(
+                values.nbytes,
+                lambda: ResidentFeatures(upload(self._driver, self._pool, self._copies, values)),
+            )
+            if self._features is None and self._launcher is not None:
+                address = self._launcher.map_host(values)
+                if address is not None:
+                    ids = c_type(id_type(graph))
+                    self._features = MappedFeatures(self._launcher, values, address, ids)
+            return self._features is not None
+
+    def transfer(self, batch: MiniBatch) -> Staged:
+        with self._health.terminal("transfer"):
+            shipment = Shipment(batch, self._driver.device)
+            staged = Staged(len(batch.targets), batch.normalizer, shipment.parcel.size)
+            if batch.inputs is None and self._features is not None and batch.blocks:
+                staged.size += 4 * self._features.width * batch.blocks[0].num_src
+            with self._lock:
+                self._check_limit(staged)
+                self._staged.add(staged)
+            if not staged.targets:
+                return staged
+            try:
+                self._send(shipment, staged)
+            except Exception as error:
+                self._free(staged, "transfer", error)
+                raise
+            return staged
+
+    def propagate(self, staged: Staged) -> StepResult:
+        with self._health.terminal("propagate"):
+            with self._lock:
+                if not isinstance(staged, Staged) or staged not in self._staged:
+                    raise DeviceFault(
+                        f"{self.info.name}: propagate was given what transfer did not return, or a mini-batch twice"
+                    )
+                if not staged.targets:
+                    self._staged.remove(staged)
+                    return StepResult(
+                        loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=()
+                    )
+            try:
+                with self._driver.running(self._compute):
+                    result = self._step(staged)
+            except Exception as error:
+                self._free(staged, "propagate", error)
+                raise
+            self._release(staged)
+            return result
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("update"), torch.no_grad():
+            assert self._weights is not None
+            if self._weights_sent is not None:
+                # The last copy must have read the buffer before it is written again.
+                self._driver.wait(self._weights_sent)
+            at = 0
+            for mine, new in zip(self._parameters, parameters, strict=True):
+                self._weights[at : at + mine.numel()].copy_(new.reshape(-1))
+                at += mine.numel()
+            with self._driver.running(self._compute):
+                there = self._weights.to(self._driver.device, non_blocking=True)
+                self._weights_sent = self._driver.mark(self._compute)
+                pieces = torch.split(there, self._sizes)
+                for mine, piece in zip(self._parameters, pieces, strict=True):
+                    mine.copy_(piece.view_as(mine))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        faulted = self._faulted()
+        self._health.close()
+        steps = [self._drain, *(s.close for s in self._samplers), self._forget, self._trim]
+        if self._features is not None:
+            steps.insert(1, self._features.close)
+        failed: list[Exception] = []
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                failed.append(error)
+        if failed and not faulted:
+            raise DeviceFault(f"{self.info.name}: closing failed: {failed[0]}") from failed[0]
+
+    # The stages' work.
+
+    def _send(self, shipment: Shipment, staged: Staged) -> None:
+        driver = self._driver
+        staged.host = self._pool.take(shipment.parcel.size)
+        with driver.running(self._copies):
+            staged.begun = driver.mark(self._copies)
+            arrived = shipment.parcel.send(staged.host, driver.device)
+            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate)
+            if delivery.inputs is None and self._features is not None:
+                delivery.inputs = self._features.rows(delivery.blocks[0].sources)
+            staged.arrived = driver.mark(self._copies)
+
+    def _step(self, staged: Staged) -> StepResult:
+        driver, delivery, model = self._driver, staged.delivery, self._model
+        assert delivery is not None
+        assert model is not None
+        driver.order(self._compute, staged.arrived)
+        begun = driver.mark(self._compute)
+        for parameter in self._parameters:
+            parameter.grad = None
+        scores = model(delivery.blocks, delivery.inputs)
+        losses = functional.cross_entropy(scores, delivery.labels, reduction="none")
+        if delivery.target_weights is not None:
+            losses = losses * delivery.target_weights
+        loss = losses.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        correct = (scores.detach().argmax(1) == delivery.labels).sum()
+        numbers = [loss.detach().float().view(1), correct.int().view(1).view(torch.float32)]
+        for parameter in self._parameters:
+            gradient = parameter.grad
+            numbers.append(
+                parameter.new_zeros(parameter.numel(), dtype=torch.float32)
+                if gradient is None
+                else gradient.reshape(-1).float()
+            )
+            parameter.grad = None
+        flat = torch.cat(numbers)
+        host = self._pool.take(flat.nbytes)
+        back = host[: flat.nbytes].view(torch.float32)
+        back.copy_(flat, non_blocking=True)
+        ended = driver.mark(self._compute)
+        driver.wait(ended)
+        summary, gradients = back[:2].clone(), back[2:].clone()
+        self._pool.give(host)
+        return StepResult(
+            loss_sum=float(summary[0]),
+            correct=int(summary[1:].view(torch.int32)),
+            targets=staged.targets,
+            normalizer=staged.normalizer,
+            gradients=[
+                piece.view(parameter.shape)
+                for piece, parameter in zip(
+                    torch.split(gradients, self._sizes), self._parameters, strict=True
+                )
+            ],
+            seconds={
+                "transfer": driver.seconds(staged.begun, staged.arrived),
+                "propagate": driver.seconds(begun, ended),
+            },
+        )
+
+    def _release(self, staged: Staged) -> None:
+        """Give back what a mini-batch holds; nothing on the device reads it any more."""
+        with self._lock:
+            self._staged.discard(staged)
+        if staged.host is not None:
+            self._pool.give(staged.host)
+        staged.host = staged.delivery = None
+
+    def _free(self, staged: Staged, doing: str, error: Exception) -> None:
+        """Out of memory, free everything that was taken for the mini-batch and say so; other errors are terminal."""
+        if not self._driver.out_of_memory(error):
+            return
+        # The error's frames hold the activations.
+        traceback.clear_frames(error.__traceback__)
+        for parameter in self._parameters if doing == "propagate" else ():
+            parameter.grad = None
+        used = self._driver.used_bytes()
+        for stream in (self._copies, self._compute):
+            self._driver.wait(self._driver.mark(stream))
+        self._release(staged)
+        self._driver.trim()
+        raise DeviceOutOfMemory(self._too_large(staged, doing, used)) from error
+
+    # Memory.
+
+    def _check_limit(self, staged: Staged) -> None:
+        if self._limit is None:
+            return
+        used = self._resident_bytes() + sum(other.size for other in self._staged)
+        if used + staged.size > self._limit:
+            raise DeviceOutOfMemory(self._too_large(staged, "transfer", used))
+
+    def _resident_bytes(self) -> int:
+        features = 0 if self._features is None else self._features.nbytes
+        # Weights and their gradients.
+        weights = 8 * sum(self._sizes)
+        return weights + features + sum(sampler.nbytes for sampler in self._samplers)
+
+    def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
+        """Make what stays in device memory for longer than a step, or None where it would take too much."""
+        if size > self._room():
+            return None
+        try:
+            return make()
+        except Exception as error:
+            if not self._driver.out_of_memory(error):
+                raise
+            # Others may have taken what was free. What was made of it goes with the error's frames.
+            traceback.clear_frames(error.__traceback__)
+            self._driver.trim()
+            return None
+
+    def _room(self) -> float:
+        room = float(self._driver.free_bytes())
+        if self._limit is not None:
+            room = min(room, self._limit - self._resident_bytes())
+        return _RESIDENT_SHARE * room
+
+    def _too_large(self, staged: Staged, doing: str, used: int) -> str:
+        total = self._limit or self.info.memory_bytes
+        return (
+            f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
+            f"({staged.size / _MIB:,.1f} MiB of input) with {used / _MIB:,.1f} MiB in use of {total / _MIB:,.1f}: "
+            "lower data.batch_size, or give the device a smaller share"
+        )
+
+    # Closing.
+
+    def _faulted(self) -> bool:
+        try:
+            self._health.check()
+        except DeviceFault:
+            return True
+        return False
+
+    def _drain(self) -> None:
+        for stream in (self._copies, self._compute):
+            self._driver.wait(self._driver.mark(stream))
+
+    def _forget(self) -> None:
+        with self._lock:
+            for staged in self._staged:
+                staged.host = staged.delivery = None
+            self._staged.clear()
+        self._samplers.clear()
+        self._model = self._features = self._weights = self._weights_sent = None
+        self._parameters = []
+        self._pool.clear()
+
+    def _trim(self) -> None:
+        self._driver.trim()
+        if self._limit is not None:
+            self._driver.limit(None)
+
+
+class CudaDevice(TorchDevice):
+    """NVIDIA GPUs."""
+
+    kind = "cuda"
+
+
+class XpuDevice(TorchDevice):
+    """Intel GPUs."""
+
+    kind = "xpu"
+
+
+class MpsDevice(TorchDevice):
+    """Apple GPUs."""
+
+    kind = "mps"
+
+
+def _launcher(device: torch.device) -> Launcher | None:
+    """Our own kernels where they can be built; a failure is said, and torch's operators do the work."""
+    if device.type != "cuda" or not can_build():
+        return None
+    try:
+        launcher = PycudaLauncher(device)
+        launcher.program("aggregate")
+    except (
+        Exception
+    ) as error:  # pycuda raises whatever nvcc, its cache folder or its driver library gives it.
+        warnings.warn(
+            f"{device}: its kernels cannot be built, torch's operators are used instead and the host samples: "
+            f"{type(error).__name__}: {error}: see docs/devices.md#cuda",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+    return launcher

@@ -1,0 +1,169 @@
+"""What a device asks of torch's interface to a kind of hardware, in one place, so that tests can stand in for it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, cast
+
+import torch
+
+
+class Driver(Protocol):
+    """Streams, events and memory of one device. A mark is an event that has been recorded."""
+
+    device: torch.device
+
+    def stream(self) -> Any:
+        """A new stream: its work runs in order, beside that of others."""
+        ...
+
+    def running(self, stream: Any) -> AbstractContextManager[Any]:
+        """Inside, the calling thread's operators run on the stream."""
+        ...
+
+    def mark(self, stream: Any) -> Any:
+        """Mark the stream's work so far, and the time at which it ends."""
+        ...
+
+    def order(self, stream: Any, mark: Any) -> None:
+        """Work given to the stream from now on starts after the mark."""
+        ...
+
+    def wait(self, mark: Any) -> None:
+        """Hold the calling thread until the mark is reached."""
+        ...
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Time between two marks that were reached."""
+        ...
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """[size] uint8 host memory that is copied to and from without a detour."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory of the device nobody has taken."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Memory of the device that this process's tensors take."""
+        ...
+
+    def limit(self, size: int | None) -> None:
+        """Bound what this process may take of the device; None takes the bound away."""
+        ...
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """Whether an error says that the device's memory is used up."""
+        ...
+
+    def trim(self) -> None:
+        """Give memory that is kept for reuse back to the device."""
+        ...
+
+
+class StreamDriver:
+    """CUDA and XPU devices: torch gives both the same interface.
+
+    Parameters
+    ----------
+    kind, index
+        Torch's name of the device.
+    """
+
+    def __init__(self, kind: str, index: int) -> None:
+        self.device = torch.device(kind, index)
+        self._api: Any = torch.get_device_module(kind)
+        # An event that holds a thread without spinning leaves the core to the CPU stages.
+        self._event_options = {"blocking": True} if kind == "cuda" else {}
+
+    def stream(self) -> Any:
+        return self._api.Stream(device=self.device)
+
+    def running(self, stream: Any) -> AbstractContextManager[Any]:
+        return cast("AbstractContextManager[Any]", self._api.stream(stream))
+
+    def mark(self, stream: Any) -> Any:
+        event = self._api.Event(enable_timing=True, **self._event_options)
+        event.record(stream)
+        return event
+
+    def order(self, stream: Any, mark: Any) -> None:
+        stream.wait_event(mark)
+
+    def wait(self, mark: Any) -> None:
+        mark.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def free_bytes(self) -> int:
+        if hasattr(self._api, "mem_get_info"):
+            return int(self._api.mem_get_info(self.device)[0])
+        # Torch of before 2.7 does not ask Intel's driver: what others take is then not seen.
+        return int(self._api.get_device_properties(self.device).total_memory) - self.used_bytes()
+
+    def used_bytes(self) -> int:
+        return int(self._api.memory_allocated(self.device))
+
+    def limit(self, size: int | None) -> None:
+        if not hasattr(self._api, "set_per_process_memory_fraction"):
+            return
+        total = self._api.get_device_properties(self.device).total_memory
+        fraction = 1.0 if size is None else min(1.0, size / total)
+        self._api.set_per_process_memory_fraction(fraction, self.device)
+
+    def out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, torch.OutOfMemoryError)
+
+    def trim(self) -> None:
+        self._api.empty_cache()
+
+
+class MpsDriver:
+    """Apple's devices: one queue, and memory that is the host's."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("mps", 0)
+
+    def stream(self) -> Any:
+        return None
+
+    def running(self, stream: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def mark(self, stream: Any) -> Any:
+        event = torch.mps.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def order(self, stream: Any, mark: Any) -> None:
+        """Nothing to do: there is one queue."""
+
+    def wait(self, mark: Any) -> None:
+        mark.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def free_bytes(self) -> int:
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+
+    def used_bytes(self) -> int:
+        return torch.mps.current_allocated_memory()
+
+    def limit(self, size: int | None) -> None:
+        total = torch.mps.recommended_max_memory()
+        torch.mps.set_per_process_memory_fraction(1.0 if size is None else min(1.0, size / total))
+
+    def out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, torch.OutOfMemoryError) or "MPS backend out of memory" in str(error)
+
+    def trim(self) -> None:
+        torch.mps.empty_cache()

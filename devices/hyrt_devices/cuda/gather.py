@@ -1,0 +1,104 @@
+"""Feature rows that the device reads itself: from its own memory where the matrix fits, else from the host's."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt_devices.cuda.driver import Driver
+from hyrt_devices.cuda.kernels import ROWS, Argument, Launcher
+from hyrt_devices.cuda.staging import PinnedPool
+
+# Rows go to the device in pieces of this size.
+_PIECE_BYTES = 64 << 20
+
+
+class Features(Protocol):
+    """A feature matrix that the device can read."""
+
+    nbytes: int
+    width: int
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[n, f] float32 rows of the given vertices, on the current stream."""
+        ...
+
+    def close(self) -> None:
+        """Give the matrix back."""
+        ...
+
+
+def upload(driver: Driver, pool: PinnedPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
+    """An array of any size in device memory, through pinned pieces."""
+    halves = values.dtype == np.float16
+    rows = values.view(np.int16) if halves else values
+    dtype = {"int16": torch.int16, "int32": torch.int32, "int64": torch.int64, "float32": torch.float32}
+    with driver.running(stream):
+        out = torch.empty(rows.shape, dtype=dtype[rows.dtype.name], device=driver.device)
+        per_piece = max(1, _PIECE_BYTES // max(1, rows.nbytes // max(1, len(rows))))
+        for start in range(0, len(rows), per_piece):
+            piece = rows[start : start + per_piece]
+            buffer = pool.take(piece.nbytes)
+            room = buffer.numpy()[: piece.nbytes].view(rows.dtype).reshape(piece.shape)
+            np.copyto(room, piece)
+            out[start : start + per_piece].copy_(torch.from_numpy(room), non_blocking=True)
+            driver.wait(driver.mark(stream))
+            pool.give(buffer)
+    return out.view(torch.float16) if halves else out
+
+
+class ResidentFeatures:
+    """A matrix in device memory.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32 or float16, on the device.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+        self.nbytes = values.nbytes
+        self.width = int(values.shape[1])
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._values.index_select(0, ids).float()
+
+    def close(self) -> None:
+        self._values = self._values.new_empty(0, 0)
+
+
+class MappedFeatures:
+    """A matrix in host memory that kernels read over the link, row by row as they need it.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32 or float16, mapped.
+    address
+        Its address on the device.
+    ids
+        The type of vertex ids in the kernels: `int` or `long long`.
+    """
+
+    nbytes = 0
+
+    def __init__(self, launcher: Launcher, values: NDArray[Any], address: np.uint64, ids: str) -> None:
+        self._launcher = launcher
+        self.width = int(values.shape[1])
+        self._values = values
+        self._address = address
+        self._program = launcher.program("gather", {"HYRT_ID": ids})
+        self._kernel = "gather_half" if values.dtype == np.float16 else "gather_float"
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
+        arguments: list[Argument] = [self._address, ids, out, np.int64(len(ids)), np.int32(self.width)]
+        self._program.launch(self._kernel, len(ids), ROWS, arguments)
+        return out
+
+    def close(self) -> None:
+        self._launcher.unmap_host(self._values)

@@ -1,0 +1,113 @@
+// Neighbour sampling, bit-equal to hyrt/sampling/kernels.py. HYRT_ID is the type of vertex ids, HYRT_INDEX that of the
+// graph's stored edges. Integer atomics only: the result does not depend on the order in which threads run.
+
+typedef unsigned long long u64;
+
+// As hyrt/sampling/generator.py.
+#define GOLDEN 0x9E3779B97F4A7C15ull
+// Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
+#define FLOYD_LIMIT 64
+
+__device__ __forceinline__ u64 mix64(u64 z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+__device__ __forceinline__ u64 draw(u64 stream, u64 counter) { return mix64(stream + (counter + 1) * GOLDEN); }
+
+__device__ __forceinline__ u64 below(u64 bits, u64 bound) { return ((bits >> 32) * bound) >> 32; }
+
+__device__ __forceinline__ long long thread_number() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+
+// Degree and number of sampled neighbours of each vertex; fanout -1 takes all.
+extern "C" __global__ void count_neighbors(const long long* indptr, const HYRT_ID* vertices, long long num, int fanout,
+                                           int* degrees, int* counts) {
+    long long i = thread_number();
+    if (i >= num) return;
+    long long degree = indptr[vertices[i] + 1] - indptr[vertices[i]];
+    degrees[i] = (int)degree;
+    counts[i] = fanout < 0 || degree < fanout ? (int)degree : fanout;
+}
+
+// Where in the edges the neighbours of each vertex are, for vertices that do not keep all: Floyd's algorithm for small
+// fan-outs, selection sampling for large ones.
+extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID* vertices, const int* offsets,
+                                          long long num, u64 key, long long* positions) {
+    long long i = thread_number();
+    if (i >= num) return;
+    long long first = indptr[vertices[i]];
+    long long degree = indptr[vertices[i] + 1] - first;
+    int begin = offsets[i];
+    int count = offsets[i + 1] - begin;
+    if (count == degree) return;
+    long long* mine = positions + begin;
+    u64 stream = mix64(key + ((u64)vertices[i] + 1) * GOLDEN);
+    if (count <= FLOYD_LIMIT) {
+        for (int k = 0; k < count; k++) {
+            long long last = degree - count + k;
+            long long pick = first + (long long)below(draw(stream, k), last + 1);
+            for (int taken = 0; taken < k; taken++) {
+                if (mine[taken] == pick) {
+                    pick = first + last;
+                    break;
+                }
+            }
+            mine[k] = pick;
+        }
+    } else {
+        int k = 0;
+        for (long long candidate = 0; candidate < degree && k < count; candidate++) {
+            if (below(draw(stream, candidate), degree - candidate) < (u64)(count - k)) {
+                mine[k] = first + candidate;
+                k++;
+            }
+        }
+    }
+}
+
+// One thread an edge, so that a vertex that keeps all of very many neighbours holds nobody up.
+extern "C" __global__ void read_neighbors(const long long* indptr, const HYRT_INDEX* indices, const HYRT_ID* vertices,
+                                          const int* offsets, long long num, const long long* positions,
+                                          long long num_edges, HYRT_ID* neighbors) {
+    long long e = thread_number();
+    if (e >= num_edges) return;
+    long long low = 0, high = num - 1;  // The last vertex whose offset is not above e.
+    while (low < high) {
+        long long middle = (low + high + 1) / 2;
+        if (offsets[middle] <= e) low = middle;
+        else high = middle - 1;
+    }
+    long long first = indptr[vertices[low]];
+    long long degree = indptr[vertices[low] + 1] - first;
+    bool all = offsets[low + 1] - offsets[low] == degree;
+    neighbors[e] = (HYRT_ID)indices[all ? first + (e - offsets[low]) : positions[e]];
+}
+
+// Where each vertex of a block is met first, destinations before edges. `first` has one entry a vertex of the graph,
+// all INT_MAX before.
+extern "C" __global__ void meet(const HYRT_ID* vertices, long long num, const HYRT_ID* neighbors, long long num_edges,
+                                int* first) {
+    long long i = thread_number();
+    if (i >= num + num_edges) return;
+    atomicMin(&first[i < num ? vertices[i] : neighbors[i - num]], (int)i);
+}
+
+// 1 for each edge whose source was not met before.
+extern "C" __global__ void mark_new(const HYRT_ID* neighbors, long long num, long long num_edges, const int* first,
+                                    int* is_new) {
+    long long e = thread_number();
+    if (e >= num_edges) return;
+    is_new[e] = first[neighbors[e]] == num + e;
+}
+
+// Numbers from the inclusive sums of `is_new`: sources in the order they are met.
+extern "C" __global__ void number_sources(const HYRT_ID* neighbors, long long num, long long num_edges,
+                                          const int* first, const int* rank, HYRT_ID* sources, int* columns) {
+    long long e = thread_number();
+    if (e >= num_edges) return;
+    int at = first[neighbors[e]];
+    int column = at < num ? at : (int)num + rank[at - num] - 1;
+    columns[e] = column;
+    if (at == num + e) sources[column] = neighbors[e];
+}

@@ -1,0 +1,114 @@
+"""Which torch devices are there, and why not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hyrt.device import DeviceInfo, Rates
+from hyrt_devices.cuda.kernels import can_build
+
+# Multiply-accumulates of fp32 a clock and multiprocessor, of every NVIDIA generation since 2020.
+_LANES = 128
+_ASSUMED_CLOCK_HZ = 1.5e9
+# PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 with pinned memory.
+_ASSUMED_LINK = 25e9
+_ASSUMED_MEMORY = 400e9
+
+
+def _cuda(index: int) -> DeviceInfo:
+    properties: Any = torch.cuda.get_device_properties(index)
+    multiprocessors = properties.multi_processor_count
+    # Older torch does not tell clocks; zero means the driver did not.
+    clock = 1e3 * getattr(properties, "clock_rate", 0) or _ASSUMED_CLOCK_HZ
+    width_bytes = getattr(properties, "memory_bus_width", 0) / 8
+    # Double data rate: two transfers a clock.
+    memory = 2e3 * getattr(properties, "memory_clock_rate", 0) * width_bytes or _ASSUMED_MEMORY
+    kernels = "own kernels" if can_build() else "torch's operators: pycuda is not installed"
+    return DeviceInfo(
+        kind="cuda",
+        index=index,
+        description=f"{properties.name}, {multiprocessors} SMs, {kernels}",
+        memory_bytes=int(properties.total_memory),
+        forms=("rows", "ids"),
+        link="PCIe",
+        rates=Rates(
+            macs_per_s=multiprocessors * _LANES * clock,
+            memory_bytes_per_s=memory,
+            link_bytes_per_s=_ASSUMED_LINK,
+            source=f"assumed: {multiprocessors} SMs x {_LANES} lanes at {clock / 1e9:.2f} GHz, PCIe 4.0 x16",
+        ),
+    )
+
+
+def _xpu(index: int) -> DeviceInfo:
+    properties: Any = torch.xpu.get_device_properties(index)
+    return DeviceInfo(
+        kind="xpu",
+        index=index,
+        description=f"{properties.name}, {properties.max_compute_units} compute units, torch's operators",
+        memory_bytes=int(properties.total_memory),
+        forms=("rows", "ids"),
+        link="PCIe",
+    )
+
+
+def _mps(index: int) -> DeviceInfo:
+    return DeviceInfo(
+        kind="mps",
+        index=index,
+        description="Apple GPU, torch's operators",
+        memory_bytes=int(torch.mps.recommended_max_memory()),
+        link="host memory",
+    )
+
+
+_DESCRIBE: dict[str, Callable[[int], DeviceInfo]] = {"cuda": _cuda, "xpu": _xpu, "mps": _mps}
+
+
+def _count(kind: str) -> int:
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    count: int = torch.get_device_module(kind).device_count()
+    return count
+
+
+def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
+    """The devices, or what looking for them raised. Without one, no context is made."""
+    try:
+        with warnings.catch_warnings():
+            # A driver that is too old is said in a warning, and found missing here.
+            warnings.simplefilter("ignore")
+            return [_DESCRIBE[kind](index) for index in range(_count(kind))], None
+    except Exception as error:  # Whatever a driver does, a probe never raises: `why_missing` says it.
+        return [], error
+
+
+def found(kind: str) -> list[DeviceInfo]:
+    """The devices of a kind (`cuda`, `xpu` or `mps`); empty, never an error, where there are none."""
+    return _search(kind)[0]
+
+
+def why_missing(kind: str) -> str:
+    """Why there are none, and what to do about it."""
+    error = _search(kind)[1]
+    if error is not None:
+        return f"{type(error).__name__}: {error}: see docs/devices.md#{kind}"
+    if kind == "cuda":
+        if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+            return (
+                "torch is built without CUDA: pip install torch from https://pytorch.org/get-started/locally"
+            )
+        return "no NVIDIA driver or no GPU: see docs/devices.md#cuda"
+    if kind == "xpu":
+        if not torch.xpu._is_compiled():
+            return (
+                "torch is built without XPU: pip install torch from https://pytorch.org/get-started/locally"
+            )
+        return "no Intel GPU or no driver: see docs/devices.md#xpu"
+    if not torch.backends.mps.is_built():
+        return "torch is built without MPS, which Apple's machines have: see docs/devices.md#mps"
+    return "no Apple GPU, or macOS is older than 14: see docs/devices.md#mps"

@@ -1,0 +1,226 @@
+"""Neighbour sampling on the device, bit-equal to the host's."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.graph.graph import Graph
+from hyrt.sampling.block import Ids
+from hyrt.sampling.sampler import Hop
+from hyrt_devices.cuda.blocks import ResidentHop
+from hyrt_devices.cuda.driver import Driver
+from hyrt_devices.cuda.gather import upload
+from hyrt_devices.cuda.kernels import THREADS, Argument, Launcher
+from hyrt_devices.cuda.staging import PinnedPool, fetch
+
+_UNMET = 2**31 - 1
+
+
+def c_type(dtype: np.dtype[Any]) -> str:
+    """The kernels' name of an integer type."""
+    return {"int32": "int", "int64": "long long"}[dtype.name]
+
+
+def id_type(graph: Graph) -> np.dtype[Any]:
+    """Of vertex ids in the graph's mini-batches."""
+    return np.dtype(np.int32 if graph.num_vertices < 2**31 else np.int64)
+
+
+class Topology:
+    """A graph's edges where kernels can read them: in device memory, or mapped host memory.
+
+    Parameters
+    ----------
+    resident
+        Whether to copy them to the device.
+
+    Raises
+    ------
+    MemoryError
+        If they are to be mapped and cannot be.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        launcher: Launcher,
+        pool: PinnedPool,
+        stream: Any,
+        graph: Graph,
+        *,
+        resident: bool,
+    ) -> None:
+        self._launcher = launcher
+        self._mapped: list[NDArray[Any]] = []
+        self._kept: list[torch.Tensor] = []
+        self.nbytes = 0
+        self.index_type = c_type(graph.indices.dtype)
+        arrays = (graph.indptr, graph.indices)
+        if resident:
+            self._kept = [upload(driver, pool, stream, array) for array in arrays]
+            self.nbytes = sum(array.nbytes for array in arrays)
+            self.arguments: list[Argument] = list(self._kept)
+            return
+        self.arguments = []
+        for array in arrays:
+            address = launcher.map_host(array)
+            if address is None:
+                self.close()
+                raise MemoryError(f"{driver.device}: the graph's edges cannot be mapped from host memory")
+            self._mapped.append(array)
+            self.arguments.append(address)
+
+    def close(self) -> None:
+        self._kept, self.arguments, self.nbytes = [], [], 0
+        while self._mapped:
+            self._launcher.unmap_host(self._mapped.pop())
+
+
+class CudaSampler:
+    """Draws and relabels one hop at a time on a stream of its own.
+
+    Parameters
+    ----------
+    driver, launcher, pool
+        The device.
+    graph
+        What is sampled.
+    resident
+        Whether the topology is copied to the device; else it is read from host memory over the link.
+    """
+
+    def __init__(
+        self, driver: Driver, launcher: Launcher, pool: PinnedPool, graph: Graph, *, resident: bool
+    ) -> None:
+        self._driver = driver
+        self._pool = pool
+        self._num_vertices = graph.num_vertices
+        self._ids = id_type(graph)
+        self._stream = launcher.stream()
+        self._topology: Topology | None = Topology(
+            driver, launcher, pool, self._stream, graph, resident=resident
+        )
+        self._program = launcher.program(
+            "sample", {"HYRT_ID": c_type(self._ids), "HYRT_INDEX": self._topology.index_type}
+        )
+        # One hop at a time: the table of first meetings is shared.
+        self._lock = threading.Lock()
+        self._first: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the topology and the table."""
+        table = 0 if self._first is None else self._first.nbytes
+        return table + (0 if self._topology is None else self._topology.nbytes)
+
+    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+        """Sample neighbours; see `HopSampler.draw`."""
+        with self._lock, self._driver.running(self._stream):
+            if self._topology is None:
+                raise RuntimeError(f"{self._driver.device}: its sampler is used after close")
+            try:
+                return self._draw(vertices, fanout, key, relabel)
+            except Exception as error:
+                # It may hold what a hop that was not finished left in it.
+                self._first = None
+                if not self._driver.out_of_memory(error):
+                    raise
+                traceback.clear_frames(error.__traceback__)
+                raise DeviceOutOfMemory(
+                    f"{self._driver.device}: out of memory in sampling {fanout} neighbours of {len(vertices):,} vertices: "
+                    "lower data.batch_size, or let the host sample (sampler.on_device: false)"
+                ) from error
+
+    def _draw(self, vertices: Ids, fanout: int, key: np.uint64, relabel: bool) -> Hop:
+        num = len(vertices)
+        mine = self._to_device(np.ascontiguousarray(vertices, self._ids))
+        degrees, counts = self._count(mine, fanout)
+        offsets = torch.zeros(num + 1, dtype=torch.int32, device=mine.device)
+        totals = counts.cumsum(0)
+        offsets[1:] = totals
+        edges = int(totals[-1]) if num else 0
+        if edges >= 2**31:
+            raise OverflowError(f"{edges:,} sampled edges in one hop: lower the fan-out")
+        neighbors = self._pick(mine, offsets, edges, key)
+        if not relabel or num + edges >= _UNMET:
+            return Hop(*self._fetch(degrees, offsets, neighbors))
+        sources, columns = self._relabel(mine, neighbors)
+        resident = ResidentHop(
+            self._driver.device, offsets, columns, sources, degrees, self._count(sources, -1)[0]
+        )
+        hop = Hop(*self._fetch(degrees, offsets, neighbors, sources, columns))
+        return replace(hop, resident=resident)
+
+    def _count(self, vertices: torch.Tensor, fanout: int) -> tuple[torch.Tensor, torch.Tensor]:
+        num = len(vertices)
+        degrees = torch.empty(num, dtype=torch.int32, device=vertices.device)
+        counts = torch.empty_like(degrees)
+        indptr = self._indptr()
+        arguments = [indptr, vertices, np.int64(num), np.int32(fanout), degrees, counts]
+        self._program.launch("count_neighbors", num, THREADS, arguments)
+        return degrees, counts
+
+    def _pick(
+        self, vertices: torch.Tensor, offsets: torch.Tensor, edges: int, key: np.uint64
+    ) -> torch.Tensor:
+        num = len(vertices)
+        positions = torch.empty(edges, dtype=torch.int64, device=vertices.device)
+        neighbors = torch.empty(edges, dtype=vertices.dtype, device=vertices.device)
+        indptr, indices = self._indptr(), self._edges()
+        arguments = [indptr, vertices, offsets, np.int64(num), np.uint64(key), positions]
+        self._program.launch("pick_positions", num, THREADS, arguments)
+        arguments = [indptr, indices, vertices, offsets, np.int64(num), positions, np.int64(edges), neighbors]
+        self._program.launch("read_neighbors", edges, THREADS, arguments)
+        return neighbors
+
+    def _relabel(self, vertices: torch.Tensor, neighbors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        num, edges = len(vertices), len(neighbors)
+        if self._first is None:
+            self._first = torch.full((self._num_vertices,), _UNMET, dtype=torch.int32, device=vertices.device)
+        first = self._first
+        sizes = [np.int64(num), np.int64(edges)]
+        met: list[Argument] = [vertices, sizes[0], neighbors, sizes[1], first]
+        self._program.launch("meet", num + edges, THREADS, met)
+        is_new = torch.empty(edges, dtype=torch.int32, device=vertices.device)
+        self._program.launch("mark_new", edges, THREADS, [neighbors, *sizes, first, is_new])
+        rank = is_new.cumsum(0, dtype=torch.int32)
+        sources = torch.empty(num + edges, dtype=vertices.dtype, device=vertices.device)
+        sources[:num] = vertices
+        columns = torch.empty(edges, dtype=torch.int32, device=vertices.device)
+        self._program.launch(
+            "number_sources", edges, THREADS, [neighbors, *sizes, first, rank, sources, columns]
+        )
+        # A copy: the room for all neighbours would stay as long as the few sources in it.
+        sources = sources[: num + (int(rank[-1]) if edges else 0)].clone()
+        first.index_fill_(0, sources.long(), _UNMET)
+        return sources, columns
+
+    def _indptr(self) -> Argument:
+        assert self._topology is not None
+        return self._topology.arguments[0]
+
+    def _edges(self) -> Argument:
+        assert self._topology is not None
+        return self._topology.arguments[1]
+
+    def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
+        return upload(self._driver, self._pool, self._stream, array)
+
+    def _fetch(self, *tensors: torch.Tensor) -> list[Any]:
+        return fetch(self._driver, self._pool, self._stream, tensors)
+
+    def close(self) -> None:
+        """Give the topology back; idempotent."""
+        with self._lock:
+            if self._topology is not None:
+                self._driver.wait(self._driver.mark(self._stream))
+                self._topology.close()
+            self._topology, self._first = None, None

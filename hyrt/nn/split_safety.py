@@ -1,0 +1,30 @@
+"""Which modules would make a step depend on the split."""
+
+from __future__ import annotations
+
+import torch
+
+from hyrt.errors import UnsupportedModel
+
+
+def refuse_batch_statistics(model: torch.nn.Module, device: str) -> None:
+    """Refuse a model whose layers look at other rows of the mini-batch.
+
+    Parameters
+    ----------
+    model
+        To be trained.
+    device
+        Who asks, for the message.
+
+    Raises
+    ------
+    UnsupportedModel
+        Naming the layer and the device.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedModel(
+                f"layer {name!r} ({type(module).__name__}) on {device}: statistics over a mini-batch depend "
+                "on the split, and no trainer sees the whole step: use torch.nn.LayerNorm"
+            )

@@ -1,0 +1,119 @@
+"""The .cu files compiled as plain C++ and run thread after thread on the host: an emulation, for tests only.
+
+It checks every kernel's arithmetic and indexing without a GPU. Running the threads backwards must change nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hyrt_devices.cuda import kernels
+from hyrt_devices.cuda.kernels import Argument, groups, packed
+from numpy.typing import NDArray
+from unit.cuda.fake_driver import FakeDriver
+
+SOURCES = Path(kernels.__file__).parent / "kernels"
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels with")
+
+_PRELUDE = r"""
+#include <cstring>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+struct Dimensions { unsigned x, y, z; };
+static thread_local Dimensions blockIdx, threadIdx, blockDim;
+static inline int atomicMin(int* at, int value) { int old = *at; if (value < old) *at = value; return old; }
+static inline float __uint_as_float(unsigned bits) { float out; std::memcpy(&out, &bits, 4); return out; }
+static inline unsigned __float_as_uint(float value) { unsigned out; std::memcpy(&out, &value, 4); return out; }
+"""
+
+_LOOP = """
+extern "C" void emulate_{name}(int backwards_, unsigned groups_, unsigned wide_, unsigned high_, {parameters}) {{
+    blockDim = {{wide_, high_, 1}};
+    long long total_ = (long long)groups_ * wide_ * high_;
+    for (long long n_ = 0; n_ < total_; n_++) {{
+        long long at_ = backwards_ ? total_ - 1 - n_ : n_;
+        threadIdx = {{(unsigned)(at_ % wide_), (unsigned)(at_ / wide_ % high_), 0}};
+        blockIdx = {{(unsigned)(at_ / wide_ / high_), 0, 0}};
+        {name}({arguments});
+    }}
+}}
+"""
+
+
+@cache
+def compiled(name: str, defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
+    source = (SOURCES / f"{name}.cu").read_text(encoding="utf-8")
+    loops = []
+    for kernel, parameters in re.findall(
+        r'extern "C" __global__ void (\w+)\((.*?)\)\s*\{', source, re.DOTALL
+    ):
+        names = [re.split(r"[\s*]", parameter)[-1] for parameter in parameters.split(",")]
+        loops.append(_LOOP.format(name=kernel, parameters=parameters, arguments=", ".join(names)))
+    text = _PRELUDE + source + "".join(loops)
+    folder = Path(tempfile.mkdtemp(prefix="hyrt-emulated-"))
+    file = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+    flags = [f"-D{key}={value}" for key, value in defines]
+    subprocess.run(
+        ["g++", "-x", "c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        + [*flags, "-o", str(file), "-"],
+        input=text,
+        text=True,
+        check=True,
+    )
+    library = ctypes.CDLL(str(file))
+    shutil.rmtree(folder)
+    return library
+
+
+class EmulatedProgram:
+    def __init__(self, library: ctypes.CDLL, launcher: EmulatedLauncher) -> None:
+        self._library = library
+        self._launcher = launcher
+
+    def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
+        if items <= 0:
+            return
+        self._launcher.launched.append(kernel)
+        numbers = [np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in packed(arguments)]
+        call = self._library[f"emulate_{kernel}"]
+        call.restype = None
+        call(int(self._launcher.backwards), groups(items, shape), *shape, *numbers)
+
+
+class EmulatedLauncher:
+    """See `hyrt_devices.cuda.kernels.Launcher`; host memory is device memory here."""
+
+    def __init__(self, driver: FakeDriver, *, backwards: bool = False, maps: bool = True) -> None:
+        self._driver = driver
+        self.backwards = backwards
+        self.maps = maps
+        self.mapped: set[int] = set()
+        self.launched: list[str] = []
+
+    def stream(self) -> Any:
+        return self._driver.stream()
+
+    def program(self, name: str, defines: Mapping[str, str] | None = None) -> EmulatedProgram:
+        return EmulatedProgram(compiled(name, tuple(sorted((defines or {}).items()))), self)
+
+    def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
+        if not self.maps:
+            return None
+        self.mapped.add(array.ctypes.data)
+        return np.uint64(array.ctypes.data)
+
+    def unmap_host(self, array: NDArray[Any]) -> None:
+        self.mapped.remove(array.ctypes.data)

@@ -1,0 +1,38 @@
+"""The GPU check on a machine without the GPU, and its parts that need none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TOOL = ROOT / "tools" / "gpu_check.py"
+
+
+def test_without_the_device_it_says_so_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(TOOL), "--device", "cuda:99", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "cuda:99 is not there" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_backends_of_a_tree_that_is_not_installed_are_declared(tmp_path: Path) -> None:
+    """As on a borrowed machine: only the source folders are on the path."""
+    program = f"""
+import importlib.metadata, sys
+real = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **wanted: []
+sys.path.insert(0, {str(TOOL.parent)!r})
+import gpu_check
+gpu_check.declare_backends()
+found = importlib.metadata.distribution("hyrt")
+print(sys.path[0] in str(found._path), sorted(e.name for e in found.entry_points if e.group == "hyrt.devices"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True ")
+    for kind in ("cpu", "cuda", "mps", "null", "xpu"):
+        assert f"'{kind}'" in done.stdout

@@ -1,0 +1,465 @@
+"""Everything about a GPU that cannot be checked without one, in one command; writes a dated report.
+
+    python tools/gpu_check.py --data ../shared/data
+
+From a source tree that is not installed: PYTHONPATH=.:devices:perfmodel:hls python tools/gpu_check.py
+
+1. the conformance suite on the device;
+2. cpu and the device together give the weights of the CPU alone, for four splits, GCN and GraphSAGE;
+3. the device's sampler is bit-equal to the host's;
+4. test accuracy on two real graphs, trained on the device;
+5. a benchmark against PyG on the same device, runs alternating.
+
+Exits with 1 where a check fails, with 2 where there is no such device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
+STEPS = 20
+
+
+@dataclass(slots=True)
+class Finding:
+    """The outcome of one check."""
+
+    title: str
+    passed: bool | None = None
+    """None where the check could not be made."""
+    lines: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def declare_backends() -> None:
+    """Make the entry points of a source tree known where hyrt is not installed."""
+    from importlib.metadata import entry_points
+
+    if any(entry.name == "cuda" for entry in entry_points(group="hyrt.devices")):
+        return
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    home = tempfile.mkdtemp(prefix="hyrt-declared-")
+    atexit.register(shutil.rmtree, home)
+    folder = Path(home) / "hyrt.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: hyrt\nVersion: {project['version']}\n", encoding="utf-8"
+    )
+    entries = [f"{kind} = {value}" for kind, value in project["entry-points"]["hyrt.devices"].items()]
+    (folder / "entry_points.txt").write_text("[hyrt.devices]\n" + "\n".join(entries) + "\n", encoding="utf-8")
+    sys.path.insert(0, str(folder.parent))
+    # The children find them too.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
+    parser.add_argument(
+        "--only", default=",".join(CHECKS), help=f"checks, comma-separated: {', '.join(CHECKS)}"
+    )
+    parser.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
+    parser.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
+    parser.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
+    parser.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
+    parser.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def found(name: str) -> tuple[Any, Any] | None:
+    """The backend and the device; None, with one line said, where there is none."""
+    from hyrt.errors import DeviceUnavailable
+    from hyrt.registry import find_device
+
+    try:
+        return find_device(name)
+    except DeviceUnavailable as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return None
+
+
+# 1. Conformance.
+
+
+def conformance(options: argparse.Namespace) -> Finding:
+    finding = Finding("conformance suite")
+    try:
+        from hyrt.testing import check_device
+    except ImportError as error:
+        finding.lines.append(f"not there: {error}")
+        return finding
+    backend, info = find(options)
+    report = check_device(lambda asked: backend.open(info, asked))
+    finding.passed = True
+    finding.lines += ["```", *str(report).splitlines(), "```"]
+    return finding
+
+
+def find(options: argparse.Namespace) -> tuple[Any, Any]:
+    there = found(options.device)
+    assert there is not None
+    return there
+
+
+# 2. Equality.
+
+
+def weights(options: argparse.Namespace, kind: str, devices: list[str], split: list[int]) -> dict[str, Any]:
+    import hyrt
+
+    graph = hyrt.load(f"{options.equality},train={STEPS * 1024}")
+    result = hyrt.train(
+        graph,
+        kind,
+        devices=devices,
+        split=split,
+        # Adam's steps are the sign of a gradient where one is zero up to rounding: they would differ by the whole rate.
+        train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "optimizer_options": {"momentum": 0.9}},
+        sampler={"fanout": [10, 5]},
+        evaluate={"every": 0},
+        seed=3,
+    )
+    assert result.summary["steps"] == STEPS
+    return result.model.state_dict()
+
+
+def equality(options: argparse.Namespace) -> Finding:
+    finding = Finding(
+        f"weights after {STEPS} steps of SGD, cpu and {options.device} against the CPU alone", True
+    )
+    finding.lines += ["| model | split | largest difference | within 1e-4 |", "| --- | --- | ---: | --- |"]
+    for kind in ("gcn", "graphsage"):
+        wanted = weights(options, kind, ["cpu"], [1024])
+        for split in SPLITS:
+            mine = weights(options, kind, ["cpu", options.device], split)
+            off = max(float((mine[name] - wanted[name]).abs().max()) for name in wanted)
+            finding.passed = finding.passed and off <= 1e-4
+            finding.lines.append(
+                f"| {kind} | {split[0]}/{split[1]} | {off:.1e} | {'yes' if off <= 1e-4 else '**no**'} |"
+            )
+            finding.numbers[f"{kind} {split[0]}/{split[1]}"] = off
+    return finding
+
+
+# 3. Sampling.
+
+
+def sampling(options: argparse.Namespace) -> Finding:
+    import numpy as np
+
+    import hyrt
+    from hyrt.device import DeviceOptions
+    from hyrt.sampling.generator import SAMPLE, stream_key
+    from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+
+    finding = Finding("sampling on the device, bit for bit")
+    backend, info = find(options)
+    graph = hyrt.load(options.equality)
+    device = backend.open(info, DeviceOptions())
+    try:
+        sampler = device.sampler(graph)
+        if sampler is None:
+            finding.lines.append(f"{info.name} ({info.description}) does not sample: the host does")
+            return finding
+        finding.passed = True
+        ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
+        for fanout in (-1, 1, 10, 25, 64, 65, 200):
+            key = stream_key(5, SAMPLE, 7, 1)
+            num = len(vertices)
+            degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
+            offsets = np.empty(num + 1, np.int32)
+            count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+            prefix_sum(counts, offsets)
+            neighbors, positions = np.empty(offsets[-1], ids), np.empty(offsets[-1], np.int64)
+            pick_neighbors(graph.indptr, graph.indices, vertices, offsets, key, 0, num, positions, neighbors)
+            room, columns = np.empty(num + len(neighbors), ids), np.empty(len(neighbors), np.int32)
+            met = relabel(vertices, neighbors, np.full(graph.num_vertices, -1, np.int32), room, columns)
+            hop = sampler.draw(vertices, fanout, key, relabel=True)
+            pairs = [(hop.degrees, degrees), (hop.offsets, offsets), (hop.neighbors, neighbors)]
+            if hop.sources is not None:
+                pairs += [(hop.sources, room[:met]), (hop.columns, columns)]
+            same = all(np.array_equal(a, b) for a, b in pairs)
+            finding.passed = finding.passed and same
+            finding.lines.append(
+                f"- fan-out {fanout}: {len(neighbors):,} edges {'equal' if same else '**differ**'}"
+            )
+    finally:
+        device.close()
+    return finding
+
+
+# 4. Accuracy.
+
+
+def accuracy(options: argparse.Namespace) -> Finding:
+    from accuracy import EXPERIMENTS, train_once
+
+    finding = Finding(f"test accuracy, trained on {options.device}", True)
+    finding.lines += ["| dataset | model | mean | target | met |", "| --- | --- | ---: | ---: | --- |"]
+    for name in ("cora", "amazon_photo"):
+        if not (options.data / f"{name}.npz").exists():
+            finding.passed = None
+            finding.lines.append(f"| {name} | not in {options.data.name} | | | |")
+            continue
+        known = EXPERIMENTS[name]
+        source = options.data / f"{name}.npz"
+        runs = [train_once(source, known, seed, [options.device]) for seed in range(options.seeds)]
+        mean = statistics.fmean(run.test for run in runs)
+        met = mean >= known.target
+        if finding.passed is not None:
+            finding.passed = finding.passed and met
+        kind = known.settings["model"]["kind"]
+        finding.lines.append(
+            f"| {name} | {kind} | {mean:.2f} | {known.target} | {'yes' if met else '**no**'} |"
+        )
+        finding.numbers[name] = [run.test for run in runs]
+    return finding
+
+
+# 5. The benchmark.
+
+
+def benchmark(options: argparse.Namespace) -> Finding:
+    from hyrt.graph.convert import Conversion, convert
+
+    with tempfile.TemporaryDirectory(prefix="hyrt-workload-") as folder:
+        # Generated once, so that the runs' processes only open it.
+        place = Path(folder) / "workload"
+        convert(Conversion(options.workload, place))
+        return compare(options, place)
+
+
+def compare(options: argparse.Namespace, workload: Path) -> Finding:
+    finding = Finding(f"GraphSAGE on {options.workload} against PyG on {options.device}")
+    shares = [int(share) for share in options.cpu_shares.split(",")]
+    tried = {share: child(options, workload, "hyrt", share) for share in shares}
+    best = min(tried, key=lambda share: tried[share]["ms_per_step"])
+    finding.lines.append(
+        "Busy: from the first to the last kernel of each step's forward and backward pass.\n"
+    )
+    finding.lines.append("| split cpu/device | ms a step | MTEPS | device busy |")
+    finding.lines.append("| --- | ---: | ---: | ---: |")
+    for share, record in tried.items():
+        finding.lines.append(
+            f"| {share}/{1024 - share} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} | {percent(record['busy'])} |"
+        )
+    finding.lines.append(f"\nSplit chosen: {best}/{1024 - best}, the fastest of these.\n")
+    mine, theirs = [], []
+    try:
+        for _ in range(options.pairs):
+            mine.append(child(options, workload, "hyrt", best))
+            theirs.append(child(options, workload, "pyg", best))
+    except RuntimeError as error:
+        finding.lines.append(f"PyG did not run: {str(error).strip().splitlines()[-1]}")
+        finding.numbers = {"tried": tried, "hyrt": mine}
+        return finding
+    ratios = [theirs[i]["ms_per_step"] / mine[i]["ms_per_step"] for i in range(options.pairs)]
+    ratio = statistics.median(ratios)
+    finding.passed = ratio >= 2.08
+    finding.lines += [
+        "| run | ms a step | MTEPS | device busy | train accuracy |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for record in (r for pair in zip(mine, theirs, strict=True) for r in pair):
+        finding.lines.append(
+            f"| {record['system']} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} | {percent(record['busy'])} "
+            f"| {record['train_accuracy']:.4f} |"
+        )
+    finding.lines.append(
+        f"\nPyG fed by {theirs[0]['sampler']}. PyG / hyrt: median {ratio:.2f} "
+        f"({', '.join(f'{r:.2f}' for r in ratios)}); the least to aim for is 2.08."
+    )
+    finding.numbers = {"tried": tried, "hyrt": mine, "pyg": theirs, "ratio": ratio, "chosen_cpu_share": best}
+    return finding
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: int) -> dict[str, Any]:
+    """One run in a process of its own."""
+    more = ["--device", options.device, "--epochs", str(options.epochs), "--workload", str(workload)]
+    done = subprocess.run(
+        [sys.executable, __file__, *more, "--child", system, "--cpu-share", str(cpu_share)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"  {system} cpu share {cpu_share}: {record['ms_per_step']:.2f} ms a step", flush=True)
+    return record
+
+
+def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
+    import hyrt
+    from hyrt.config import build_config
+    from hyrt.runtime.events import EpochEnded, StepGroup
+    from hyrt.runtime.train import Training
+
+    backend, info = find(options)
+    share = options.cpu_share
+    busy = 0.0
+    propagate = backend.propagate
+
+    def counted(self: Any, staged: Any) -> Any:
+        nonlocal busy
+        result = propagate(self, staged)
+        if self.info.name == info.name:
+            busy += result.seconds.get("propagate", 0.0)
+        return result
+
+    backend.propagate = counted
+    settings: dict[str, Any] = {
+        "model": {"kind": "graphsage", "hidden": 256, "layers": 2},
+        "sampler": {"fanout": [25, 10], "on_device": "own kernels" in info.description},
+        "data": {"batch_size": 1024},
+        "train": {"epochs": options.epochs + 1, "lr": 3e-3},
+        "evaluate": {"every": 0},
+        "checkpoint": {"every_epochs": 0},
+        "devices": ["cpu", options.device] if share else [options.device],
+        "split": [share, 1024 - share] if share else [1024],
+    }
+    epochs: list[Any] = []
+    groups: list[Any] = []
+    shares: list[float] = []
+
+    def emit(event: object) -> None:
+        nonlocal busy
+        if isinstance(event, EpochEnded):
+            epochs.append(event)
+            shares.append(busy / event.seconds)
+            busy = 0.0
+        elif isinstance(event, StepGroup):
+            groups.append(event)
+
+    training = Training(build_config(settings), hyrt.load(options.workload), emit=emit)
+    result = training.run()
+    steps = groups[-1].steps_per_epoch
+    middle = sorted(range(1, len(epochs)), key=lambda i: epochs[i].seconds)[(len(epochs) - 1) // 2]
+    last = [group for group in groups if group.epoch == len(epochs)]
+    warm = [group for group in groups if group.epoch > 1]
+    return {
+        "system": "hyrt",
+        "ms_per_step": 1e3 * epochs[middle].seconds / steps,
+        "mteps": epochs[middle].mteps,
+        "busy": shares[middle],
+        "train_accuracy": sum(g.train_accuracy * len(g.losses) for g in last) / steps,
+        "test_accuracy": result.metrics["test"]["accuracy"],
+        "split": dict(groups[-1].split),
+        "stage_ms": {
+            stage: 1e3 * statistics.fmean(group.stage_s[stage] for group in warm) for stage in warm[0].stage_s
+        },
+    }
+
+
+def run_child(options: argparse.Namespace) -> int:
+    if options.child == "hyrt":
+        print(json.dumps(run_hyrt(options)))
+        return 0
+    import torch
+    from pyg_gpu import run
+
+    import hyrt
+
+    kind, _, index = options.device.partition(":")
+    device = torch.device(kind, int(index or 0)) if kind in ("cuda", "xpu", "mps") else torch.device("cpu")
+    print(json.dumps(run(hyrt.load(options.workload), device, options.epochs)))
+    return 0
+
+
+CHECKS: dict[str, Callable[[argparse.Namespace], Finding]] = {
+    "conformance": conformance,
+    "equality": equality,
+    "sampling": sampling,
+    "accuracy": accuracy,
+    "benchmark": benchmark,
+}
+
+
+def write(options: argparse.Namespace, info: Any, findings: list[Finding]) -> Path:
+    """The report, as Markdown for people and JSON for programs."""
+    import numpy as np
+    import torch
+
+    day = datetime.date.today().isoformat()
+    options.out.mkdir(parents=True, exist_ok=True)
+    path: Path = options.out / f"{day}-gpu.md"
+    cores = len(os.sched_getaffinity(0))
+    machine = (
+        f"{info.name}: {info.description}, {info.memory_bytes / 2**30:.0f} GiB; {cores} cores, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    )
+    lines = [
+        f"# {options.device} checked, {day}",
+        "",
+        f"    python tools/gpu_check.py {' '.join(sys.argv[1:])}",
+        "",
+    ]
+    lines += [f"Machine: {machine}.", ""]
+    for finding in findings:
+        word = {True: "passed", False: "FAILED", None: "not made"}[finding.passed]
+        lines += [f"## {finding.title[0].upper()}{finding.title[1:]}: {word}", "", *finding.lines, ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    record = {"date": day, "machine": machine, "findings": [asdict(finding) for finding in findings]}
+    path.with_suffix(".json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return path
+
+
+def main() -> int:
+    declare_backends()
+    options = arguments()
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    if options.child:
+        return run_child(options)
+    there = found(options.device)
+    if there is None:
+        return 2
+    findings = []
+    for name in options.only.split(","):
+        started = time.perf_counter()
+        print(f"{name} ...", flush=True)
+        try:
+            finding = CHECKS[name](options)
+        except Exception as error:  # One check that breaks must not hide the others' results.
+            finding = Finding(name, False, ["```", *traceback.format_exception(error), "```"])
+        findings.append(finding)
+        word = {True: "passed", False: "FAILED", None: "not made"}[finding.passed]
+        print(f"{name} {word} in {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"report: {write(options, there[1], findings)}")
+    return int(any(finding.passed is False for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
