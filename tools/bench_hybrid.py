@@ -148,7 +148,7 @@ def main() -> None:
     for number in range(options.rounds):
         for case in singles:
             case.run(graph, options)
-            print(f"round {number}: {case.name}: {case.ms[-1]:.1f} ms", flush=True)
+            print(f"round {number}: {case.name}: {case.ms[-1]:.1f} ms {case.stage_ms}", flush=True)
         cases = cases or hybrids(options, cpu, second)
         for case in cases:
             case.run(graph, options)

@@ -54,8 +54,8 @@ class Launcher:
         return event
 
     def read(self, array: NDArray[Any], buffer: Any) -> None:
-        """Copy a buffer to a host array, and wait for it and so for all before it."""
-        self._events.append((None, self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=True)))
+        """Copy a buffer to a host array, which holds it after `finish`."""
+        self._events.append((None, self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False)))
 
     def flush(self) -> None:
         """Start what is enqueued."""

@@ -69,6 +69,7 @@ class Replica:
         starts = {id(p): start for p, start in zip(parameters, self._starts, strict=True)}
         self._used: set[int] = set()
         try:
+            self._weights = np.empty(self._ends[-1], np.float32)
             self._parameters = self._lease.floats(self._ends[-1])
             self._gradients = self._lease.floats(self._ends[-1])
             self._results = self._lease.floats(2)
@@ -134,13 +135,16 @@ class Replica:
         return self.model.layers[-1].products[-1].weight.shape[0]
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights."""
-        for start, parameter, shape in zip(self._starts, parameters, self._shapes, strict=True):
+        """Take new weights; the device may still be at it afterwards, but before anything that is enqueued later."""
+        # What the last update copied may still be read.
+        queue.finish()
+        for start, end, parameter, shape in zip(
+            self._starts, self._ends, parameters, self._shapes, strict=True
+        ):
             if tuple(parameter.shape) != shape:
                 raise ValueError(f"a parameter has shape {tuple(parameter.shape)}, not {shape}")
-            values = parameter.detach().to("cpu", torch.float32).contiguous().numpy()
-            if values.size:
-                queue.write(self._parameters, values, blocking=True, offset=4 * start)
+            self._weights[start:end] = parameter.detach().to("cpu", torch.float32).numpy().ravel()
+        queue.write(self._parameters, self._weights)
         for products in self._products:
             for product in products:
                 product.pack(queue, self._parameters)
@@ -167,7 +171,7 @@ class Replica:
             queue.read(results, self._results)
             queue.read(flat, self._gradients)
         finally:
-            # After an error, what was enqueued still uses the buffers.
+            # One wait for all; after an error too, since what was enqueued still uses the buffers.
             queue.finish()
             lease.release()
         for start, end in self._unused:
