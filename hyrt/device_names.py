@@ -31,9 +31,13 @@ def parse_request(entry: str) -> DeviceRequest:
     Raises
     ------
     ValueError
-        For a share that is not a number of at least 0.
+        For an entry without a name, or a share that is not a number of at least 0.
     """
     name, equals, text = entry.partition("=")
+    if not name.strip():
+        raise ValueError(
+            f"the entry {entry!r} names no device: write kind or kind:number, like cpu or cuda:0"
+        )
     if not equals:
         return DeviceRequest(name.strip(), None)
     try:

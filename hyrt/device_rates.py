@@ -44,6 +44,14 @@ class MeasuredRates:
     link_bytes_per_s: float | None
     spread: float
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the rates are rates: a file that was edited or damaged may hold anything."""
+        link = math.inf if self.link_bytes_per_s is None else self.link_bytes_per_s
+        return min(self.macs_per_s, self.memory_bytes_per_s, link) > 0 and math.isfinite(
+            self.macs_per_s + self.memory_bytes_per_s
+        )
+
     def rates(self) -> Rates:
         """As the rest of hyrt takes them."""
         link = self.link_bytes_per_s
@@ -65,7 +73,8 @@ def read_rates(path: Path) -> dict[str, MeasuredRates]:
     """Measured rates by device name; none where the file is missing or cannot be read as such."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): MeasuredRates(**fields) for name, fields in entries.items()}
+        measured = {str(name): MeasuredRates(**fields) for name, fields in entries.items()}
+        return {name: entry for name, entry in measured.items() if entry.is_possible}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -79,7 +88,7 @@ def write_rates(path: Path, measured: Mapping[str, MeasuredRates]) -> None:
         If the cache folder cannot be written.
     """
     entries = {name: asdict(entry) for name, entry in {**read_rates(path), **measured}.items()}
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")

@@ -39,21 +39,23 @@ def devices(
     if as_json:
         typer.echo(json.dumps(_facts(surveys, measured), indent=2))
     else:
-        for line in [*_lines(surveys, measured), *notes]:
+        for line in _lines(surveys, measured):
             typer.echo(line)
+    for note in notes:
+        typer.echo(note, err=True)
 
 
 def _measure(surveys: Sequence[Survey]) -> list[str]:
     """Measure every real device once; what could not be measured, as lines."""
     from hyrt.cores import available_cores
     from hyrt.device_rates import rates_file, write_rates
-    from hyrt.errors import HyrtError
+    from hyrt.errors import describe
     from hyrt.process import prepare_process
     from hyrt.registry import find_device
     from hyrt.runtime.measure_rates import measure_rates
 
     prepare_process()
-    measured, notes = {}, []
+    notes = []
     for survey in surveys:
         for info in survey.found:
             if info.simulated or (info.kind == "cpu" and info.index):
@@ -61,10 +63,11 @@ def _measure(surveys: Sequence[Survey]) -> list[str]:
             typer.echo(f"measuring {info.name} ...", err=True)
             try:
                 backend, there = find_device(info.name)
-                measured[info.name] = measure_rates(backend, there, available_cores())
-            except HyrtError as error:
-                notes.append(f"{info.name} was not measured: {error}")
-    write_rates(rates_file(), measured)
+                rates = measure_rates(backend, there, available_cores())
+            except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
+                notes.append(f"{info.name} was not measured: {' '.join(describe(error).split())}")
+            else:
+                write_rates(rates_file(), {info.name: rates})
     return notes
 
 
@@ -143,11 +146,13 @@ def _row(
     rates, stale = known_rates(info, measured)
     name = info.name if len(group) == 1 else f"{info.name} to {group[-1].index}"
     memory = f"{info.memory_bytes / 2**30:.3g} GiB" if info.memory_bytes else "-"
-    description = f"{info.description} (simulated)" if info.simulated else info.description
+    description = " ".join(info.description.split())
+    if info.simulated:
+        description += " (simulated)"
     if not survey.provider.startswith("hyrt "):
         description += f" [plug-in {survey.provider}]"
     if rates is None:
-        return name, description, memory, info.link or "-", "rates not known"
+        return name, description, memory, info.link or "-", f"rates not known{f' ({stale})' if stale else ''}"
     speed = f"{2 * rates.macs_per_s / 1e9:,.0f} GFLOP/s, {rates.memory_bytes_per_s / 1e9:,.3g} GB/s"
     link = info.link
     if math.isfinite(rates.link_bytes_per_s):

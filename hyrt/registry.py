@@ -20,6 +20,16 @@ _PROBE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a backend said; no backend where it is broken."""
+
+    backend: type[Device] | None
+    found: tuple[DeviceInfo, ...] = ()
+    problem: str = ""
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What one declared backend found.
 
@@ -32,7 +42,7 @@ class Survey:
     found
         Its devices.
     problem
-        Why there is nothing, or not all that may be expected, with the remedy; else empty.
+        Why there is nothing, with the remedy, in one line; empty where something was found.
     """
 
     kind: str
@@ -74,13 +84,21 @@ def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
     return [_survey(kind, entries, timeout_s) for kind, entries in declared().items()]
 
 
-def find_device(name: str) -> tuple[type[Device], DeviceInfo]:
+def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
     """The backend and the device behind a name like `cpu` or `cuda:0`.
+
+    Parameters
+    ----------
+    name
+        `kind` or `kind:index`.
+    timeout_s
+        For the backend to say what it finds.
 
     Raises
     ------
     DeviceUnavailable
-        If there is no such kind, its backend cannot be imported, or the machine has no such device; with the remedy.
+        If there is no such kind, its backend cannot be imported, fails or hangs while it looks, or the machine has no
+        such device; with the remedy.
     PluginConflict
         If two distributions declare the kind.
     """
@@ -97,17 +115,21 @@ def find_device(name: str) -> tuple[type[Device], DeviceInfo]:
             f"cannot read the device {name!r}: write kind or kind:number, like cpu or cuda:0"
         )
     entry = _only(kind, known[kind])
-    backend = _imported(entry)
+    answer = _ask(entry, timeout_s)
+    if answer.backend is None:
+        raise DeviceUnavailable(
+            f"{kind}: its backend {entry.value} ({_provider(entry)}) is {answer.problem}"
+        ) from answer.cause
     wanted = int(index) if index else 0
-    there = backend.probe()
+    there = answer.found
     for info in there:
         if info.index == wanted:
-            return backend, info
+            return answer.backend, info
     if there:
         found = ", ".join(f"{info.name} {info.description}" for info in there)
         reason = f"{len(there)} {kind} device{'s' * (len(there) > 1)} found ({found})"
     else:
-        reason = _missing(backend) or f"no {kind} device found"
+        reason = answer.problem
     raise DeviceUnavailable(f"{kind}:{wanted} is not there: {reason}. See `hyrt devices`")
 
 
@@ -124,20 +146,48 @@ def _provider(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
-def _imported(entry: EntryPoint) -> type[Device]:
-    try:
-        backend: type[Device] = entry.load()
-    except Exception as error:  # Whatever a plug-in's import does, it is the plug-in that is broken.
-        raise DeviceUnavailable(
-            f"{entry.name}: its backend {entry.value} ({_provider(entry)}) cannot be imported: {describe(error)}"
-        ) from error
-    return backend
+def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
+    """Import a backend and let it look for its devices, in a bounded time and whatever it does."""
+    answers: list[_Answer] = []
+
+    def look() -> None:
+        try:
+            backend: type[Device] = entry.load()
+            found = tuple(backend.probe())
+            _check_found(entry.name, found)
+            answers.append(_Answer(backend, found, "" if found else _why_missing(backend)))
+        except BaseException as error:
+            # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
+            answers.append(_Answer(None, problem=f"broken: {_in_one_line(describe(error))}", cause=error))
+
+    # A thread that hangs in a driver cannot be ended: it is left behind, and does not keep the process alive.
+    thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if not answers:
+        silence = f"hanging: its driver did not answer within {timeout_s:g} s: restart it, or the machine"
+        return _Answer(None, problem=silence)
+    return answers[0]
 
 
-def _missing(backend: Any) -> str:
-    """Why a backend finds nothing, in its own words, where it has some."""
+def _check_found(kind: str, found: tuple[DeviceInfo, ...]) -> None:
+    """A device under another kind's name could be listed but never asked for."""
+    from hyrt.device import DeviceInfo
+
+    for info in found:
+        if not isinstance(info, DeviceInfo) or info.kind != kind:
+            raise DeviceUnavailable(f"its probe finds {info!r}, which is no device of kind {kind!r}")
+
+
+def _why_missing(backend: Any) -> str:
+    """In the backend's own words, where it has some."""
     speaks = getattr(backend, "missing", None)
-    return str(speaks()) if speaks is not None else ""
+    words = _in_one_line(str(speaks())) if speaks is not None else ""
+    return words or "none found"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
@@ -145,22 +195,5 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
         entry = _only(kind, entries)
     except PluginConflict as error:
         return Survey(kind, " and ".join(_provider(entry) for entry in entries), problem=str(error))
-    provider = _provider(entry)
-    answer: list[Survey] = []
-
-    def ask() -> None:
-        try:
-            backend = _imported(entry)
-            found = tuple(backend.probe())
-            problem = _missing(backend) or ("" if found else "none found")
-            answer.append(Survey(kind, provider, found, problem))
-        except BaseException as error:  # A plug-in's probe may raise anything, SystemExit too.
-            answer.append(Survey(kind, provider, problem=f"broken: {describe(error)}"))
-
-    # A thread that hangs in a driver cannot be ended: it is left behind, and does not keep the process alive.
-    thread = threading.Thread(target=ask, name=f"hyrt.probe.{kind}", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if not answer:
-        return Survey(kind, provider, problem=f"its driver did not answer within {timeout_s:g} s: restart it")
-    return answer[0]
+    answer = _ask(entry, timeout_s)
+    return Survey(kind, _provider(entry), answer.found, answer.problem)

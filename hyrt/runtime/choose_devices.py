@@ -10,12 +10,14 @@ from hyrt_perfmodel.stages import load_s, trainer_s
 from hyrt_perfmodel.workload import Workload
 
 from hyrt.config import Config
+from hyrt.cores import available_cores
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
 from hyrt.device_names import AUTO
-from hyrt.device_rates import MeasuredRates, known_rates, rates_file, read_rates
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.device_rates import MeasuredRates, known_rates, rates_file, read_rates, write_rates
+from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.registry import Survey, find_device, survey_devices
+from hyrt.runtime.measure_rates import measure_rates
 from hyrt.runtime.setup import build_model, build_sampler
 from hyrt.workers import Workers
 
@@ -52,13 +54,19 @@ def resolve_auto(
         To be trained on.
     model
         A module of the user's; the configured one by default.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If no device can train, with every device's reason.
     """
     if config.device_requests[0].name != AUTO:
         return config, None
     module = build_model(config, graph) if model is None else model
+    surveys = survey_devices()
     choice = choose(
-        survey_devices(),
-        read_rates(rates_file()),
+        surveys,
+        _with_cpu(surveys, read_rates(rates_file())),
         lambda info: _why_not(info, module),
         _workload(config, graph),
     )
@@ -81,23 +89,37 @@ def choose(
     surveys
         What every backend found.
     measured
-        Rates by device name.
+        Rates by device name; the CPU's too where there is an accelerator to compare it with.
     why_not
         Says why a device cannot run the model; empty where it can.
     workload
         Of one step; None where only the rate of products is to count.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If no device can train, with every device's reason.
     """
     speeds: dict[str, float] = {}
     unused: list[tuple[str, str]] = []
-    for info in (info for survey in surveys for info in survey.found):
-        if info.simulated or (info.kind == "cpu" and info.index):
-            continue  # No hardware, or the same cores again.
+    for info in _candidates(surveys):
         rates, _ = known_rates(info, measured)
-        reason = _unfit(info, rates) or (why_not(info) if info.kind != "cpu" else "")
-        if reason:
+        if info.kind == "cpu":
+            # Without rates it is alone: see below.
+            speeds[info.name] = 1 / _step_s(rates, workload) if rates is not None else 1.0
+            continue
+        reason = _unfit(info, rates) or why_not(info)
+        if reason or rates is None:
             unused.append((info.name, reason))
         else:
-            speeds[info.name] = 1 / _step_s(rates, workload) if rates is not None else 1.0
+            speeds[info.name] = 1 / _step_s(rates, workload)
+    if not speeds:
+        reasons = [f"{name}: {reason}" for name, reason in unused]
+        reasons += [f"{survey.kind}: {survey.problem}" for survey in surveys if survey.problem]
+        raise DeviceUnavailable(f"devices=auto finds no device that can train: {'; '.join(reasons)}")
+    assert len(speeds) == 1 or all(
+        known_rates(i, measured)[0] for i in _candidates(surveys) if i.name in speeds
+    )
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _WORTH * total and not name.startswith("cpu:"):
@@ -109,9 +131,30 @@ def choose(
     return Choice(tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused))
 
 
+def _candidates(surveys: Sequence[Survey]) -> list[DeviceInfo]:
+    """All real devices; the CPU's cores once."""
+    found = [info for survey in surveys for info in survey.found if not info.simulated]
+    return [info for info in found if info.kind != "cpu" or info.index == 0]
+
+
+def _with_cpu(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> dict[str, MeasuredRates]:
+    """The measured rates; with the CPU's measured now, where an accelerator is to be compared with it."""
+    rates = dict(measured)
+    candidates = _candidates(surveys)
+    if all(info.host_cores for info in candidates):
+        return rates
+    for info in candidates:
+        if info.kind == "cpu" and known_rates(info, rates)[0] is None:
+            backend, there = find_device(info.name)
+            rates[info.name] = measure_rates(backend, there, available_cores())
+            try:
+                write_rates(rates_file(), {info.name: rates[info.name]})
+            except DataNotWritten:
+                pass  # It costs the next run a second measurement, and nothing else.
+    return rates
+
+
 def _unfit(info: DeviceInfo, rates: Rates | None) -> str:
-    if info.kind == "cpu":
-        return ""
     if info.host_cores:
         return "shares the CPU"
     if rates is None:
@@ -128,7 +171,7 @@ def _step_s(rates: Rates, workload: Workload | None) -> float:
 
 
 def _why_not(info: DeviceInfo, model: torch.nn.Module) -> str:
-    """Try the model on the device."""
+    """Try the model on the device; whatever it raises is the reason against it."""
     try:
         backend, there = find_device(info.name)
         device = backend.open(there, DeviceOptions())
@@ -136,8 +179,8 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module) -> str:
             device.load(model, [p for p in model.parameters() if p.requires_grad])
         finally:
             device.close()
-    except (DeviceUnavailable, UnsupportedModel, DeviceFault, DeviceOutOfMemory) as error:
-        return str(error)
+    except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
+        return " ".join(describe(error).split())
     return ""
 
 

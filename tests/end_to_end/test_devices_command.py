@@ -51,6 +51,17 @@ def test_measured_rates_are_kept_and_shown(tmp_path: Path) -> None:
     assert cpu["rates"]["link_bytes_per_s"] is None
 
 
+def test_rates_of_another_machine_are_not_used_and_said(tmp_path: Path) -> None:
+    hyrt("devices", "--measure", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    file = tmp_path / "hyrt" / "device-rates.json"
+    kept = json.loads(file.read_text())
+    kept["cpu:0"]["host"] = "elsewhere"
+    file.write_text(json.dumps(kept))
+    lines = hyrt("devices", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.splitlines()
+    cpu = next(line for line in lines if line.startswith("cpu"))
+    assert cpu.endswith("rates not known (measured on another machine (elsewhere))")
+
+
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     command = f"{HYRT} devices | head -1"
     done = subprocess.run(

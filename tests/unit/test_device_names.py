@@ -22,6 +22,8 @@ def test_a_name_may_carry_a_share() -> None:
         ({"devices": "cpu=-1,null:0=2"}, "not a number of at least 0"),
         ({"devices": "cpu=inf"}, "not a number of at least 0"),
         ({"devices": "cpu=much"}, "not a number of at least 0"),
+        ({"devices": "cpu,"}, "the entry '' names no device"),
+        ({"devices": "=3"}, "the entry '=3' names no device"),
         ({"devices": "auto,cpu"}, "give it alone"),
         ({"devices": "auto=2"}, "auto chooses shares itself"),
         ({"devices": "cpu=1,null:0=1", "split": [512, 512]}, "give one of them"),

@@ -29,6 +29,7 @@ FLOORS = {
     "hyrt_devices": 3,
     "hyrt.runtime": 3,
     "hyrt.report": 4,
+    "hyrt.testing": 4,
     "hyrt": 5,
 }
 HOMES = {

@@ -30,7 +30,7 @@ def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
     with pytest.raises(
-        DeviceUnavailable, match=r"npu: .*no_such_module:Npu.* cannot be imported: .*No module"
+        DeviceUnavailable, match=r"npu: its backend no_such_module:Npu .* is broken: .*No module"
     ):
         registry.find_device("npu")
 
@@ -79,6 +79,14 @@ def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.Mon
         registry.find_device("npu")
 
 
+def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("b", "unit.test_registry:Broken"), entry("h", "unit.test_registry:Hanging"))
+    with pytest.raises(DeviceUnavailable, match=r"b: .* is broken: SystemExit: the driver wants to leave"):
+        registry.find_device("b")
+    with pytest.raises(DeviceUnavailable, match=r"h: .* is hanging: .* within 0.1 s"):
+        registry.find_device("h", timeout_s=0.1)
+
+
 class Absent:
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -92,7 +100,7 @@ class Absent:
 class Broken(Absent):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        raise SystemExit("the driver wants to leave")
+        raise SystemExit("the driver\n  wants to leave")
 
 
 class Hanging(Absent):
@@ -102,14 +110,16 @@ class Hanging(Absent):
         return []
 
 
+class Misnamed(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [DeviceInfo(kind="other", index=0, description="Acme 9", memory_bytes=2**30)]
+
+
 class Present(Absent):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30)]
-
-    @classmethod
-    def missing(cls) -> str:
-        return ""
 
 
 def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.Survey]:
@@ -118,13 +128,16 @@ def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registr
 
 
 def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = surveyed(monkeypatch, a="Absent", b="Broken", h="Hanging", p="Present", g="Gone")
+    found = surveyed(monkeypatch, a="Absent", b="Broken", h="Hanging", npu="Present", g="Gone", m="Misnamed")
     assert found["a"].problem == "no driver: install acme-driver"
     assert found["b"].problem == "broken: SystemExit: the driver wants to leave"
-    assert found["h"].problem.startswith("its driver did not answer within 0.5 s")
+    assert found["h"].problem.startswith("hanging: its driver did not answer within 0.5 s")
     assert "Gone" in found["g"].problem
-    assert [info.name for info in found["p"].found] == ["npu:0"]
-    assert not found["p"].problem
+    assert [info.name for info in found["npu"].found] == ["npu:0"]
+    # What a backend says about missing devices is about having none.
+    assert not found["npu"].problem
+    assert "no device of kind 'm'" in found["m"].problem
+    assert not any("\n" in survey.problem for survey in found.values())
 
 
 def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +145,7 @@ def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch,
         entry("npu", "acme:Npu"),
         entry("npu", "other:Npu"),
-        entry("cpu", "unit.test_registry:Present"),
+        entry("cpu", "hyrt_devices.cpu:CpuDevice"),
     )
     npu, cpu = registry.survey_devices()
     assert "acme:Npu and by other:Npu: uninstall one" in npu.problem

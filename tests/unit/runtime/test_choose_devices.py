@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import platform
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
+from hyrt_devices.null import NullDevice
 from hyrt_perfmodel.workload import Workload
 
-from hyrt import __version__
+from hyrt import __version__, registry
 from hyrt.config import build_config
-from hyrt.device import DeviceInfo, Rates
-from hyrt.device_rates import MeasuredRates
+from hyrt.device import DeviceInfo, DeviceOptions, Rates
+from hyrt.device_rates import MeasuredRates, rates_file, read_rates
+from hyrt.errors import DeviceUnavailable
 from hyrt.graph import open_graph
 from hyrt.registry import Survey
-from hyrt.runtime.choose_devices import choose, resolve_auto
+from hyrt.runtime.choose_devices import _step_s, _workload, choose, resolve_auto
 
 WORKLOAD = Workload(
     vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
@@ -103,6 +107,55 @@ def test_measured_rates_count_where_they_are_of_this_device(host: str | None, us
     )
     choice = chosen(CPU, gpu, measured={"cuda:0": entry})
     assert choice.devices == (("cpu:0=0.25", "cuda:0=1") if used else ("cpu:0=1", "cuda:0=1"))
+
+
+def test_without_any_device_the_reasons_are_said() -> None:
+    broken = Survey("cpu", "hyrt 1", problem="broken: ImportError: no torch")
+    shared = Survey("opencl", "hyrt 1", (device("opencl", rates=rates(1), host_cores=2),))
+    with pytest.raises(
+        DeviceUnavailable, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
+    ):
+        choose([broken, shared], {}, lambda info: "", WORKLOAD)
+
+
+class Accelerator(NullDevice):
+    """Has memory and rates of its own."""
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [device("acme", rates=rates(100, 100, 100))]
+
+
+class Refusing(Accelerator):
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> NullDevice:
+        raise RuntimeError("firmware\ntoo old")
+
+
+@pytest.mark.parametrize("backend", ["Accelerator", "Refusing"])
+def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    entries = [
+        EntryPoint("cpu", "hyrt_devices.cpu:CpuDevice", registry.GROUP),
+        EntryPoint("acme", f"unit.runtime.test_choose_devices:{backend}", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    graph = open_graph("synthetic:tiny")
+    resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
+    assert choice is not None
+    kept = read_rates(rates_file())["cpu:0"]
+    if backend == "Refusing":
+        assert resolved.devices == ["cpu:0"]
+        assert choice.unused == (("acme:0", "RuntimeError: firmware too old"),)
+    else:
+        # Shares are inverse step times, in the same unit for both.
+        workload = _workload(resolved, graph)
+        assert workload is not None
+        seconds = [_step_s(r, workload) for r in (kept.rates(), rates(100, 100, 100))]
+        shares = {r.name: r.share for r in resolved.device_requests}
+        assert shares["cpu:0"] / shares["acme:0"] == pytest.approx(seconds[1] / seconds[0], rel=0.01)
 
 
 def test_other_settings_are_left_alone_and_auto_becomes_names() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from pathlib import Path
 
 import pytest
+from hyrt_devices.null import NullDevice
 
-from hyrt.device import DeviceInfo, Rates
-from hyrt.device_rates import known_rates, read_rates, write_rates
+from hyrt.device import DeviceInfo, Rates, StepResult
+from hyrt.device_rates import MeasuredRates, known_rates, read_rates, write_rates
 from hyrt.errors import DataNotWritten
 from hyrt.registry import find_device
 from hyrt.runtime.measure_rates import measure_rates
+from hyrt.sampling.block import MiniBatch
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,31 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rates.json"
     file.write_text(text)
     assert read_rates(file) == {}
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, math.nan, math.inf, "fast", None])
+def test_rates_that_are_none_are_left_out(tmp_path: Path, measured, wrong: object) -> None:
+    file = tmp_path / "rates.json"
+    damaged = dataclasses.replace(measured[1], macs_per_s=wrong)
+    file.write_text(json.dumps({"cpu:0": dataclasses.asdict(damaged)}))
+    assert read_rates(file) == {}
+
+
+class Clocked(NullDevice):
+    """Copies in the background and has a clock of its own: propagate's call also waits for the copy."""
+
+    def propagate(self, staged: MiniBatch) -> StepResult:
+        result = super().propagate(staged)
+        result.seconds = {"transfer": staged.inputs.numel() * 4 / 1e10, "propagate": 0.02}
+        return result
+
+
+def test_the_devices_own_clock_counts() -> None:
+    info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
+    found: MeasuredRates = measure_rates(Clocked, info, 1)
+    assert found.link_bytes_per_s == pytest.approx(1e10)
+    assert found.macs_per_s == pytest.approx(2 * 4096 * 2048 * 512 / 0.02)
+    assert found.spread == 0
 
 
 def test_a_cache_that_cannot_be_written_is_said(measured, tmp_path: Path) -> None:
