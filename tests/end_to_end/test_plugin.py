@@ -1,0 +1,90 @@
+"""A third party's backend, installed as its own package, is a peer of the built-in ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from end_to_end.terminal import TINY, environment, hyrt
+
+PACKAGE = Path(__file__).parents[2] / "examples" / "hyrt-plain"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds the package, really installed, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source") / "hyrt-plain"
+    source.mkdir()
+    for name in ("pyproject.toml", "hyrt_plain.py"):
+        (source / name).write_text((PACKAGE / name).read_text())
+    # Where setuptools is there, nothing has to be fetched.
+    offline = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *offline]
+    done = subprocess.run(
+        [*command, "--target", str(folder), str(source)], capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path}
+
+
+def test_the_package_is_short() -> None:
+    files = [path for path in PACKAGE.iterdir() if path.is_file()]
+    assert sum(len(path.read_text().splitlines()) for path in files) < 150
+
+
+def test_it_is_listed_with_its_name(installed: dict[str, str], tmp_path: Path) -> None:
+    lines = hyrt("devices", cwd=tmp_path, **installed).stdout.splitlines()
+    line = next(line for line in lines if line.startswith("plain:0"))
+    assert "hyrt-plain 0.1" in line
+
+
+def test_it_trains_beside_the_cpu(installed: dict[str, str], tmp_path: Path) -> None:
+    """The losses are those of the CPU alone: the split changes nothing."""
+    hyrt("run", *TINY, "--name", "alone", cwd=tmp_path)
+    hyrt("run", *TINY, "--devices", "cpu=1,plain=1", "--name", "both", cwd=tmp_path, **installed)
+    losses = [
+        [
+            loss
+            for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()
+            for loss in json.loads(line).get("losses", [])
+        ]
+        for name in ("alone", "both")
+    ]
+    assert len(losses[0]) == 10
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    summary = json.loads((tmp_path / "runs/both/summary.json").read_text())
+    assert summary["split"] == {"cpu:0": 128, "plain:0": 128}
+
+
+def test_it_passes_the_public_suite(installed: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hyrt.testing", "plain"],
+        cwd=tmp_path,
+        env=environment(**installed),
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_second_claim_to_its_kind_is_a_conflict_that_names_both(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    info = tmp_path / "site" / "other_plain-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-plain\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.devices]\nplain = other_plain:Device\n")
+    both = {"PYTHONPATH": os.pathsep.join([str(info.parent), installed["PYTHONPATH"]])}
+    done = hyrt("run", *TINY, "--devices", "plain", cwd=tmp_path, code=2, **both)
+    assert "hyrt-plain 0.1 and by other-plain 2.0" in done.stderr
+    listed = hyrt("devices", cwd=tmp_path, **both).stdout
+    assert "uninstall one of them" in listed
+    assert "cpu:0" in listed
