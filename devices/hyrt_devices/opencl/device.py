@@ -218,7 +218,7 @@ class OpenclDevice:
             used = readable(self._memory.used_bytes)
             raise DeviceOutOfMemory(
                 f"{self.info.name} is out of memory in {doing}, {used} in use of {readable(self.info.memory_bytes)} "
-                f"({error}): give it fewer targets (--share), or lower data.batch_size"
+                f"({error})"
             ) from error
 
 

@@ -128,7 +128,7 @@ class DeviceMemory:
         largest = f", {readable(self._largest_bytes)} in one piece" if room > self._largest_bytes else ""
         return DeviceOutOfMemory(
             f"{self._name} is out of memory: asked {readable(room)}, {readable(used)} in use of "
-            f"{readable(self._limit_bytes)}{largest}: give it fewer targets (--share), or lower data.batch_size"
+            f"{readable(self._limit_bytes)}{largest}"
         )
 
 
