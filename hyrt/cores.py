@@ -14,6 +14,32 @@ def available_cores() -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
+# What Linux calls the instructions that decide how fast products are, x86 and Arm, in its order of widths.
+_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
+_LOW_PRECISION = {"amx_bf16": "AMX bf16", "avx512_bf16": "bf16", "bf16": "bf16"}
+
+
+def vector_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """The widest vector instructions that the processor has, and those for bfloat16; none where nothing says so.
+
+    Parameters
+    ----------
+    cpuinfo
+        The file in which Linux lists a processor's features.
+    """
+    features: set[str] = set()
+    for line in read_system_file(cpuinfo).splitlines():
+        key, _, words = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            features = set(words.split())
+            break
+    found = [
+        next((name for flag, name in kind.items() if flag in features), "")
+        for kind in (_VECTORS, _LOW_PRECISION)
+    ]
+    return [name for name in found if name]
+
+
 def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]:
     """Read the CPU and memory limits of this process's control group, version 1 or 2.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psutil
 import torch
 
-from hyrt.cores import available_cores
+from hyrt.cores import available_cores, vector_instructions
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.nn.split_safety import refuse_batch_statistics
@@ -18,6 +18,7 @@ from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt.workers import Workers, working
+from hyrt_devices.host_staged import HostStaged
 
 
 class CpuDevice:
@@ -35,6 +36,7 @@ class CpuDevice:
         self._parameters: list[torch.nn.Parameter] = []
         self._torch_threads = 1
         self._health = Health(info.name)
+        self._staged = HostStaged()
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -45,7 +47,7 @@ class CpuDevice:
             DeviceInfo(
                 kind="cpu",
                 index=index,
-                description=f"{cores} cores",
+                description=", ".join([f"{cores} cores", *vector_instructions()]),
                 memory_bytes=memory,
                 zero_copy=True,
                 forms=HOST_FORMS,
@@ -60,11 +62,11 @@ class CpuDevice:
         return cls(info, options)
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        self._health.check()
-        refuse_batch_statistics(model, self.info.name)
-        self._torch_threads = threads_for(model, self._workers.count)
-        self._model = copy.deepcopy(model).train()
-        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        with self._health.terminal("load"):
+            refuse_batch_statistics(model, self.info.name)
+            self._torch_threads = threads_for(model, self._workers.count)
+            self._model = copy.deepcopy(model).train()
+            self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self.update(parameters)
 
     def sampler(self, graph: Graph) -> HopSampler | None:
@@ -75,27 +77,30 @@ class CpuDevice:
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()
-        return batch
+        return self._staged.put(batch)
 
     def propagate(self, staged: MiniBatch) -> StepResult:
-        self._health.check()
-        model = self._model
-        assert model is not None
-        if not len(staged.targets):
-            return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=())
+        with self._health.terminal("propagate"):
+            if self._model is None:
+                raise RuntimeError("no model was loaded")
+            return self._step(self._model, self._staged.take(staged))
+
+    def _step(self, model: torch.nn.Module, batch: MiniBatch) -> StepResult:
+        if not len(batch.targets):
+            return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=batch.normalizer, gradients=())
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.
         torch.set_num_threads(self._torch_threads)
         with working(self._workers):
             for parameter in self._parameters:
                 parameter.grad = None
-            scores = model(staged.blocks, staged.inputs)
-            labels = torch.from_numpy(staged.labels)
-            if staged.target_weights is None:
+            scores = model(batch.blocks, batch.inputs)
+            labels = torch.from_numpy(batch.labels)
+            if batch.target_weights is None:
                 loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
             else:
                 losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
-                loss = (losses * torch.from_numpy(staged.target_weights)).sum()
+                loss = (losses * torch.from_numpy(batch.target_weights)).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -105,19 +110,19 @@ class CpuDevice:
             loss_sum=float(loss.detach()),
             correct=int((scores.detach().argmax(1) == labels).sum()),
             targets=len(labels),
-            normalizer=staged.normalizer,
+            normalizer=batch.normalizer,
             gradients=gradients,
             seconds={"propagate": time.perf_counter() - started},
         )
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._health.check()
-        with torch.no_grad():
+        with self._health.terminal("update"), torch.no_grad():
             for mine, new in zip(self._parameters, parameters, strict=True):
                 mine.copy_(new)
 
     def close(self) -> None:
-        self._workers.close()
+        self._health.close()
+        self._staged.clear()
         self._model = None
         self._parameters = []
-        self._health.close()
+        self._workers.close()

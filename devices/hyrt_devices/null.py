@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from hyrt.device import DeviceInfo, DeviceOptions, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.sampling.block import MiniBatch
-from hyrt.sampling.sampler import HopSampler
+from hyrt_devices.host_staged import HostStaged
 
 
 class NullDevice:
     """Returns zero gradients at once. For tests and for measuring the stages before propagation."""
 
     def __init__(self, info: DeviceInfo) -> None:
-        self.info = info
+        self.info, self._health, self._staged = info, Health(info.name), HostStaged()
         self._shapes: list[torch.Size] = []
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        return [
-            DeviceInfo(
-                kind="null", index=index, description="computes nothing", memory_bytes=0, simulated=True
-            )
-            for index in range(4)
-        ]
+        info = DeviceInfo(
+            kind="null", index=0, description="computes nothing", memory_bytes=0, simulated=True
+        )
+        return [replace(info, index=index) for index in range(4)]
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> NullDevice:
         return cls(info)
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._health.check()
         self._shapes = [parameter.shape for parameter in parameters]
 
-    def sampler(self, graph: Graph) -> HopSampler | None:
+    def sampler(self, graph: Graph) -> None:
         return None
 
     def gathers(self, graph: Graph) -> bool:
         return False
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
-        return batch
+        self._health.check()
+        return self._staged.put(batch)
 
     def propagate(self, staged: MiniBatch) -> StepResult:
-        return StepResult(
-            loss_sum=0.0,
-            correct=0,
-            targets=len(staged.targets),
-            normalizer=staged.normalizer,
-            gradients=[torch.zeros(shape) for shape in self._shapes],
-        )
+        with self._health.terminal("propagate"):
+            targets = len(self._staged.take(staged).targets)
+        n, zeros = staged.normalizer, [torch.zeros(shape) for shape in self._shapes if targets]
+        return StepResult(loss_sum=0.0, correct=0, targets=targets, normalizer=n, gradients=zeros)
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        pass
+        self._health.check()
 
     def close(self) -> None:
-        pass
+        self._health.close()
+        self._staged.clear()

@@ -31,7 +31,7 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
         (["--resume", "nothing"], "nothing: no such folder"),
         (["--resume", "."], "not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: there is no such file"),
-        ([*TINY, "--devices", "cpu,cuda:1"], "no device kind 'cuda': there are cpu, null"),
+        ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not there: "),
         ([*TINY, "--devices", "cpu:99"], "cpu:99 is not there"),
         ([*TINY, "train.optimizer=Adamm"], "train.optimizer='Adamm' is not in torch.optim"),
         ([*TINY, "train.metric=roc_auc"], "needs two classes"),

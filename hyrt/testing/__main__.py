@@ -1,0 +1,55 @@
+"""`python -m hyrt.testing KIND[:INDEX]` runs the conformance suite on an installed backend."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hyrt.errors import HyrtError
+from hyrt.process import prepare_process
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run it; 0 if the device keeps the protocol, 1 if it does not, 2 if it is not there.
+
+    Parameters
+    ----------
+    words
+        Of the command line; the process's by default.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m hyrt.testing", description="Check that a device keeps hyrt's device protocol."
+    )
+    parser.add_argument("device", metavar="KIND[:INDEX]", help="as in `hyrt run --devices`")
+    parser.add_argument(
+        "--computes-nothing", action="store_true", help="a simulated device whose sums are not looked at"
+    )
+    parser.add_argument("--cycles", type=int, default=200, help="of opening and closing (default 200)")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="run checks whose names have WORDS in them"
+    )
+    options = parser.parse_args(words)
+    from hyrt.registry import find_device
+    from hyrt.testing.suite import check_device
+
+    try:
+        backend, info = find_device(options.device)
+        report = check_device(
+            lambda asked: backend.open(info, asked),
+            computes=not options.computes_nothing,
+            cycles=options.cycles,
+            only=options.only,
+            on_finding=lambda finding: print(finding, flush=True),
+        )
+    except HyrtError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except ValueError as error:
+        parser.error(str(error))
+    print(str(report).splitlines()[0])
+    return 0
+
+
+if __name__ == "__main__":
+    prepare_process()
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""The models, graphs and mini-batches that devices are checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.device import InputForm
+from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.nn.model import GNN, Architecture
+from hyrt.runtime.load import InputPlan, Loader
+from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.sampler import HopSampler
+from hyrt.workers import Workers
+
+VERTICES = 240
+HUB = 7
+"""A vertex with more in-neighbours than any fan-out."""
+LONELY = (3, 50, 51)
+"""Vertices without any edge."""
+SEED, STEP = 3, 2
+
+ROWS = InputPlan("rows")
+ALONE = Workers(1, "hyrt.testing")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCase:
+    """A model of `hyrt.nn`.
+
+    Parameters
+    ----------
+    name
+        For people.
+    settings
+        Of its `Architecture`.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(hash=False)
+
+    def build(self) -> GNN:
+        """The model, with the same parameters each time; none is zero."""
+        model: GNN = shaken(GNN(Architecture(**self.settings)))
+        return model
+
+
+def shaken(model: Any, seed: int = 0) -> Any:
+    """Give a module random parameters, the same each time."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model
+
+
+def model_cases() -> list[ModelCase]:
+    """Every layer, in one to three layers of odd widths, with all that a model may have beside it."""
+    cases = []
+    kinds: dict[str, dict[str, Any]] = {
+        "gcn": {"kind": "gcn"},
+        "graphsage (mean)": {"kind": "graphsage"},
+        "graphsage (max)": {"kind": "graphsage", "aggregate": "max"},
+        "gin": {"kind": "gin"},
+        "gat": {"kind": "gat", "heads": 3},
+    }
+    shapes = {
+        2: {"in_features": 13, "hidden": 33, "num_classes": 2},
+        1: {"in_features": 1, "num_classes": 47},
+        3: {"in_features": 6, "hidden": 51, "num_classes": 3},
+    }
+    dropped = {"dropout": 0.4, "input_dropout": 0.2}
+    for name, settings in kinds.items():
+        for layers, shape in shapes.items():
+            cases.append(ModelCase(f"{name}, layers={layers}", {**settings, **shape, "layers": layers}))
+        cases.append(
+            ModelCase(f"{name}, layers=3, dropout", {**settings, **shapes[3], "layers": 3, **dropped})
+        )
+    beside: dict[str, dict[str, Any]] = {
+        "graphsage (mean)": {"norm": "layer"},
+        "gcn": {"residual": True},
+        "gat": {"norm": "layer", "residual": True, **dropped},
+    }
+    for name, extra in beside.items():
+        words = ", ".join(word for word in ("norm", "residual", "dropout") if word in extra)
+        cases.append(
+            ModelCase(f"{name}, layers=3, {words}", {**kinds[name], **shapes[3], "layers": 3, **extra})
+        )
+    return cases
+
+
+class OwnModule(torch.nn.Module):
+    """A module that knows blocks by their edge list alone; one of its parameters is never used."""
+
+    def __init__(self, in_features: int = 13, num_classes: int = 2) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(in_features, 9)
+        self.unused = torch.nn.Parameter(torch.zeros(4))
+        self.outer = torch.nn.Linear(9, num_classes)
+
+    def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+        """[targets, classes] from [num_src, f] rows."""
+        for block, layer in zip(blocks, (self.inner, self.outer), strict=True):
+            sources, destinations = block.edge_index()
+            total = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destinations, x[sources])
+            x = layer(total + x[: block.num_dst]).tanh()
+        return x
+
+
+class StatisticsModule(torch.nn.Module):
+    """A module whose result depends on the split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(13)
+        self.outer = torch.nn.Linear(13, 2)
+
+    def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+        """[targets, classes] from [num_src, f] rows."""
+        return cast(torch.Tensor, self.outer(self.norm(x)[: blocks[-1].num_dst]))
+
+
+def make_graph(
+    features: int, classes: int, *, sparse: bool = False, half: bool = False, vertices: int = VERTICES
+) -> Graph:
+    """A directed graph with a hub, repeated edges, self loops and vertices without edges; the same each time.
+
+    Parameters
+    ----------
+    features, classes
+        Widths.
+    sparse
+        Keep the features as sparse rows.
+    half
+        Keep them as float16.
+    vertices
+        How many.
+    """
+    rng = np.random.default_rng(11)
+    degrees = rng.poisson(6, vertices)
+    degrees[HUB] = min(3 * vertices // 4, 180)
+    degrees[list(LONELY)] = 0
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    partners = np.setdiff1d(np.arange(vertices), LONELY)
+    rows = [np.sort(rng.choice(partners, degree)) for degree in degrees]
+    indices = np.concatenate(rows).astype(np.int32)
+    x = rng.standard_normal((vertices, features)).astype(np.float16 if half else np.float32)
+    store: DenseFeatures | SparseFeatures = DenseFeatures(x)
+    if sparse:
+        x[rng.random(x.shape) < 0.5] = 0
+        at = np.nonzero(x)
+        pointer = np.concatenate([[0], np.cumsum((x != 0).sum(1))]).astype(np.int64)
+        store = SparseFeatures(pointer, at[1].astype(np.int32), x[at], features)
+    labels = rng.integers(0, classes, vertices).astype(np.int16)
+    # The number of classes is read from the labels.
+    labels[-1] = classes - 1
+    everywhere = np.ones(vertices, np.bool_)
+    return Graph("checks", indptr, indices, store, labels, {"train": everywhere})
+
+
+def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
+    """[n, f] float64, the features of some vertices."""
+    store = graph.features
+    if isinstance(store, DenseFeatures):
+        dense: NDArray[np.float64] = store.values[vertices].astype(np.float64)
+        return dense
+    out = np.zeros((graph.num_vertices, store.width))
+    owners = np.repeat(np.arange(graph.num_vertices), np.diff(store.indptr))
+    out[owners, store.columns] = store.values
+    chosen: NDArray[np.float64] = out[vertices]
+    return chosen
+
+
+def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
+    """How a model is given its input in a form; None where it cannot take it."""
+    if form == "aggregated":
+        aggregation = getattr(model, "input_aggregation", None)
+        return None if aggregation is None else InputPlan(form, aggregation)
+    if form == "in_place" and not getattr(model, "reads_rows_in_place", False):
+        return None
+    if form == "sparse" and not getattr(model, "takes_sparse_rows", False):
+        return None
+    return InputPlan(form)
+
+
+def some_targets(count: int = 40) -> NDArray[np.int32]:
+    """Distinct vertices: the hub, one without edges, others."""
+    rest = np.random.default_rng(5).permutation(VERTICES)
+    rest = rest[~np.isin(rest, [HUB, LONELY[0]])]
+    return np.concatenate([[HUB, LONELY[0]], rest])[:count].astype(np.int32)
+
+
+def sampled(
+    graph: Graph,
+    layers: int,
+    targets: NDArray[Any],
+    plan: InputPlan,
+    *,
+    class_weights: bool = False,
+    hops: HopSampler | None = None,
+    step: int = STEP,
+) -> MiniBatch:
+    """A loaded mini-batch of sampled neighbours.
+
+    Parameters
+    ----------
+    graph
+        Whose neighbours.
+    layers
+        Number of blocks.
+    targets
+        [n] vertices.
+    plan
+        Form of the input.
+    class_weights
+        Weigh the losses by class.
+    hops
+        Draws in place of the host.
+    step
+        Of the run.
+    """
+    weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
+    everyone = np.arange(graph.num_vertices)
+    sampler = NeighborSampler(graph, everyone, [5, 4, 3][:layers], 64, SEED, weights)
+    batch = sampler.sample(step, targets.astype(sampler.ids), ALONE, in_place=plan.in_place, hops=hops)
+    Loader(graph).load(batch, plan, ALONE)
+    return batch
+
+
+def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
+    """A loaded mini-batch of two GraphSAINT subgraphs: weights on edges and on targets, a normalizer of 2."""
+    sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
+    batch = sampler.sample(0, sampler.units(0), ALONE, in_place=plan.in_place)
+    Loader(graph).load(batch, plan, ALONE)
+    return batch
+
+
+def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
+    """A mini-batch of any size that is made at once: `rows` targets without neighbours."""
+    ids = np.arange(rows, dtype=np.int32)
+    zeros = np.zeros(rows, np.int32)
+    blocks = [
+        Block(
+            indptr=np.zeros(rows + 1, np.int32),
+            columns=np.empty(0, np.int32),
+            destinations=ids,
+            sources=ids,
+            num_src=rows,
+            degrees=zeros,
+            source_degrees=zeros,
+            layer=layer + 1,
+            step=STEP,
+            seed=SEED,
+        )
+        for layer in range(layers)
+    ]
+    inputs = torch.ones(rows, features)
+    return MiniBatch(STEP, ids, blocks, np.zeros(rows, np.int64), None, float(rows), inputs)
+
+
+def host_arrays(batch: MiniBatch) -> dict[str, NDArray[Any]]:
+    """Every array of a loaded mini-batch that a device may read, by name."""
+    named: dict[str, Any] = {
+        "targets": batch.targets,
+        "labels": batch.labels,
+        "target_weights": batch.target_weights,
+    }
+    inputs = batch.inputs
+    if isinstance(inputs, torch.Tensor):
+        named["inputs"] = inputs.numpy()
+    elif inputs is not None:
+        values = inputs.values
+        named["inputs"] = values.numpy() if isinstance(values, torch.Tensor) else values
+    for block in batch.blocks:
+        for what in ("indptr", "columns", "destinations", "sources", "degrees", "source_degrees", "weights"):
+            named[f"blocks[{block.layer - 1}].{what}"] = getattr(block, what)
+    return {name: array for name, array in named.items() if array is not None}

@@ -1,0 +1,92 @@
+"""Checks of what a device says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import get_args
+
+from hyrt.device import Device, DeviceInfo, InputForm
+from hyrt.testing.findings import Failed
+from hyrt.testing.trial import Trial
+
+_CALLS = (*("probe", "open", "load", "sampler", "gathers", "transfer", "propagate", "update", "close"),)
+
+
+def _demand(holds: bool, expected: str, happened: object) -> None:
+    if not holds:
+        raise Failed(f"expected {expected}; it is {happened!r}")
+
+
+def info_describes_the_device(trial: Trial) -> None:
+    """Its info has values of the right types and ranges."""
+    info = trial.open().info
+    _demand(isinstance(info, DeviceInfo), "info to be a DeviceInfo", type(info))
+    _check_info(info)
+
+
+def _check_info(info: DeviceInfo) -> None:
+    _demand(info.kind.isidentifier() and info.kind.islower(), "kind to be a lower-case word", info.kind)
+    _demand(isinstance(info.index, int) and info.index >= 0, "index to be 0 or more", info.index)
+    _demand(
+        bool(info.description) and len(info.description.splitlines()) == 1,
+        "description to be one line",
+        info.description,
+    )
+    _demand(
+        isinstance(info.memory_bytes, int) and info.memory_bytes >= 0, "memory_bytes >= 0", info.memory_bytes
+    )
+    _demand(info.host_cores >= 0, "host_cores >= 0", info.host_cores)
+    known = get_args(InputForm)
+    _demand("rows" in info.forms, "forms to have rows", info.forms)
+    _demand(
+        set(info.forms) <= set(known) and len(set(info.forms)) == len(info.forms),
+        f"forms to be some of {', '.join(known)}, each once",
+        info.forms,
+    )
+    rates = info.rates
+    if rates is not None:
+        numbers = (rates.macs_per_s, rates.memory_bytes_per_s, rates.link_bytes_per_s)
+        _demand(all(number > 0 for number in numbers), "rates to be positive", numbers)
+        _demand(
+            math.isfinite(rates.macs_per_s + rates.memory_bytes_per_s), "finite rates of its own", numbers
+        )
+        _demand(
+            rates.source.startswith(("measured", "assumed")),
+            "the source of its rates to begin with measured or assumed",
+            rates.source,
+        )
+
+
+def every_call_of_the_protocol_is_there(trial: Trial) -> None:
+    """Nothing is missing, and each call can be made as the protocol writes it."""
+    device = trial.open()
+    for name in _CALLS:
+        call = getattr(device, name, None)
+        _demand(callable(call), f"a method {name}", call)
+        assert call is not None
+        wanted = [p for p in inspect.signature(getattr(Device, name)).parameters if p not in ("self", "cls")]
+        try:
+            inspect.signature(call).bind(*wanted)
+        except TypeError as error:
+            raise Failed(f"expected {name}({', '.join(wanted)}); {error}") from error
+
+
+def probe_finds_devices_of_its_kind(trial: Trial) -> None:
+    """Twice the same, without raising; none where the hardware is not there."""
+    device = trial.open()
+    found = device.probe()
+    _demand(isinstance(found, list), "probe to return a list", type(found))
+    for info in found:
+        _demand(isinstance(info, DeviceInfo), "probe to find DeviceInfo", type(info))
+        _check_info(info)
+        _demand(info.kind == device.info.kind, f"devices of kind {device.info.kind}", info.kind)
+    indexes = [info.index for info in found]
+    _demand(len(set(indexes)) == len(indexes), "an index of its own for each device", indexes)
+    again = [info.name for info in device.probe()]
+    _demand([info.name for info in found] == again, "probe to find the same again", again)
+
+
+def a_device_that_computes_nothing_says_it_is_simulated(trial: Trial) -> None:
+    """Nothing is faked."""
+    _demand(trial.open().info.simulated, "info.simulated of a device that computes nothing", False)

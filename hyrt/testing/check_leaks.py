@@ -1,0 +1,116 @@
+"""Checks that closing gives everything back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import psutil
+
+from hyrt.errors import DeviceFault
+from hyrt.testing import cases
+from hyrt.testing.findings import Failed
+from hyrt.testing.trial import Trial, load, must_fault, step
+
+_PATIENCE_S = 3.0
+# Pools and caches of libraries fill up in the first cycles.
+_WARM_UP = 20
+# A mini-batch in flight that is not freed: about 400 kB.
+_ROW_BYTES = 400_000
+_GROWTH_PER_CYCLE_BYTES = 60_000
+_NOISE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    threads: int
+    files: int
+    resident_bytes: int
+
+
+def _held(process: psutil.Process) -> _Held:
+    gc.collect()
+    return _Held(process.num_threads(), process.num_fds(), process.memory_info().rss)
+
+
+def closing_ends_its_threads(trial: Trial) -> None:
+    """After training, with mini-batches in flight, and after a fault."""
+    trial.model()
+    trial.close_all()
+    before = set(threading.enumerate())
+    for faulty in (False, True):
+        device = trial.loaded(threads=3)
+        step(device, trial.batch())
+        device.transfer(trial.batch())
+        if faulty:
+            must_fault("propagate(None)", partial(device.propagate, None))
+        device.close()
+        left = _left(before)
+        if left:
+            raise Failed(
+                f"expected no thread of the device after close{' after a fault' if faulty else ''}; left: "
+                f"{', '.join(left)}"
+            )
+
+
+def _left(before: set[threading.Thread]) -> list[str]:
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        left = [thread.name for thread in threading.enumerate() if thread not in before]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.01)
+
+
+def opening_and_closing_leaks_nothing(trial: Trial) -> None:
+    """No thread, no file descriptor, no memory, over many cycles with mini-batches that are never propagated."""
+    model = trial.supported(layers=1).build()
+    a = model.architecture
+    small = trial.batch(cases.some_targets(8), model=model)
+    large = cases.edgeless(_ROW_BYTES // (4 * a.in_features), a.in_features, a.layers)
+    process = psutil.Process()
+
+    def cycle(number: int) -> None:
+        device = trial.open()
+        load(device, model)
+        step(device, small)
+        device.transfer(large)
+        if number % 10 == 0:
+            try:
+                device.propagate(None)
+            except DeviceFault:
+                device.close()
+        trial.close_all()
+
+    for number in range(_WARM_UP):
+        cycle(number)
+    before = _held(process)
+    middle = before
+    for number in range(trial.cycles):
+        cycle(number)
+        if number == trial.cycles // 2:
+            middle = _held(process)
+    after = _held(process)
+    end = time.monotonic() + _PATIENCE_S
+    while after.threads > before.threads and time.monotonic() < end:
+        time.sleep(0.05)
+        after = _held(process)
+    if after.threads > before.threads:
+        raise Failed(
+            f"expected as many threads after {trial.cycles} cycles; there were {before.threads}, now {after.threads}"
+        )
+    if after.files > before.files:
+        raise Failed(
+            f"expected as many file descriptors after {trial.cycles} cycles; there were {before.files}, now "
+            f"{after.files}"
+        )
+    # What only fills up once does not grow in both halves.
+    grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
+    if grown > max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles):
+        raise Failed(
+            f"expected no more memory after {trial.cycles} cycles; the process grew by at least {grown / 2**20:.0f} MiB "
+            "in each half of them"
+        )

@@ -1,0 +1,406 @@
+"""Checks of what a step returns."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyrt.device import InputForm, StepResult
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.model import GNN
+from hyrt.sampling.block import Block, MiniBatch
+from hyrt.testing import cases
+from hyrt.testing.cases import ModelCase
+from hyrt.testing.findings import Failed
+from hyrt.testing.trial import (
+    Trial,
+    agree,
+    expected,
+    kept,
+    load,
+    pieces,
+    same_bits,
+    skip_unless,
+    step,
+    trainable,
+)
+
+_STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
+
+
+def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
+    """Loss sum, correct count and gradient sums, without and with class weights and edge weights."""
+    model = case.build()
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        _check_refusal(refusal, model, device.info.name)
+        # A refusal is no fault.
+        load(device, trial.model())
+        skip_unless(False, f"refused: {refusal}")
+    graph, layers = trial.graph(model=model), model.architecture.layers
+    targets = cases.some_targets()
+    for where, batch in {
+        "sampled neighbours": cases.sampled(graph, layers, targets, cases.ROWS),
+        "class weights": cases.sampled(graph, layers, targets, cases.ROWS, class_weights=True),
+        "subgraphs with edge weights": cases.subgraphs(graph, layers, cases.ROWS),
+        "another step": cases.sampled(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
+    }.items():
+        agree(step(device, batch), expected(model, batch, graph), where)
+
+
+def _check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
+    text = str(refusal)
+    if device not in text:
+        raise Failed(f"expected UnsupportedModel to name the device {device}; it says: {text}")
+    names = {name for name, _ in model.named_modules() if name}
+    names |= {type(module).__name__ for module in model.modules()}
+    if not any(name in text for name in names) and "train.precision" not in text and "layer" not in text:
+        raise Failed(f"expected UnsupportedModel to name the layer; it says: {text}")
+
+
+def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:
+    """A module that knows blocks by their edge list; a parameter it does not use has a zero gradient."""
+    model = cases.shaken(cases.OwnModule())
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        _check_refusal(refusal, model, device.info.name)
+        skip_unless(False, f"refused: {refusal}")
+    graph = cases.make_graph(13, 2)
+    batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
+    agree(step(device, batch), expected(model, batch, graph))
+
+
+def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
+    """Gradients are those of the parameters that were given to load."""
+    model: Any = trial.model()
+    next(iter(model.parameters())).requires_grad_(False)
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        _check_refusal(refusal, model, device.info.name)
+        skip_unless(False, f"refused: {refusal}")
+    batch = trial.batch()
+    agree(step(device, batch), expected(model, batch, trial.graph()))
+
+
+def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
+    """BatchNorm would make a step depend on the split."""
+    model = cases.StatisticsModule()
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        _check_refusal(refusal, model, device.info.name)
+    else:
+        raise Failed("expected UnsupportedModel for a module with BatchNorm; load took it")
+
+
+def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
+    """Host tensors of float32, one a parameter, in the order of load."""
+    model = trial.model()
+    device = trial.open()
+    parameters = load(device, model)
+    batch = trial.batch()
+    result = step(device, batch)
+    gradients = list(result.gradients)
+    if [tuple(g.shape) for g in gradients] != [tuple(p.shape) for p in parameters]:
+        raise Failed(
+            f"expected gradients of shapes {[tuple(p.shape) for p in parameters]}; they have "
+            f"{[tuple(g.shape) for g in gradients]}"
+        )
+    for number, gradient in enumerate(gradients):
+        if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.requires_grad:
+            raise Failed(
+                f"expected gradient {number} to be plain float32 on the host; it is {gradient.dtype} on "
+                f"{gradient.device}{', and requires a gradient' if gradient.requires_grad else ''}"
+            )
+    if result.targets != len(batch.targets):
+        raise Failed(f"expected {len(batch.targets)} targets; it says {result.targets}")
+    for what, kind in (("loss_sum", float), ("correct", int), ("targets", int)):
+        if type(getattr(result, what)) is not kind:
+            raise Failed(
+                f"expected {what} to be a {kind.__name__}; it is {type(getattr(result, what)).__name__}"
+            )
+
+
+def the_normalizer_is_passed_on(trial: Trial) -> None:
+    """It is the mini-batch's, not the number of targets."""
+    device = trial.loaded()
+    batch = trial.batch()
+    batch.normalizer = 2.5
+    found = step(device, batch).normalizer
+    if found != 2.5:
+        raise Failed(f"expected the mini-batch's normalizer 2.5; it is {found}")
+
+
+def no_targets_give_no_gradients(trial: Trial) -> None:
+    """An empty mini-batch has a result like any other, before and after full ones."""
+    device = trial.loaded()
+    before = kept(step(device, trial.batch()))
+    empty = trial.batch(cases.some_targets()[:0])
+    empty.normalizer = 0.5
+    result = step(device, empty)
+    found = (result.loss_sum, result.correct, result.targets, result.normalizer, list(result.gradients))
+    if found != (0.0, 0, 0, 0.5, []):
+        raise Failed(
+            "expected loss sum 0, correct 0, targets 0, the normalizer 0.5 and no gradients of an empty mini-batch; "
+            f"got {found}"
+        )
+    same_bits(step(device, trial.batch()), before, "after an empty mini-batch")
+
+
+def one_target_and_isolated_vertices(trial: Trial) -> None:
+    """Mini-batches of one vertex with neighbours, one without, and several without."""
+    model = trial.model()
+    device = trial.loaded(model)
+    lonely = list(cases.LONELY)
+    for where, targets in {
+        "one target": [cases.HUB],
+        "one isolated target": lonely[:1],
+        "isolated targets only": lonely,
+    }.items():
+        batch = trial.batch(np.array(targets, np.int32))
+        agree(step(device, batch), expected(model, batch, trial.graph()), where)
+
+
+def repeated_edges_count_each_time(trial: Trial) -> None:
+    """A block may have the same edge several times."""
+    model: Any = trial.model()
+    graph, layers = trial.graph(), model.architecture.layers
+    ids = np.array([20, 21, 22, 23, 24], np.int32)
+    columns = np.array([1, 1, 1, 0, 4, 4, 2], np.int32)
+    degrees = np.array([9, 0, 4, 2, 1], np.int32)
+    blocks = [
+        Block(
+            indptr=np.array([0, 4, 4, 7, 7, 7], np.int32),
+            columns=columns,
+            destinations=ids,
+            sources=ids,
+            num_src=5,
+            degrees=degrees,
+            source_degrees=degrees,
+            layer=layer + 1,
+            step=cases.STEP,
+            seed=cases.SEED,
+        )
+        for layer in range(layers)
+    ]
+    rows = cases.dense_rows(graph, ids)
+    inputs = torch.from_numpy(rows.astype(np.float32))
+    batch = MiniBatch(cases.STEP, ids, blocks, graph.labels[ids].astype(np.int64), None, 5.0, inputs)
+    agree(step(trial.loaded(model), batch), expected(model, batch, graph))
+
+
+def vertices_may_be_64_bits_wide(trial: Trial) -> None:
+    """Graphs with more than 2^31 vertices have wider ids; the columns of a relabelled block stay int32."""
+    model = trial.model()
+    device = trial.loaded(model)
+    narrow = trial.batch()
+    wide = trial.batch()
+    wide.targets = wide.targets.astype(np.int64)
+    for block in wide.blocks:
+        assert block.sources is not None
+        block.destinations = block.destinations.astype(np.int64)
+        block.sources = block.sources.astype(np.int64)
+    same_bits(step(device, wide), kept(step(device, narrow)), "for vertex ids of 64 bits")
+
+
+def large_scores_do_not_overflow(trial: Trial) -> None:
+    """The exponentials of a softmax do, where its largest score is not taken off first."""
+    model = trial.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(30)
+    result = step(trial.loaded(model), trial.batch())
+    wanted = expected(model, trial.batch(), trial.graph())
+    if not math.isclose(result.loss_sum, wanted.loss_sum, rel_tol=1e-3):
+        raise Failed(f"expected the loss sum {wanted.loss_sum:.6g}; it is {result.loss_sum:.6g}")
+    if not all(bool(gradient.isfinite().all()) for gradient in result.gradients):
+        raise Failed("expected finite gradients of large scores; some are not")
+
+
+def weights_that_are_not_numbers_show(trial: Trial) -> None:
+    """A diverged model must be seen: its loss or a gradient is not finite."""
+    model = trial.model()
+    device = trial.loaded(model)
+    device.update([torch.full_like(parameter, math.nan) for parameter in trainable(model)])
+    result = step(device, trial.batch())
+    shown = not math.isfinite(result.loss_sum) or any(
+        not bool(gradient.isfinite().all()) for gradient in result.gradients
+    )
+    if not shown:
+        raise Failed(f"expected NaN of weights that are NaN; the loss sum is {result.loss_sum}")
+
+
+def two_parts_add_up_to_the_whole(trial: Trial) -> None:
+    """Results are sums over targets, never means."""
+    model = trial.model()
+    device = trial.loaded(model)
+    targets = cases.some_targets(40)
+    whole = expected(model, trial.batch(targets), trial.graph())
+    parts = [kept(step(device, trial.batch(part))) for part in pieces(targets, [11])]
+    total = StepResult(
+        loss_sum=sum(part.loss_sum for part in parts),
+        correct=sum(part.correct for part in parts),
+        targets=sum(part.targets for part in parts),
+        normalizer=sum(part.normalizer for part in parts),
+        gradients=[a + b for a, b in zip(parts[0].gradients, parts[1].gradients, strict=True)],
+    )
+    agree(total, whole, "11 and 29 of 40 targets")
+    if (total.targets, total.normalizer) != (40, 40.0):
+        raise Failed(f"expected 11 and 29 targets to be 40; got {total.targets}, {total.normalizer}")
+
+
+def equal_steps_give_equal_bits(trial: Trial) -> None:
+    """Again on the same device, and on another one opened anew."""
+    model = trial.model()
+    device = trial.loaded(model)
+    first = kept(step(device, trial.batch()))
+    for _ in range(3):
+        step(device, trial.batch(cases.some_targets(9)))
+        same_bits(step(device, trial.batch()), first, "the next time")
+    same_bits(step(trial.loaded(model), trial.batch()), first, "on a device opened anew")
+
+
+def a_result_stays_as_it_is(trial: Trial) -> None:
+    """Later steps, updates and closing do not write to the gradients of an earlier one."""
+    model = trial.model()
+    device = trial.loaded(model)
+    first = step(device, trial.batch())
+    copied = kept(first)
+    for count in (40, 7):
+        step(device, trial.batch(cases.some_targets(count)[::-1]))
+    device.update([torch.zeros_like(parameter) for parameter in trainable(model)])
+    step(device, trial.batch())
+    device.close()
+    same_bits(first, copied, "after later steps")
+
+
+def host_buffers_are_not_written(trial: Trial) -> None:
+    """The mini-batch is as it was, and after the step nothing reads it any more."""
+    device = trial.loaded()
+    wanted: StepResult | None = None
+    for _ in range(2):
+        batch = trial.batch()
+        arrays = cases.host_arrays(batch)
+        before = {name: array.copy() for name, array in arrays.items()}
+        result = step(device, batch)
+        wanted = wanted or kept(result)
+        for name, array in cases.host_arrays(batch).items():
+            if not np.array_equal(array, before[name]):
+                raise Failed(f"expected the mini-batch's {name} unchanged; it was written to")
+        # Pooled buffers are handed out again when a step is over.
+        for array in arrays.values():
+            array[...] = 0
+        same_bits(result, wanted, "when the buffers of mini-batches are used again")
+    assert wanted is not None
+    same_bits(step(device, trial.batch()), wanted, "when the buffers of mini-batches were used again")
+
+
+def loading_takes_the_given_parameters(trial: Trial) -> None:
+    """Not the module's own values; and neither is kept: the device has copies."""
+    model = trial.model()
+    given = [torch.full_like(parameter, 0.0) for parameter in trainable(model)]
+    device = trial.open()
+    device.load(model, given)
+    zero = len(trial.batch().targets) * math.log(trial.graph().num_classes)
+    for tensors in (given, trainable(model)):
+        found = step(device, trial.batch()).loss_sum
+        if not math.isclose(found, zero, rel_tol=1e-5):
+            raise Failed(
+                f"expected the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of the "
+                f"tensors and of the module; it is {found:.6g}"
+            )
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.fill_(5.0)
+
+
+def update_takes_new_weights(trial: Trial) -> None:
+    """At once and in the order of load, and keeps a copy of its own."""
+    model: GNN = trial.supported().build()
+    device = trial.loaded(model)
+    step(device, trial.batch())
+    cases.shaken(model, seed=9)
+    new = [parameter.detach().clone() for parameter in trainable(model)]
+    device.update(new)
+    wanted = expected(model, trial.batch(), trial.graph())
+    agree(step(device, trial.batch()), wanted, "after an update")
+    for tensor in new:
+        tensor.zero_()
+    agree(step(device, trial.batch()), wanted, "when the tensors of an update were written to")
+
+
+def a_second_load_replaces_the_first(trial: Trial) -> None:
+    """The same device trains another model."""
+    device = trial.loaded()
+    step(device, trial.batch())
+    loaded = 0
+    for case in cases.model_cases():
+        model = case.build()
+        try:
+            load(device, model)
+        except UnsupportedModel:
+            continue
+        batch = trial.batch(model=model)
+        agree(step(device, batch), expected(model, batch, trial.graph(model=model)), case.name)
+        loaded += 1
+        if loaded == 4:
+            return
+
+
+def times_are_plausible(trial: Trial) -> None:
+    """Seconds of known stages, not longer than the call took."""
+    device = trial.loaded()
+    batch = trial.batch()
+    step(device, batch)
+    started = time.perf_counter()
+    seconds = step(device, trial.batch()).seconds
+    took = time.perf_counter() - started
+    for stage, value in seconds.items():
+        if stage not in _STAGES:
+            raise Failed(f"expected times of {', '.join(_STAGES)}; it gives one of {stage!r}")
+        if not 0 <= value <= took + 0.01:
+            raise Failed(
+                f"expected 0 to {took:.4g} seconds of {stage}, the time the step took; it says {value:.4g}"
+            )
+
+
+def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
+    """Every form that a device says it takes, with every model that takes it, from 32 and from 16 bit features."""
+    forms = trial.open().info.forms
+    skip_unless(form in forms, f"it takes {', '.join(forms)}")
+    done = 0
+    for case in cases.model_cases():
+        if case.settings["layers"] == 3 and "dropout" not in case.settings:
+            continue
+        model = case.build()
+        plan = cases.input_plan(model, form)
+        device = trial.open()
+        if plan is None:
+            continue
+        try:
+            load(device, model)
+        except UnsupportedModel:
+            continue
+        for half in (False, True) if form != "sparse" else (False,):
+            graph = trial.graph(model=model, sparse=form == "sparse", half=half)
+            if form == "ids" and not device.gathers(graph):
+                continue
+            rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
+            batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)
+            agree(
+                step(device, batch), expected(model, rows, graph), f"{case.name}{', float16' if half else ''}"
+            )
+            done += 1
+        device.close()
+    skip_unless(done > 0, "none of the models it supports takes this form here")

@@ -1,0 +1,98 @@
+"""What a check found, and the report of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hyrt.errors import HyrtError
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+class Failed(Exception):
+    """Raised by a check: the device did something else than the protocol says."""
+
+
+class Skipped(Exception):
+    """Raised by a check that does not apply to the device; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check.
+
+    Parameters
+    ----------
+    name
+        What the check demands, in words.
+    outcome
+        `passed`, `failed` or `skipped`.
+    detail
+        What was expected and what happened; or why it was skipped.
+    seconds
+        How long it took.
+    """
+
+    name: str
+    outcome: Outcome
+    detail: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        word = self.outcome.upper() if self.outcome == "failed" else self.outcome
+        return f"{word:<8} {self.name}{': ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings about one device; as text, one line each.
+
+    Parameters
+    ----------
+    device
+        Name and description.
+    findings
+        In the order of the checks.
+    """
+
+    device: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> tuple[Finding, ...]:
+        return self._having("passed")
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        return self._having("failed")
+
+    @property
+    def skipped(self) -> tuple[Finding, ...]:
+        return self._having("skipped")
+
+    def _having(self, outcome: Outcome) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.outcome == outcome)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.passed)} passed, {len(self.skipped)} skipped, {len(self.failed)} failed"
+        return "\n".join([f"{self.device}: {counts}", *(f"  {finding}" for finding in self.findings)])
+
+
+class ConformanceError(HyrtError):
+    """A device does not keep the protocol; the message has a line for each failed check.
+
+    Parameters
+    ----------
+    report
+        All findings.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        lines: Sequence[str] = [f"  {finding.name}: {finding.detail}" for finding in report.failed]
+        super().__init__(
+            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.findings)} checks failed:\n"
+            + "\n".join(lines)
+        )

@@ -1,0 +1,213 @@
+"""A step in float64 from dense matrices, as the papers write the layers. Nothing of `hyrt.nn` computes here.
+
+The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al., 2019) and GAT
+(Velickovic et al., 2018). Where k of a destination's d in-neighbours were sampled, GCN's and GIN's sums are multiplied by
+d / k; a block's edge weights replace that factor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hyrt.nn.model import GNN
+from hyrt.sampling.block import Block, MiniBatch
+
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_DROPOUT_PURPOSE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a device should return for a mini-batch.
+
+    Parameters
+    ----------
+    loss_sum
+        Sum of the losses.
+    loss_magnitude
+        Sum of their absolute values and of the largest scores: what rounding is relative to.
+    correct
+        Fewest and most targets that may count as correct, where two scores are equal up to rounding.
+    gradients
+        One float64 tensor a parameter.
+    """
+
+    loss_sum: float
+    loss_magnitude: float
+    correct: tuple[int, int]
+    gradients: list[Tensor]
+
+
+def expected_step(
+    model: torch.nn.Module, parameters: Sequence[Tensor], batch: MiniBatch, rows: NDArray[np.float64]
+) -> Expected:
+    """One step.
+
+    Parameters
+    ----------
+    model
+        A `GNN`; any other module is run as it is, in float64.
+    parameters
+        Values of its trainable parameters, in their order.
+    batch
+        Whose blocks are relabelled; its `inputs` are not looked at.
+    rows
+        [num_src, f] float64, the first block's source rows.
+    """
+    twin = copy.deepcopy(model).double().train()
+    trainable = [p for p in twin.parameters() if p.requires_grad]
+    with torch.no_grad():
+        for mine, given in zip(trainable, parameters, strict=True):
+            mine.copy_(given)
+    x = torch.from_numpy(rows)
+    scores = _gnn(twin, batch.blocks, x) if isinstance(twin, GNN) else twin(batch.blocks, x)
+    labels = torch.from_numpy(batch.labels.copy())
+    own = scores[torch.arange(len(labels)), labels]
+    losses = scores.logsumexp(1) - own
+    if batch.target_weights is not None:
+        losses = losses * torch.from_numpy(batch.target_weights.astype(np.float64))
+    loss = losses.sum()
+    loss.backward()
+    others = scores.detach().clone()
+    others[torch.arange(len(labels)), labels] = -torch.inf
+    lead = own.detach() - others.amax(1)
+    slack = 1e-5 * (1 + scores.detach().abs().amax(1))
+    return Expected(
+        loss_sum=loss.item(),
+        loss_magnitude=float(losses.detach().abs().sum() + scores.detach().abs().max()),
+        correct=(int((lead > slack).sum()), int((lead > -slack).sum())),
+        gradients=[torch.zeros_like(p) if p.grad is None else p.grad for p in trainable],
+    )
+
+
+def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
+    a = model.architecture
+    named = dict(model.named_parameters())
+    first = blocks[0]
+    if a.input_dropout:
+        assert first.sources is not None
+        x = x * dropout_mask(first.sources, x.shape[1], a.input_dropout, first.seed, first.step, 0)
+    for i, block in enumerate(blocks):
+        last = i == len(blocks) - 1
+        prefix = f"layers.{i}."
+        own = {name.removeprefix(prefix): p for name, p in named.items() if name.startswith(prefix)}
+        out = _layer(a.kind, a.aggregate, block, x, own, last)
+        if last:
+            return out
+        if a.residual:
+            shortcut = named.get(f"shortcuts.{i}.weight")
+            kept = x[: block.num_dst]
+            out = out + (kept if shortcut is None else kept @ shortcut.T)
+        if a.norm == "layer":
+            centred = out - out.mean(1, keepdim=True)
+            spread = (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+            out = centred / spread * named[f"norms.{i}.weight"] + named[f"norms.{i}.bias"]
+        x = out.relu()
+        if a.dropout:
+            x = x * dropout_mask(block.destinations, x.shape[1], a.dropout, block.seed, block.step, i + 1)
+    raise AssertionError("a model has layers")
+
+
+def _layer(kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], last: bool) -> Tensor:
+    own = x[: block.num_dst]
+    if kind == "graphsage":
+        mixed = _maxima(block, x) if reduce == "max" else _matrix(block, "mean") @ x
+        return torch.cat([own, mixed], 1) @ p["weight"].T + p["bias"]
+    if kind == "gcn":
+        loops = own / (_column(block.degrees) + 1)
+        return (_matrix(block, "gcn") @ x + loops) @ p["weight"].T + p["bias"]
+    if kind == "gin":
+        hidden = (own + _matrix(block, "sum") @ x) @ p["inner.weight"].T + p["inner.bias"]
+        return hidden.relu() @ p["weight"].T + p["bias"]
+    heads = [
+        _attention(block, x @ w.T, to_source, to_own)
+        for w, to_source, to_own in zip(p["weight"], p["source"], p["destination"], strict=True)
+    ]
+    return (torch.stack(heads).mean(0) if last else torch.cat(heads, 1)) + p["bias"]
+
+
+def _column(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float64))[:, None]
+
+
+def _rows_of_edges(block: Block) -> NDArray[np.int64]:
+    return np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
+
+
+def _edges(block: Block, *, weighted: bool) -> Tensor:
+    """[num_dst, num_src]: how often, or with what total weight, a source is a neighbour."""
+    out = np.zeros((block.num_dst, block.num_src))
+    amounts = 1.0 if block.weights is None or not weighted else block.weights.astype(np.float64)
+    np.add.at(out, (_rows_of_edges(block), block.columns), amounts)
+    return torch.from_numpy(out)
+
+
+def _matrix(block: Block, reduce: str) -> Tensor:
+    edges, d = _edges(block, weighted=True), _column(block.degrees)
+    sampled = _column(np.diff(block.indptr))
+    if reduce == "mean":
+        return edges / (sampled if block.weights is None else d).clamp(min=1)
+    if block.weights is None:
+        edges = edges * d / sampled.clamp(min=1)
+    if reduce == "sum":
+        return edges
+    return edges / ((d + 1) * (_column(block.source_degrees).T + 1)).sqrt()
+
+
+def _maxima(block: Block, x: Tensor) -> Tensor:
+    rows = []
+    for i in range(block.num_dst):
+        sources = torch.from_numpy(block.columns[block.indptr[i] : block.indptr[i + 1]].astype(np.int64))
+        rows.append(x[sources].max(0).values if len(sources) else x.new_zeros(x.shape[1]))
+    return torch.stack(rows)
+
+
+def _attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor) -> Tensor:
+    times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
+    score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_own)[:, None]
+    score = torch.where(score > 0, score, 0.2 * score)
+    # The logarithm of how often an edge is there puts repeated edges into the softmax, and absent ones out of it.
+    return (score + times.log()).softmax(1) @ z
+
+
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014)."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
+    """[n, width] float64, the factors of `hyrt.nn.dropout`: 16 bits a column of a draw keyed by vertex.
+
+    Parameters
+    ----------
+    vertices
+        [n] the vertex of each row.
+    width
+        Columns.
+    rate
+        Of dropped elements, to 1/65536.
+    seed, step, layer
+        The rest of the key; layer 0 is the input.
+    """
+    with np.errstate(over="ignore"):
+        golden = np.uint64(_GOLDEN)
+        key = _mixed(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
+        for part in (_DROPOUT_PURPOSE, step, layer):
+            key = _mixed(key + np.uint64(part + 1) * golden)
+        streams = _mixed(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
+        columns = np.arange(width, dtype=np.uint64)
+        draws = _mixed(streams[:, None] + (columns // np.uint64(4) + np.uint64(1)) * golden)
+    bits = (draws >> (np.uint64(16) * (columns % np.uint64(4)))) & np.uint64(0xFFFF)
+    threshold = min(round(rate * 65536), 65535)
+    return torch.from_numpy((bits >= np.uint64(threshold)) * (65536 / (65536 - threshold)))

@@ -1,0 +1,235 @@
+"""The conformance suite: every check, one after the other."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
+
+from hyrt.device import Device, InputForm
+from hyrt.testing import (
+    cases,
+    check_faults,
+    check_form,
+    check_leaks,
+    check_sampler,
+    check_sums,
+    check_threads,
+)
+from hyrt.testing.findings import ConformanceError, Failed, Finding, Outcome, Report, Skipped
+from hyrt.testing.trial import OpenFn, Trial
+
+_Work = Callable[[Trial], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One demand on a device.
+
+    Parameters
+    ----------
+    name
+        What is demanded.
+    run
+        Raises `Failed` or `Skipped`; any other exception is a failure too.
+    """
+
+    name: str
+    run: _Work
+
+
+def check_device(
+    open_fn: OpenFn,
+    *,
+    computes: bool = True,
+    break_next: Callable[[Device], None] | None = None,
+    cycles: int = 200,
+    limit_s: float = 120.0,
+    only: str = "",
+    on_finding: Callable[[Finding], None] | None = None,
+) -> Report:
+    """Check that a device keeps the device protocol of `hyrt.device`.
+
+    Every check runs, on devices of its own, whatever the others find; only a check that hangs ends the suite.
+
+    Parameters
+    ----------
+    open_fn
+        Opens a fresh device with the options it is given. Called some hundred times.
+    computes
+        False for a device that computes nothing: what its sums are is not looked at.
+    break_next
+        Makes the next step of a device fail as its driver would, where the backend has a way to; else that check is
+        skipped.
+    cycles
+        How often the check for leaks opens and closes a device.
+    limit_s
+        Seconds that one check may take.
+    only
+        Run the checks whose names have this in them.
+    on_finding
+        Hears each finding as it is made.
+
+    Returns
+    -------
+    What was checked, and what was skipped and why. `str()` of it is a line each.
+
+    Raises
+    ------
+    ConformanceError
+        If a check failed; it lists all that did, and has the report.
+    HyrtError
+        If no device can be opened at all.
+    ValueError
+        If no check's name has `only` in it.
+    """
+    chosen = [check for check in all_checks(computes=computes) if only in check.name]
+    if not chosen:
+        raise ValueError(f"no check has {only!r} in its name")
+    trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
+    info = trial.open().info
+    trial.close_all()
+    findings: list[Finding] = []
+    for check in chosen:
+        finding = _run(check, trial, limit_s)
+        findings.append(finding)
+        if on_finding is not None:
+            on_finding(finding)
+        if finding.seconds >= limit_s:
+            break
+    report = Report(f"{info.name} ({info.description})", tuple(findings))
+    if report.failed:
+        raise ConformanceError(report)
+    return report
+
+
+def all_checks(*, computes: bool) -> list[Check]:
+    """The checks, in their order.
+
+    Parameters
+    ----------
+    computes
+        Whether the device's sums are looked at.
+    """
+    form: list[_Work] = [
+        check_form.info_describes_the_device,
+        check_form.every_call_of_the_protocol_is_there,
+        check_form.probe_finds_devices_of_its_kind,
+    ]
+    structure: list[_Work] = [
+        check_sums.gradients_have_form_and_order_of_the_parameters,
+        check_sums.the_normalizer_is_passed_on,
+        check_sums.no_targets_give_no_gradients,
+        check_sums.equal_steps_give_equal_bits,
+        check_sums.a_result_stays_as_it_is,
+        check_sums.host_buffers_are_not_written,
+        check_sums.times_are_plausible,
+        check_threads.several_mini_batches_are_in_flight,
+        check_threads.transfer_and_propagate_run_on_two_threads,
+        check_threads.each_call_may_come_from_another_thread,
+        check_threads.two_open_devices_share_nothing,
+        check_threads.the_process_keeps_its_settings,
+    ]
+    sums: list[_Work] = [
+        check_sums.one_target_and_isolated_vertices,
+        check_sums.repeated_edges_count_each_time,
+        check_sums.vertices_may_be_64_bits_wide,
+        check_sums.large_scores_do_not_overflow,
+        check_sums.weights_that_are_not_numbers_show,
+        check_sums.two_parts_add_up_to_the_whole,
+        check_sums.loading_takes_the_given_parameters,
+        check_sums.update_takes_new_weights,
+        check_sums.a_second_load_replaces_the_first,
+        check_sums.a_module_of_the_users_is_trained_or_refused,
+        check_sums.frozen_parameters_are_left_out_or_refused,
+        check_sums.statistics_over_a_mini_batch_are_refused,
+        check_sampler.sampler_draws_what_the_host_draws,
+        check_sampler.mini_batches_it_sampled_are_trained,
+        check_sampler.sampler_draws_while_the_device_trains,
+        check_sampler.its_sampler_goes_with_the_device,
+        check_faults.an_unfit_mini_batch_is_a_fault,
+        check_faults.out_of_memory_is_recoverable,
+    ]
+    faults: list[_Work] = [
+        check_faults.what_transfer_did_not_return_is_a_fault,
+        check_faults.a_mini_batch_is_propagated_once,
+        check_faults.another_devices_mini_batch_is_a_fault,
+        check_faults.a_broken_device_faults_for_good,
+        check_faults.closing_is_idempotent,
+        check_faults.use_after_close_is_a_fault,
+        check_leaks.closing_ends_its_threads,
+        check_leaks.opening_and_closing_leaks_nothing,
+    ]
+    if not computes:
+        form.append(check_form.a_device_that_computes_nothing_says_it_is_simulated)
+        return [_named(work) for work in (*form, *structure, *faults)]
+    agreement = [
+        Check(f"sums agree with float64: {case.name}", partial(check_sums.sums_agree_with_float64, case=case))
+        for case in cases.model_cases()
+    ]
+    forms = [
+        Check(
+            f"input form {name} gives the same sums", partial(check_sums.input_form_gives_the_same, form=name)
+        )
+        for name in get_args(InputForm)
+        if name != "rows"
+    ]
+    named = [_named(work) for work in (*form, *structure)]
+    return [*named, *agreement, *forms, *(_named(work) for work in (*sums, *faults))]
+
+
+def _named(work: Any) -> Check:
+    return Check(work.__name__.replace("_", " "), work)
+
+
+def _run(check: Check, trial: Trial, limit_s: float) -> Finding:
+    """Run one check on a thread of its own: a device that hangs is a finding too."""
+    findings: list[Finding] = []
+    started = time.perf_counter()
+
+    def seconds() -> float:
+        return time.perf_counter() - started
+
+    def work() -> None:
+        outcome = _outcome(check, trial)
+        findings.append(Finding(check.name, *outcome, seconds()))
+
+    thread = threading.Thread(target=work, name="hyrt.testing", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if findings:
+        thread.join()
+        return findings[0]
+    frame = sys._current_frames().get(thread.ident or 0)
+    where = traceback.extract_stack(frame)[-1] if frame is not None else None
+    at = f"; it is at {where.filename}:{where.lineno} in {where.name}" if where else ""
+    return Finding(check.name, "failed", f"expected an end within {limit_s:g} s; it hangs{at}", limit_s)
+
+
+def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:
+    outcome = _result(check.run, trial)
+    closing = _result(Trial.close_all, trial)
+    # What failed first is what the author needs to read.
+    return closing if closing[0] == "failed" and outcome[0] != "failed" else outcome
+
+
+def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
+    try:
+        work(trial)
+    except Skipped as skipped:
+        return "skipped", str(skipped)
+    except Failed as failed:
+        return "failed", str(failed)
+    except Exception as error:  # A backend may raise anything, anywhere.
+        return "failed", f"expected no exception; {_where(error)} raised {type(error).__name__}: {error}"
+    return "passed", ""
+
+
+def _where(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.name} ({last.filename}:{last.lineno})"

@@ -1,0 +1,133 @@
+"""Every backend passes the public suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from device.unusual_devices import GatheringDevice, LimitedDevice, SamplingDevice
+from hyrt_devices.cpu import CpuDevice
+
+from hyrt.device import Device, DeviceOptions
+from hyrt.errors import DeviceUnavailable
+from hyrt.registry import survey_devices
+from hyrt.testing import ConformanceError, Report, check_device
+from hyrt.testing.__main__ import main
+
+INFO = CpuDevice.probe()[0]
+# Several of these are one and the same device.
+COPIES = ("cpu", "null")
+
+
+def there() -> list[tuple[str, str]]:
+    """Names of all devices, with the reason where a kind has none."""
+    found = []
+    for survey in survey_devices():
+        infos = survey.found[:1] if survey.kind in COPIES else survey.found
+        found += [(info.name, "") for info in infos] or [(survey.kind, survey.problem)]
+    return found
+
+
+@pytest.mark.limit(500)
+@pytest.mark.parametrize(("name", "problem"), there(), ids=lambda value: value if ":" in value else None)
+def test_every_device_conforms(name: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if problem:
+        pytest.skip(f"{name}: {problem}")
+    nothing = ["--computes-nothing"] if name.startswith("null") else []
+    code = main([name, *nothing])
+    told = capsys.readouterr()
+    assert code == 0, told.out + told.err
+    assert " 0 failed" in told.out.splitlines()[-1]
+
+
+def _break(device: Device) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("the bus is off")
+
+    device._step = fail  # type: ignore[attr-defined]
+
+
+def checked(kind: type[CpuDevice], **more: object) -> Report:
+    def opened(options: DeviceOptions) -> CpuDevice:
+        return kind(INFO, options)
+
+    return check_device(opened, cycles=5, **more)  # type: ignore[arg-type]
+
+
+def test_a_device_that_can_be_broken() -> None:
+    report = checked(CpuDevice, break_next=_break, only="fault")
+    assert "a broken device faults for good" in {finding.name for finding in report.passed}
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (LimitedDevice, {"out of memory is recoverable"}),
+        (GatheringDevice, {"input form ids gives the same sums"}),
+        (
+            SamplingDevice,
+            {
+                "sampler draws what the host draws",
+                "mini batches it sampled are trained",
+                "sampler draws while the device trains",
+                "its sampler goes with the device",
+            },
+        ),
+    ],
+)
+def test_what_the_cpu_cannot_do_is_checked_too(kind: type[CpuDevice], names: set[str]) -> None:
+    """Devices with a memory of their own, that gather rows, that sample: each passes what the CPU skips."""
+    report = checked(kind)
+    assert names <= {finding.name for finding in report.passed}
+    assert names <= {finding.name for finding in checked(CpuDevice).skipped}
+
+
+def test_a_device_that_is_not_there_is_not_checked() -> None:
+    def opened(options: DeviceOptions) -> Device:
+        raise DeviceUnavailable("npu:0 is not there: plug it in")
+
+    with pytest.raises(DeviceUnavailable, match="plug it in"):
+        check_device(opened)
+
+
+def test_the_report_has_a_line_for_each_check() -> None:
+    heard: list[object] = []
+    report = checked(CpuDevice, only="sampler", on_finding=heard.append)
+    assert heard == list(report.findings)
+    first, *lines = str(report).splitlines()
+    assert first == f"{INFO.name} ({INFO.description}): 0 passed, 3 skipped, 0 failed"
+    assert lines[0] == "  skipped  sampler draws what the host draws: it does not sample"
+
+
+def test_the_error_lists_every_failed_check() -> None:
+    class Plain(CpuDevice):
+        propagate = partial  # Not even a method of the protocol.
+
+    with pytest.raises(ConformanceError) as error:
+        checked(Plain)
+    failed = error.value.report.failed
+    assert len(failed) > 20
+    text = str(error.value)
+    assert f"{len(failed)} of {len(error.value.report.findings)} checks failed" in text
+    assert all(f"  {finding.name}: {finding.detail}" in text for finding in failed)
+
+
+def test_no_check_of_that_name() -> None:
+    with pytest.raises(ValueError, match="no check has 'flight recorder'"):
+        checked(CpuDevice, only="flight recorder")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["cpu:0", "--only", "info"], 0, "passed   info describes the device"),
+        (["null", "--only", "float64: gcn"], 1, "FAILED   sums agree with float64: gcn"),
+        (["cpu:1000"], 2, "cpu:1000 is not there"),
+    ],
+)
+def test_the_command(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run: Callable[[list[str]], int] = main
+    assert run(words) == code
+    told = capsys.readouterr()
+    assert said in told.out + told.err
