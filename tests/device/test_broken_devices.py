@@ -319,8 +319,8 @@ class TrainsFrozenParameters(CpuDevice):
 
 class BoundToItsThread(CpuDevice):
     def propagate(self, staged):
-        mine = self.__dict__.setdefault("_thread", threading.get_ident())
-        if threading.get_ident() != mine:
+        # Not its number: an ended thread's is used again.
+        if self.__dict__.setdefault("_thread", threading.current_thread()) is not threading.current_thread():
             raise RuntimeError("no context on this thread")
         return super().propagate(staged)
 
