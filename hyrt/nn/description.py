@@ -95,7 +95,7 @@ def describe(model: nn.Module, device: str) -> ModelDescription:
     try:
         described: ModelDescription = speaks()
     except UnsupportedModel as error:
-        raise UnsupportedModel(f"{error} on {device}: train it on cpu or cuda") from None
+        raise UnsupportedModel(f"{device} cannot run {error}: train it on cpu or cuda") from None
     for layer in described.layers:
         for product in layer.products:
             for parameter in (product.weight, product.bias):

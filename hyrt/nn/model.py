@@ -125,7 +125,7 @@ class GNN(nn.Module):
         """
         a = self.architecture
         if a.low_precision:
-            raise UnsupportedModel("train.precision='bf16'")
+            raise UnsupportedModel("layer 'layers.0' in bf16 (train.precision)")
         if a.norm != "none" or (a.residual and a.layers > 1):
             raise UnsupportedModel(f"layer 'norms.0' (model.norm={a.norm!r}, model.residual={a.residual})")
         layers = []

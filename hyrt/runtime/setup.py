@@ -14,7 +14,7 @@ from hyrt.config import Config
 from hyrt.cores import available_cores
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device_names import split_by_shares
-from hyrt.errors import ConfigError, DataError, describe
+from hyrt.errors import ConfigError, DataError, DeviceOutOfMemory, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import use_one_torch_thread
@@ -220,7 +220,13 @@ def open_trainers(
             opened.enter_context(_closing(trainer))
             forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
             trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
-            device.load(model, parameters)
+            try:
+                device.load(model, parameters)
+            except DeviceOutOfMemory as error:
+                raise DeviceOutOfMemory(
+                    f"{error}: the model's weights do not fit. Lower model.hidden, or raise runtime.device_memory_gib "
+                    "where it is set"
+                ) from error
             if config.sampler.on_device:
                 trainer.hops = device.sampler(graph)
                 if trainer.hops is not None:

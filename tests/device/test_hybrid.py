@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hyrt.config import build_config
+from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
 from hyrt.graph import open_graph
 from hyrt.runtime.events import Notice
 from hyrt.runtime.shares import cut
@@ -109,3 +110,15 @@ def test_the_sampled_edges_are_the_same_for_every_split() -> None:
                         seen[block.layer].add(int(vertex))
             for layer, vertices in seen.items():
                 assert vertices == {vertex for at, vertex in edges if at == layer}
+
+
+def test_weights_that_do_not_fit_are_said_with_the_remedy() -> None:
+    with pytest.raises(
+        DeviceOutOfMemory, match=r"opencl:0 is out of memory: .*weights do not fit.*model\.hidden"
+    ):
+        weights(["opencl"], None, "gcn", runtime={"device_memory_gib": 1e-5})
+
+
+def test_a_model_the_device_has_no_kernels_for_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModel, match=r"opencl:0 cannot run layer 'layers\.0' \(GatLayer"):
+        weights(["cpu", "opencl"], None, "gat")
