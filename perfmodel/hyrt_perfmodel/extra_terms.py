@@ -1,0 +1,72 @@
+"""What the paper's equations leave out, a named and switchable term each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hyrt_perfmodel.stages import update_s
+from hyrt_perfmodel.workload import Workload
+
+# A column number of an edge; the offset of a vertex.
+_EDGE_BYTES = 4
+_OFFSET_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Which terms beyond the paper's count.
+
+    Parameters
+    ----------
+    launch
+        What a step, a transfer and the optimiser cost whatever their size.
+    flush, fill
+        Draining and filling a device's own pipeline, for each layer.
+    topology
+        Bytes of the blocks' edges and offsets over the link.
+    weight_gradients
+        The second product of a layer's backward pass: for its weights, beside that for its input.
+    values
+        Bias, activation, dropout and loss.
+    shared_cores
+        Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
+    """
+
+    launch: bool = True
+    flush: bool = True
+    fill: bool = True
+    topology: bool = True
+    weight_gradients: bool = True
+    values: bool = True
+    shared_cores: bool = True
+
+
+PAPER = Terms(
+    launch=False,
+    flush=False,
+    fill=False,
+    topology=False,
+    weight_gradients=False,
+    values=False,
+    shared_cores=False,
+)
+"""The paper's form, exactly."""
+
+
+def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
+    """Sending the blocks: the source of every edge, an offset for every destination."""
+    edges = sum(workload.edges)
+    destinations = sum(workload.vertices[1:])
+    return (edges * _EDGE_BYTES + destinations * _OFFSET_BYTES) / link_bytes_per_s
+
+
+def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
+    """The products that the paper's backward pass counts once and that are two: all layers' but the first."""
+    return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
+
+
+def num_values(workload: Workload) -> float:
+    """Values that element-wise operators touch in a step: every layer's outputs, forward and backward."""
+    return 2 * sum(
+        workload.vertices[layer] * workload.features[layer] for layer in range(1, workload.layers + 1)
+    )
