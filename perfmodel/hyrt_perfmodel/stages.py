@@ -42,7 +42,7 @@ def aggregate_s(
     if reads_each_source_once:
         rows = workload.vertices[0] if layer == 1 else 0.0
     else:
-        rows = workload.edges[layer - 1]
+        rows = workload.edges[layer - 1] * workload.rows_per_edge
     return rows * workload.features[layer - 1] * workload.bytes_per_value / device_bytes_per_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.checks import check_not_negative, check_positive
 
@@ -24,6 +24,11 @@ class Workload:
         Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f.
     bytes_per_value
         S.
+    widths_in
+        f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once by the
+        aggregate; None for f^(l-1), twice that where a layer concatenates.
+    rows_per_edge
+        Rows that an edge reads: one a head with attention, else one.
 
     Raises
     ------
@@ -36,6 +41,8 @@ class Workload:
     features: tuple[int, ...]
     concat: bool
     bytes_per_value: int = 4
+    widths_in: tuple[float, ...] | None = None
+    rows_per_edge: int = 1
 
     def __post_init__(self) -> None:
         layers = len(self.edges)
@@ -44,6 +51,8 @@ class Workload:
                 f"{layers} layers of edges need {layers + 1} vertex counts and widths, "
                 f"not {len(self.vertices)} and {len(self.features)}"
             )
+        if self.widths_in is not None and len(self.widths_in) != layers:
+            raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
         if min((*self.vertices, *self.edges, *self.features, self.bytes_per_value)) < 0:
             raise ValueError("sizes cannot be negative")
 
@@ -57,22 +66,22 @@ class Workload:
         return sum(self.edges)
 
     @property
-    def num_weights(self) -> int:
+    def num_weights(self) -> float:
         """Sum over the layers of f_in^l f^l."""
         return sum(self.f_in(layer) * self.features[layer] for layer in range(1, self.layers + 1))
 
-    def f_in(self, layer: int) -> int:
+    def f_in(self, layer: int) -> float:
         """Width of what layer `layer` (1..L) multiplies: f^(l-1), twice that where it concatenates."""
+        if self.widths_in is not None:
+            return self.widths_in[layer - 1]
         return self.features[layer - 1] * (2 if self.concat else 1)
 
     def scaled(self, factor: float) -> Workload:
         """The same with `factor` times as many vertices and edges."""
-        return Workload(
+        return replace(
+            self,
             vertices=tuple(count * factor for count in self.vertices),
             edges=tuple(count * factor for count in self.edges),
-            features=self.features,
-            concat=self.concat,
-            bytes_per_value=self.bytes_per_value,
         )
 
 
