@@ -28,6 +28,8 @@ class Terms:
         The second product of a layer's backward pass: for its weights, beside that for its input.
     values
         Bias, activation, dropout and loss.
+    load_forms
+        Trainers that can take it get their input aggregated while it is loaded, or read it in place.
     shared_cores
         Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
     """
@@ -38,6 +40,7 @@ class Terms:
     topology: bool = True
     weight_gradients: bool = True
     values: bool = True
+    load_forms: bool = True
     shared_cores: bool = True
 
 
@@ -48,6 +51,7 @@ PAPER = Terms(
     topology=False,
     weight_gradients=False,
     values=False,
+    load_forms=False,
     shared_cores=False,
 )
 """The paper's form, exactly."""

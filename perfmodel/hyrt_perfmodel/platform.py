@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.host_tables import LoadCost, LoadForm, SampleCost
 
 _GB = 1e9
 
@@ -69,6 +70,14 @@ class Host:
         What the optimiser and the host's own work on a step cost whatever its size.
     models
         Rates of the CPU trainer with all cores, by kind of model, where they were measured.
+    forms
+        In which the CPU trainer takes its input.
+    serial_part
+        Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
+    core_efficiency
+        Part of the cores' time that the stages use where the cores are the bottleneck.
+    loading, sampling
+        What the first two stages were measured to take; empty where only bandwidths are known.
     """
 
     memory_gb_s: float
@@ -82,6 +91,11 @@ class Host:
     values_per_s: float = math.inf
     step_s: float = 0.0
     models: Mapping[str, Rates] = field(default_factory=dict)
+    forms: tuple[LoadForm, ...] = ("rows",)
+    serial_part: float = 0.0
+    core_efficiency: float = 1.0
+    loading: tuple[LoadCost, ...] = ()
+    sampling: tuple[SampleCost, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive(
@@ -93,8 +107,11 @@ class Host:
             thread_load_gb_s=self.thread_load_gb_s,
             thread_edges_per_s=self.thread_edges_per_s,
             values_per_s=self.values_per_s,
+            core_efficiency=self.core_efficiency,
         )
-        check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s)
+        check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
+        if self.core_efficiency > 1 or self.serial_part > 1:
+            raise ValueError("host: core_efficiency and serial_part are parts: give numbers of at most 1")
         if not isinstance(self.trains, bool):
             raise ValueError(f"host: trains is {self.trains!r}: give true or false")
 
@@ -127,6 +144,8 @@ class Accelerator:
         Cores of the host that one computes with; 0 for a real accelerator.
     models
         Rates by kind of model, where they were measured.
+    forms
+        In which it takes its input.
     """
 
     kind: str
@@ -144,6 +163,7 @@ class Accelerator:
     values_per_s: float = math.inf
     host_cores: int = 0
     models: Mapping[str, Rates] = field(default_factory=dict)
+    forms: tuple[LoadForm, ...] = ("rows",)
 
     def __post_init__(self) -> None:
         owner = f"accelerator {self.kind!r}"
@@ -189,6 +209,8 @@ class Trainer:
         Whether the host's cores are the trainer: its threads are part of the assignment.
     host_cores
         Cores of the host that it keeps busy beside those of the stages.
+    forms
+        In which it takes its input.
     """
 
     name: str
@@ -202,6 +224,7 @@ class Trainer:
     fill_s: float = 0.0
     is_host: bool = False
     host_cores: int = 0
+    forms: tuple[LoadForm, ...] = ("rows",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +266,9 @@ class Platform:
                 launch_s=host.launch_s,
                 values_per_s=host.values_per_s,
             )
-            found.append(Trainer(name="cpu:0", rates=rates, memory_gib=host.memory_gib, is_host=True))
+            found.append(
+                Trainer(name="cpu:0", rates=rates, memory_gib=host.memory_gib, is_host=True, forms=host.forms)
+            )
         numbers: dict[str, int] = {}
         for accelerator in self.accelerators:
             rates = accelerator.models.get(model) or Rates(
@@ -267,6 +292,7 @@ class Platform:
                         flush_s=accelerator.flush_s,
                         fill_s=accelerator.fill_s,
                         host_cores=accelerator.host_cores,
+                        forms=accelerator.forms,
                     )
                 )
         return tuple(found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hyrt_perfmodel import extra_terms, stages
 from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
 from hyrt_perfmodel.extra_terms import Terms
+from hyrt_perfmodel.host_tables import LoadForm, edges_per_second, load_seconds
 from hyrt_perfmodel.platform import Host, Platform, Trainer
 from hyrt_perfmodel.workload import Training, Workload
 
@@ -40,13 +42,13 @@ def stage_times(
     host, threads = platform.host, assignment.threads
     workloads = [training.at(units) if units else None for units in assignment.split]
     busy = [(trainer, work) for trainer, work in zip(trainers, workloads, strict=True) if work is not None]
-    loads_s = sum(stages.load_s(work, load_bytes_per_s(host, threads)) for _, work in busy)
+    loads_s = sum(trainer_load_s(trainer, work, training, terms, host, threads) for trainer, work in busy)
     transfers = tuple(
-        0.0 if work is None else trainer_transfer_s(trainer, work, terms)
+        0.0 if work is None else trainer_transfer_s(trainer, work, training, terms)
         for trainer, work in zip(trainers, workloads, strict=True)
     )
     propagates = tuple(
-        0.0 if work is None else trainer_propagate_s(trainer, work, terms, host, threads)
+        0.0 if work is None else trainer_propagate_s(trainer, work, training, terms, host, threads)
         for trainer, work in zip(trainers, workloads, strict=True)
     )
     synchronize_s = _synchronize_s(trainers, training, host, terms)
@@ -64,12 +66,41 @@ def stage_times(
 
 
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
-    """T_execution; where the stages share the host's cores, at least their work over the cores."""
+    """T_execution; where the stages share the host's cores, at least their work over what the cores give."""
     terms = Terms() if terms is None else terms
     slowest = stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
     if terms.shared_cores and host.cores and times.core_s is not None:
-        return max(slowest, times.core_s / host.cores)
+        return max(slowest, times.core_s / (host.cores * host.core_efficiency))
     return slowest
+
+
+def load_form(trainer: Trainer, training: Training, terms: Terms) -> LoadForm:
+    """In which form a trainer gets its input."""
+    return training.best_form if terms.load_forms and training.best_form in trainer.forms else "rows"
+
+
+def trainer_load_s(
+    trainer: Trainer, workload: Workload, training: Training, terms: Terms, host: Host, threads: Threads
+) -> float:
+    """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
+    form = load_form(trainer, training, terms)
+    if form == "in_place":
+        return 0.0
+    if host.loading:
+        # An aggregate reads a row for every edge, and each destination's own.
+        rows = workload.vertices[0] if form == "rows" else workload.edges[0] + workload.vertices[1]
+        return load_seconds(
+            host.loading,
+            form,
+            rows,
+            workload.features[0] * workload.bytes_per_value,
+            matrix_bytes=training.feature_bytes,
+            threads=threads.load,
+        )
+    if form == "aggregated":
+        read = workload.edges[0] * workload.features[0] * workload.bytes_per_value
+        return read / load_bytes_per_s(host, threads)
+    return stages.load_s(workload, load_bytes_per_s(host, threads))
 
 
 def load_bytes_per_s(host: Host, threads: Threads) -> float:
@@ -80,27 +111,34 @@ def load_bytes_per_s(host: Host, threads: Threads) -> float:
     return whole
 
 
-def trainer_transfer_s(trainer: Trainer, workload: Workload, terms: Terms) -> float:
+def trainer_transfer_s(trainer: Trainer, workload: Workload, training: Training, terms: Terms) -> float:
     """T_transfer of one trainer; nothing where it reads host memory in place."""
     if math.isinf(trainer.link_gb_s):
         return 0.0
     link = trainer.link_gb_s * _GB
-    seconds = stages.transfer_s(workload, link)
+    if load_form(trainer, training, terms) == "aggregated":
+        seconds = workload.vertices[1] * workload.f_in(1) * workload.bytes_per_value / link
+    else:
+        seconds = stages.transfer_s(workload, link)
     if terms.topology:
         seconds += extra_terms.topology_s(workload, link)
     return seconds + (trainer.link_latency_s if terms.launch else 0.0)
 
 
 def trainer_propagate_s(
-    trainer: Trainer, workload: Workload, terms: Terms, host: Host, threads: Threads
+    trainer: Trainer, workload: Workload, training: Training, terms: Terms, host: Host, threads: Threads
 ) -> float:
-    """T_trainer of one trainer; the host's goes with its part of the cores."""
+    """T_trainer of one trainer; the host's goes with its threads."""
     rates = trainer.rates
-    part = min(1.0, threads.train / host.cores) if trainer.is_host and host.cores else 1.0
+    part = host_part(host, threads.train) if trainer.is_host else 1.0
     macs_per_s = rates.macs_per_s * part
+    memory_bytes_per_s = rates.memory_bytes_per_s * part
+    if load_form(trainer, training, terms) == "aggregated":
+        # The load stage has read the first layer's edges already.
+        workload = replace(workload, edges=(0.0, *workload.edges[1:]))
     seconds = stages.trainer_s(
         workload,
-        rates.memory_bytes_per_s * part,
+        memory_bytes_per_s,
         macs_per_s,
         pipelined=trainer.pipelined,
         reads_each_source_once=trainer.reads_each_source_once,
@@ -118,6 +156,17 @@ def trainer_propagate_s(
     )
 
 
+def host_part(host: Host, threads: int) -> float:
+    """Speed of the CPU trainer with some threads, as a part of that with all cores (Amdahl's law)."""
+    if not host.cores:
+        return 1.0
+
+    def relative_s(count: int) -> float:
+        return host.serial_part + (1 - host.serial_part) / count
+
+    return relative_s(host.cores) / relative_s(min(threads, host.cores))
+
+
 def _synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms) -> float:
     """Over the slowest link; the host's own replica is there already."""
     link = min(trainer.link_gb_s for trainer in trainers) * _GB
@@ -129,6 +178,17 @@ def _synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, 
 def _sample_s(host: Host, threads: Threads, training: Training, workloads: Sequence[Workload]) -> float:
     if training.sample_s is not None:
         return training.sample_s
+    if host.sampling:
+        return sum(
+            workload.num_edges
+            / edges_per_second(
+                host.sampling,
+                graph_bytes=training.graph_bytes,
+                targets=workload.vertices[-1],
+                threads=threads.sample,
+            )
+            for workload in workloads
+        )
     if host.thread_edges_per_s is None:
         return 0.0
     edges = sum(workload.num_edges for workload in workloads)
@@ -147,7 +207,10 @@ def _core_s(
     """Seconds of the host's cores that one iteration uses."""
     if not host.cores:
         return None
+    count = min(threads.train, host.cores)
+    # What cannot be shared keeps one thread busy and not the others.
+    training = 1 / (host.serial_part + (1 - host.serial_part) / count)
     seconds = sample_s * threads.sample + load_s * threads.load + synchronize_s
     for trainer, busy_s in zip(trainers, propagates, strict=True):
-        seconds += busy_s * (min(threads.train, host.cores) if trainer.is_host else trainer.host_cores)
+        seconds += busy_s * (training if trainer.is_host else trainer.host_cores)
     return seconds

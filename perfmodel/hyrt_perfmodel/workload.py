@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.host_tables import LoadForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,10 @@ class Training:
         T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
     model
         Kind of model, for the rates that were measured with it.
+    best_form
+        The form of input that costs the model least, where a trainer takes it; `rows` it always takes.
+    feature_bytes, graph_bytes
+        Of the whole feature matrix and the topology, where they are known: what lies in a cache loads faster.
 
     Raises
     ------
@@ -116,6 +122,9 @@ class Training:
     batch_per_trainer: int | None = None
     sample_s: float | None = None
     model: str = ""
+    best_form: LoadForm = "rows"
+    feature_bytes: float = math.inf
+    graph_bytes: float = math.inf
 
     def __post_init__(self) -> None:
         check_positive(
