@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt data ...`."""
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt calibrate`, `hyrt data ...`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hyrt import __version__
+from hyrt.calibrate_command import calibrate
 from hyrt.data_commands import data_app
 from hyrt.devices_command import devices
 from hyrt.errors import HyrtError
@@ -29,6 +30,7 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("infer")(infer)
 app.command("devices")(devices)
+app.command("calibrate")(calibrate)
 app.add_typer(data_app, name="data")
 
 

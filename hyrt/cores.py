@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 
@@ -12,6 +13,15 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["cpus"]
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def processor_name() -> str | None:
+    """The processor's model, as the system calls it; None where it says nothing."""
+    for line in read_system_file(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or None
 
 
 # What Linux calls the instructions that decide how fast products are, x86 and Arm, in its order of widths.

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hyrt.cores import cgroup_limits, read_system_file
+from hyrt.cores import cgroup_limits, processor_name
 
 _PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
 _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
@@ -36,7 +36,7 @@ def describe_environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
         "platform": platform.platform(),
         "cpu": {
-            "model": _cpu_model(),
+            "model": processor_name(),
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(),
             "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -54,11 +54,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str | None:
-    for line in read_system_file(Path("/proc/cpuinfo")).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or None

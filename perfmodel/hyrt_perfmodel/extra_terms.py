@@ -19,7 +19,7 @@ class Terms:
     Parameters
     ----------
     launch
-        What a step, a transfer and the optimiser cost whatever their size.
+        What a step and a transfer cost whatever their size, and the optimiser.
     flush, fill
         Draining and filling a device's own pipeline, for each layer.
     topology
@@ -27,7 +27,7 @@ class Terms:
     weight_gradients
         The second product of a layer's backward pass: for its weights, beside that for its input.
     values
-        Bias, activation, dropout and loss.
+        Reading and writing what is multiplied, bias, activation, dropout and loss.
     load_forms
         Trainers that can take it get their input aggregated while it is loaded, or read it in place.
     shared_cores
@@ -70,7 +70,12 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
 
 
 def num_values(workload: Workload) -> float:
-    """Values that element-wise operators touch in a step: every layer's outputs, forward and backward."""
-    return 2 * sum(
-        workload.vertices[layer] * workload.features[layer] for layer in range(1, workload.layers + 1)
+    """Values that enter and leave the updates: |V^l| (f_in^l + f^l), summed over the layers.
+
+    Products of narrow matrices run at the pace of these, not of their multiply-accumulates, as bias, activation, dropout
+    and loss do.
+    """
+    return sum(
+        workload.vertices[layer] * (workload.f_in(layer) + workload.features[layer])
+        for layer in range(1, workload.layers + 1)
     )

@@ -52,6 +52,8 @@ class SampleCost:
 
     Parameters
     ----------
+    renumbers
+        Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
     graph_bytes
         Of the topology.
     targets
@@ -62,6 +64,7 @@ class SampleCost:
         Sampled edges a second.
     """
 
+    renumbers: bool
     graph_bytes: float
     targets: float
     threads: int
@@ -113,7 +116,7 @@ def load_seconds(
 
 
 def edges_per_second(
-    table: Sequence[SampleCost], *, graph_bytes: float, targets: float, threads: int
+    table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, targets: float, threads: int
 ) -> float:
     """Sampled edges a second, between the measured graphs, mini-batches and thread counts, as in `load_seconds`."""
 
@@ -123,7 +126,8 @@ def edges_per_second(
     def by_graph(entries: Sequence[SampleCost]) -> float:
         return between(graph_bytes, grouped(entries, lambda entry: entry.graph_bytes, by_targets))
 
-    return between(threads, grouped(table, lambda entry: float(entry.threads), by_graph))
+    entries = [entry for entry in table if entry.renumbers == renumbers]
+    return between(threads, grouped(entries, lambda entry: float(entry.threads), by_graph))
 
 
 def grouped(

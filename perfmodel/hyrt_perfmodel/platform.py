@@ -25,7 +25,7 @@ class Rates:
     launch_s
         What a step costs whatever its size.
     values_per_s
-        Values a second that go through bias, activation, dropout and loss; infinite where products hide them.
+        Values a second that enter and leave the updates; infinite where products hide them.
     """
 
     memory_gb_s: float
@@ -68,6 +68,8 @@ class Host:
         Of the CPU trainer, as in `Rates`.
     step_s
         What the optimiser and the host's own work on a step cost whatever its size.
+    weights_gb_s
+        1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights.
     models
         Rates of the CPU trainer with all cores, by kind of model, where they were measured.
     forms
@@ -90,6 +92,7 @@ class Host:
     launch_s: float = 0.0
     values_per_s: float = math.inf
     step_s: float = 0.0
+    weights_gb_s: float = math.inf
     models: Mapping[str, Rates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     serial_part: float = 0.0
@@ -108,6 +111,7 @@ class Host:
             thread_edges_per_s=self.thread_edges_per_s,
             values_per_s=self.values_per_s,
             core_efficiency=self.core_efficiency,
+            weights_gb_s=self.weights_gb_s,
         )
         check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
         if self.core_efficiency > 1 or self.serial_part > 1:

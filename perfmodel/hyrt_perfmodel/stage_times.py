@@ -52,7 +52,7 @@ def stage_times(
         for trainer, work in zip(trainers, workloads, strict=True)
     )
     synchronize_s = _synchronize_s(trainers, training, host, terms)
-    sample_s = _sample_s(host, threads, training, [work for _, work in busy])
+    sample_s = _sample_s(host, threads, training, busy, terms)
     return StageTimes(
         sample_s=sample_s,
         load_s=loads_s,
@@ -172,10 +172,18 @@ def _synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, 
     link = min(trainer.link_gb_s for trainer in trainers) * _GB
     work = training.at(1.0)
     seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
-    return seconds + (host.step_s if terms.launch else 0.0)
+    if terms.launch:
+        seconds += host.step_s + stages.synchronize_s(work, host.weights_gb_s * _GB)
+    return seconds
 
 
-def _sample_s(host: Host, threads: Threads, training: Training, workloads: Sequence[Workload]) -> float:
+def _sample_s(
+    host: Host,
+    threads: Threads,
+    training: Training,
+    busy: Sequence[tuple[Trainer, Workload]],
+    terms: Terms,
+) -> float:
     if training.sample_s is not None:
         return training.sample_s
     if host.sampling:
@@ -183,15 +191,16 @@ def _sample_s(host: Host, threads: Threads, training: Training, workloads: Seque
             workload.num_edges
             / edges_per_second(
                 host.sampling,
+                renumbers=load_form(trainer, training, terms) == "rows",
                 graph_bytes=training.graph_bytes,
                 targets=workload.vertices[-1],
                 threads=threads.sample,
             )
-            for workload in workloads
+            for trainer, workload in busy
         )
     if host.thread_edges_per_s is None:
         return 0.0
-    edges = sum(workload.num_edges for workload in workloads)
+    edges = sum(workload.num_edges for _, workload in busy)
     return edges / (host.thread_edges_per_s * threads.sample)
 
 

@@ -1,0 +1,150 @@
+"""Predictions against measured runs on this machine, after `hyrt calibrate`.
+
+The configurations below were fixed before anything was measured. For each: sample a few mini-batches, predict the
+time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst absolute error; the exit code is 1
+where the mean is above 10 % or the worst above 20 %.
+
+    python tools/validate_predictions.py --data data --table predictions.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyrt.process import prepare_process
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.platform import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    graph: str
+    devices: tuple[str, ...]
+    kind: str
+    hidden: int
+    fanout: tuple[int, ...]
+    batch: int
+    share: float = 1.0
+    """Of the step, for the first device."""
+
+
+PRODUCTS, PAPERS, COMMUNITY = "synthetic:products-s", "synthetic:papers-s", "synthetic:community"
+CPU, OPENCL, BOTH = ("cpu",), ("opencl",), ("cpu", "opencl")
+CASES = (
+    Case(PRODUCTS, CPU, "graphsage", 256, (25, 10), 1024),
+    Case(PRODUCTS, OPENCL, "graphsage", 256, (25, 10), 1024),
+    Case(PRODUCTS, BOTH, "graphsage", 256, (25, 10), 1024, 0.40),
+    Case(PRODUCTS, CPU, "gcn", 256, (25, 10), 1024),
+    Case(PRODUCTS, OPENCL, "gcn", 128, (10, 10), 2048),
+    Case(PRODUCTS, BOTH, "gcn", 512, (25, 10), 1024, 0.44),
+    Case(PRODUCTS, CPU, "gat", 64, (10, 5), 512),
+    Case(PAPERS, CPU, "graphsage", 128, (10, 5, 5), 512),
+    Case(PAPERS, OPENCL, "graphsage", 256, (15, 10), 1024),
+    Case(PAPERS, BOTH, "gcn", 256, (10, 10), 1024, 0.42),
+    Case(COMMUNITY, CPU, "gin", 128, (10, 5), 1024),
+    Case(COMMUNITY, OPENCL, "gin", 64, (25, 10), 512),
+    Case(COMMUNITY, BOTH, "graphsage", 128, (25, 10), 2048, 0.40),
+    Case(COMMUNITY, BOTH, "gin", 256, (10, 10), 1024, 0.45),
+    Case("tolokers.npz", CPU, "graphsage", 512, (10, 10), 1024),
+    Case("tolokers.npz", OPENCL, "gcn", 256, (10, 10), 512),
+)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the .npz datasets")
+    parser.add_argument("--warm", type=int, default=10, help="steps of a run before those that count")
+    parser.add_argument("--steps", type=int, default=60, help="steps that count, at least")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the cases to run, from 1")
+    parser.add_argument("--table", type=Path, help="write the table here, too")
+    return parser.parse_args()
+
+
+def with_devices(platform: Platform, names: tuple[str, ...]) -> Platform:
+    """The platform with these trainers only."""
+    kinds = [name.partition(":")[0] for name in names]
+    return replace(
+        platform,
+        host=replace(platform.host, trains="cpu" in kinds),
+        accelerators=tuple(a for a in platform.accelerators if a.kind in kinds),
+    )
+
+
+def main() -> int:
+    options = arguments()
+    prepare_process()
+    from hyrt_perfmodel.assignment import Assignment, Threads
+    from hyrt_perfmodel.stage_times import iteration_s, stage_times
+
+    from hyrt.config import build_config
+    from hyrt.device_names import split_by_shares
+    from hyrt.graph.source import open_graph
+    from hyrt.runtime.calibrate.short_run import short_run
+    from hyrt.runtime.calibrate.store import kept
+    from hyrt.runtime.run_training import run_training
+
+    calibration, stale = kept()
+    if calibration is None or stale:
+        print("; ".join(stale))
+        return 2
+    lines = [
+        f"{calibration.machine.processor}, {calibration.machine.cores} cores, calibrated {calibration.date}.\n",
+        "| graph | devices | model | hidden | fan-out | batch | predicted ms | stages ms (sample, load, propagate) "
+        "| measured ms | stages ms | error |",
+        "|---|---|---|---:|---|---:|---:|---|---:|---|---:|",
+    ]
+    errors = []
+    opened = ("", None)
+    for number, case in enumerate(CASES, 1):
+        if options.only and number not in options.only:
+            continue
+        source = str(options.data / case.graph) if case.graph.endswith(".npz") else case.graph
+        if opened[0] != source:
+            opened = (source, open_graph(source))
+        graph = opened[1]
+        split = split_by_shares(case.batch, [case.share, 1 - case.share][: len(case.devices)])
+        config = build_config(
+            {
+                "model": {"kind": case.kind, "hidden": case.hidden, "layers": len(case.fanout)},
+                "sampler": {"fanout": list(case.fanout)},
+                "data": {"batch_size": case.batch},
+                "devices": list(case.devices),
+                "split": split,
+            }
+        )
+        training = run_training(config, graph)
+        run = short_run(config, graph, warm=options.warm, steps=options.steps)
+        platform = with_devices(calibration.platform, case.devices)
+        threads = Threads(
+            sample=run.threads["sample"], load=run.threads["load"], train=run.threads["propagate"]
+        )
+        times = stage_times(platform, training, Assignment(split=tuple(split), threads=threads))
+        predicted = iteration_s(times, platform.host)
+        errors.append(predicted / run.iteration_s - 1)
+        stages = " ".join(
+            f"{1e3 * s:.1f}" for s in (times.sample_s, times.load_s, times.propagate_s - times.synchronize_s)
+        )
+        seen = " ".join(f"{1e3 * run.stage_s[s]:.1f}" for s in ("sample", "load", "propagate", "synchronize"))
+        lines.append(
+            f"| {case.graph} | {'+'.join(case.devices)} | {case.kind} | {case.hidden} "
+            f"| {','.join(map(str, case.fanout))} | {case.batch} | {1e3 * predicted:.1f} | {stages} "
+            f"| {1e3 * run.iteration_s:.1f} | {seen} | {errors[-1]:+.1%} |"
+        )
+        print(lines[-1], flush=True)
+    mean, worst = statistics.fmean(map(abs, errors)), max(map(abs, errors))
+    lines.append(f"\nMean absolute error {mean:.1%} (target 10 %), worst {worst:.1%} (target 20 %).")
+    print("\n".join(lines))
+    if options.table:
+        options.table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return int(mean > 0.10 or worst > 0.20)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
