@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
 """What a torch module on the host can take."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,12 @@ class Rates:
     memory_bytes_per_s: float
     link_bytes_per_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
+            value = getattr(self, name)
+            if not (_is_number(value) and value > 0) or (value == math.inf and name != "link_bytes_per_s"):
+                raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or leave rates None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,21 @@ class DeviceInfo:
     link: str = ""
     rates: Rates | None = None
     simulated: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("index", "memory_bytes", "host_cores"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(
+                    f"device info of {self.kind!r}: {name} is {value!r}: give a whole number of at least 0"
+                )
+        for name in ("kind", "description", "link"):
+            text = getattr(self, name)
+            if not isinstance(text, str):
+                raise ValueError(f"device info of {self.kind!r}: {name} is {text!r}: give text")
+            # A driver's own text may hold anything; here it is one line for a terminal.
+            shown = "".join(letter if letter.isprintable() else " " for letter in text)
+            object.__setattr__(self, name, " ".join(shown.split()))
 
     @property
     def name(self) -> str:

@@ -78,8 +78,11 @@ def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
 
     A device with a share above 0 gets at least one unit where there are enough.
     """
-    whole = math.fsum(shares)
-    exact = [total * share / whole for share in shares]
+    # Relative to the largest first: the sum of any finite numbers then is one.
+    largest = max(shares)
+    parts = [share / largest for share in shares]
+    whole = math.fsum(parts)
+    exact = [total * part / whole for part in parts]
     split = [math.floor(part) for part in exact]
     order = sorted(range(len(shares)), key=lambda i: (split[i] - exact[i], i))
     for i in order[: total - sum(split)]:

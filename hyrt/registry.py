@@ -105,7 +105,8 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     kind, _, index = name.partition(":")
     known = declared()
     if kind not in known:
-        near = difflib.get_close_matches(kind, known, n=1)
+        # What people call a graphics card, whoever made it.
+        near = difflib.get_close_matches("cuda" if kind in ("gpu", "nvidia") else kind, known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise DeviceUnavailable(
             f"no device kind {kind!r}{hint}: there are {', '.join(sorted(known))}. See `hyrt devices`"
@@ -177,6 +178,10 @@ def _check_found(kind: str, found: tuple[DeviceInfo, ...]) -> None:
     for info in found:
         if not isinstance(info, DeviceInfo) or info.kind != kind:
             raise DeviceUnavailable(f"its probe finds {info!r}, which is no device of kind {kind!r}")
+    numbers = [info.index for info in found]
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise DeviceUnavailable(f"its probe finds two devices with the number {number}")
 
 
 def _why_missing(backend: Any) -> str:

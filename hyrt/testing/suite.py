@@ -91,6 +91,8 @@ def check_device(
     chosen = [check for check in all_checks(computes=computes) if only in check.name]
     if not chosen:
         raise ValueError(f"no check has {only!r} in its name")
+    if cycles < 1:
+        raise ValueError(f"cycles is {cycles}: give at least 1")
     trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
     info = trial.open().info
     trial.close_all()

@@ -1,0 +1,60 @@
+"""What a device hands back, before it enters the step: a wrong sum must not become a wrong model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hyrt.device import StepResult
+from hyrt.errors import DeviceFault
+from hyrt.sampling.block import MiniBatch
+
+# Normalizers are sums of a mini-batch's weights, in whatever order a device adds them.
+_CLOSE = 1e-4
+
+
+def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[torch.Tensor]) -> None:
+    """Refuse a result that does not belong to the mini-batch or the model.
+
+    Parameters
+    ----------
+    name
+        Of the device.
+    result
+        What `propagate` returned.
+    batch
+        What it was given.
+    parameters
+        The master weights, in the order of `load`.
+
+    Raises
+    ------
+    DeviceFault
+        Naming what is wrong with it.
+    """
+    if not isinstance(result, StepResult):
+        raise DeviceFault(f"{name}: propagate returned {type(result).__name__}, not a StepResult")
+    targets = len(batch.targets)
+    if result.targets != targets:
+        raise DeviceFault(f"{name}: propagate counted {result.targets} targets of a mini-batch of {targets}")
+    if not math.isclose(result.normalizer, batch.normalizer, rel_tol=_CLOSE):
+        raise DeviceFault(
+            f"{name}: propagate returned the normalizer {result.normalizer:g}, the mini-batch has {batch.normalizer:g}"
+        )
+    if not targets:
+        return
+    if len(result.gradients) != len(parameters):
+        raise DeviceFault(
+            f"{name}: propagate returned {len(result.gradients)} gradients for {len(parameters)} parameters"
+        )
+    for number, (gradient, parameter) in enumerate(zip(result.gradients, parameters, strict=True)):
+        if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
+            shape = tuple(gradient.shape) if isinstance(gradient, torch.Tensor) else type(gradient).__name__
+            raise DeviceFault(f"{name}: gradient {number} is {shape}, its parameter {tuple(parameter.shape)}")
+        if gradient.dtype != parameter.dtype or gradient.device.type != "cpu":
+            raise DeviceFault(
+                f"{name}: gradient {number} is {gradient.dtype} on {gradient.device}, not {parameter.dtype} on the host"
+            )

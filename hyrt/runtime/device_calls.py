@@ -1,0 +1,58 @@
+"""Calls of a device outside the pipeline: they end in a bounded time, and whatever they raise has the device's name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from hyrt.errors import HyrtError, Stalled, describe
+
+T = TypeVar("T")
+
+
+def call_device(
+    name: str, doing: str, call: Callable[[], T], *, timeout_s: float, fault: type[HyrtError]
+) -> T:
+    """Call a device that may hang or raise anything.
+
+    Parameters
+    ----------
+    name, doing
+        For messages: `opencl:0`, `open`.
+    call
+        Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not keep the
+        process alive.
+    timeout_s
+        How long it may take.
+    fault
+        What an exception that is not hyrt's own becomes.
+
+    Raises
+    ------
+    Stalled
+        If it did not end in time.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        error = errors[0]
+        if isinstance(error, HyrtError):
+            raise error
+        raise fault(f"{name}: {doing} failed: {' '.join(describe(error).split())}") from error
+    if not answers:
+        raise Stalled(
+            f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise runtime.stall_timeout_s if "
+            "it may take that long"
+        )
+    return answers[0]

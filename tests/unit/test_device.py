@@ -1,0 +1,40 @@
+"""What a backend may say of a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hyrt.device import DeviceInfo, Rates
+
+RATES = {"macs_per_s": 1e9, "memory_bytes_per_s": 1e9, "link_bytes_per_s": 1e9, "source": "assumed: a guess"}
+
+
+@pytest.mark.parametrize("name", ["macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, True, "fast"])
+def test_rates_that_are_none(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        Rates(**{**RATES, name: value})
+
+
+def test_only_a_link_may_be_infinitely_fast() -> None:
+    assert Rates(**{**RATES, "link_bytes_per_s": math.inf}).link_bytes_per_s == math.inf
+    with pytest.raises(ValueError, match="macs_per_s"):
+        Rates(**{**RATES, "macs_per_s": math.inf})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("index", "0"), ("index", -1), ("memory_bytes", "big"), ("host_cores", -2), ("description", None)],
+)
+def test_an_info_that_is_none(name: str, value: Any) -> None:
+    given: dict[str, Any] = {"kind": "npu", "index": 0, "description": "Acme", "memory_bytes": 0}
+    with pytest.raises(ValueError, match=name):
+        DeviceInfo(**{**given, name: value})
+
+
+def test_a_drivers_text_becomes_one_line() -> None:
+    info = DeviceInfo(kind="npu", index=0, description=" two\n\x1b[31mlines ", memory_bytes=0)
+    assert info.description == "two [31mlines"
