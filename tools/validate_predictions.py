@@ -63,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=10, help="steps of a run before those that count")
     parser.add_argument("--steps", type=int, default=60, help="steps that count, at least")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the cases to run, from 1")
+    parser.add_argument("--parts", action="store_true", help="print what bounds each prediction")
     parser.add_argument("--table", type=Path, help="write the table here, too")
     return parser.parse_args()
 
@@ -131,6 +132,10 @@ def main() -> int:
         stages = " ".join(
             f"{1e3 * s:.1f}" for s in (times.sample_s, times.load_s, times.propagate_s - times.synchronize_s)
         )
+        if options.parts:
+            print(
+                f"cores {1e3 * times.core_s:.1f} ms, propagate and synchronize {1e3 * times.propagate_s:.1f} ms"
+            )
         seen = " ".join(f"{1e3 * run.stage_s[s]:.1f}" for s in ("sample", "load", "propagate", "synchronize"))
         lines.append(
             f"| {case.graph} | {'+'.join(case.devices)} | {case.kind} | {case.hidden} "

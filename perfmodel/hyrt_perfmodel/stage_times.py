@@ -61,7 +61,7 @@ def stage_times(
         synchronize_s=synchronize_s,
         trainer_transfer_s=transfers,
         trainer_propagate_s=propagates,
-        core_s=_core_s(host, threads, trainers, sample_s, loads_s, propagates, synchronize_s),
+        core_s=_core_s(host, busy, training, terms, synchronize_s),
     )
 
 
@@ -204,22 +204,22 @@ def _sample_s(
     return edges / (host.thread_edges_per_s * threads.sample)
 
 
+_ALONE = Threads(sample=1, load=1, train=1)
+
+
 def _core_s(
     host: Host,
-    threads: Threads,
-    trainers: Sequence[Trainer],
-    sample_s: float,
-    load_s: float,
-    propagates: Sequence[float],
+    busy: Sequence[tuple[Trainer, Workload]],
+    training: Training,
+    terms: Terms,
     synchronize_s: float,
 ) -> float | None:
-    """Seconds of the host's cores that one iteration uses."""
+    """Seconds of the host's cores that one iteration uses: what it would take with one thread a stage."""
     if not host.cores:
         return None
-    count = min(threads.train, host.cores)
-    # What cannot be shared keeps one thread busy and not the others.
-    training = 1 / (host.serial_part + (1 - host.serial_part) / count)
-    seconds = sample_s * threads.sample + load_s * threads.load + synchronize_s
-    for trainer, busy_s in zip(trainers, propagates, strict=True):
-        seconds += busy_s * (training if trainer.is_host else trainer.host_cores)
+    seconds = _sample_s(host, _ALONE, training, busy, terms) + synchronize_s
+    for trainer, work in busy:
+        seconds += trainer_load_s(trainer, work, training, terms, host, _ALONE)
+        cores = 1 if trainer.is_host else trainer.host_cores
+        seconds += cores * trainer_propagate_s(trainer, work, training, terms, host, _ALONE)
     return seconds

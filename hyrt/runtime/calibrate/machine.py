@@ -20,7 +20,7 @@ from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
 
 from hyrt.config import build_config
 from hyrt.cores import available_cores, processor_name
-from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device_names import split_by_shares
 from hyrt.errors import UnsupportedModel, describe
 from hyrt.graph.graph import Graph
@@ -95,7 +95,7 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
                 raise
             left_out[info.name] = " ".join(describe(error).split())
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
-    host = _with_cpu(host, cpu, _serial_part(cpu, large, cores))
+    host = _with_cpu(host, cpu, _speedup(cpu, large, cores))
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
         name="this-machine",
@@ -192,34 +192,50 @@ def _measure_trainer(info: DeviceInfo, graph: Graph, cores: int) -> _Trainer:
 
 
 def _threads(info: DeviceInfo, cores: int) -> int:
-    """A CPU trainer alone has all cores; beside others a device on the host has its part of them."""
-    return cores if info.kind == "cpu" else max(1, cores // 2)
+    """A CPU trainer is measured with one thread; beside it another device on the host has its part of the cores."""
+    return 1 if info.kind == "cpu" else max(1, cores // 2)
 
 
-def _serial_part(cpu: _Trainer, graph: Graph, cores: int) -> float:
-    """Amdahl's serial part of the CPU trainer, from the first probe with one thread and with all."""
+def _speedup(cpu: _Trainer, graph: Graph, cores: int) -> float:
+    """How much faster the CPU trainer is with all cores than with one thread, measured in turn."""
     if cores == 1:
-        return 0.0
+        return 1.0
     backend, there = find_device(cpu.info.name)
-    device: Device = backend.open(there, DeviceOptions(threads=1))
-    try:
-        alone = measure(device, next(iter(cpu.rates)), PROBES[0], graph).propagate.seconds  # type: ignore[arg-type]
-    finally:
-        device.close()
-    ratio = cpu.first_probe_s / alone
-    return min(1.0, max(0.0, (ratio - 1 / cores) / (1 - 1 / cores)))
+    kind: Kind = next(kind for kind in KINDS if kind in cpu.rates)
+    ratios = []
+    for _ in range(_TURNS):
+        seconds = []
+        for threads in (1, cores):
+            device = backend.open(there, DeviceOptions(threads=threads))
+            try:
+                seconds.append(measure(device, kind, PROBES[0], graph).propagate.seconds)
+            finally:
+                device.close()
+        ratios.append(seconds[0] / seconds[1])
+    return min(float(cores), max(1.0, statistics.median(ratios)))
 
 
-def _with_cpu(host: Host, cpu: _Trainer, serial_part: float) -> Host:
-    general = next(iter(cpu.rates.values()))
+def _with_cpu(host: Host, cpu: _Trainer, speedup: float) -> Host:
+    """The host with its trainer's rates with all cores, from those with one."""
+    models = {
+        kind: replace(
+            rates,
+            memory_gb_s=rates.memory_gb_s * speedup,
+            macs_per_s=rates.macs_per_s * speedup,
+            values_per_s=rates.values_per_s * speedup,
+        )
+        for kind, rates in cpu.rates.items()
+    }
+    general = next(iter(models.values()))
+    cores = host.cores or 1
     return replace(
         host,
         macs_per_s=general.macs_per_s,
         launch_s=general.launch_s,
         values_per_s=general.values_per_s,
-        models=cpu.rates,
+        models=models,
         forms=_forms(cpu.info),
-        serial_part=serial_part,
+        serial_part=max(0.0, (1 / speedup - 1 / cores) / (1 - 1 / cores)) if cores > 1 else 0.0,
     )
 
 
@@ -249,6 +265,7 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 # Short runs: the widths are those of the probes, so that nothing is compiled anew.
 _RUNS = ((0, 1024), (0, 256), (4, 1024))
 _WARM, _STEPS = 9, 24
+_TURNS = 5
 
 
 def _runs(
