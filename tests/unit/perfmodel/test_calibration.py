@@ -1,0 +1,104 @@
+"""A calibration's file: what is written is read, and what does not belong here is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hyrt_perfmodel.calibration import (
+    Calibration,
+    CalibrationError,
+    Machine,
+    calibration_file,
+    read_calibration,
+    to_text,
+    why_stale,
+)
+from hyrt_perfmodel.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
+
+MACHINE = Machine(
+    node="here",
+    processor="Acme 9",
+    cores=4,
+    versions={"hyrt": "1", "torch": "2"},
+    devices={"cpu:0": "4 cores"},
+)
+FOUND = Calibration(
+    machine=MACHINE,
+    date="2026-11-21",
+    seconds=31.5,
+    platform=Platform(
+        name="this-machine",
+        source="measured 2026-11-21",
+        relative_error=0.08,
+        host=Host(
+            memory_gb_s=20.5,
+            macs_per_s=1.25e11,
+            cores=4,
+            forms=("rows", "aggregated", "in_place"),
+            models={"gcn": Rates(memory_gb_s=math.inf, macs_per_s=1e11, launch_s=0.001)},
+            loading=(LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),),
+            sampling=(SampleCost(renumbers=True, graph_bytes=1e6, targets=64, threads=1, edges_per_s=2e7),),
+            core_efficiency=0.75,
+        ),
+        accelerators=(Accelerator(kind="npu", memory_gb_s=100.0, macs_per_s=1e12, link_gb_s=math.inf),),
+    ),
+    measured={"spread": {"memory": 0.04}},
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(to_text(FOUND), encoding="utf-8")
+    assert read_calibration(path) == FOUND
+
+
+def test_the_file_lies_in_the_users_cache_folder_one_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert calibration_file("box") == Path("/somewhere/hyrt/calibration-box.yaml")
+    assert calibration_file("box") != calibration_file("other")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="has not been calibrated: run `hyrt calibrate`"):
+        read_calibration(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2]",
+        "host: {",
+        "\x00",
+        to_text(FOUND).replace("macs_per_s: 125000000000.0", "macs_per_s: -1.0"),
+        to_text(FOUND).replace("trains: true", "trains: perhaps"),
+        to_text(FOUND).replace("thread_load_gb_s:", "thread_lode_gb_s:"),
+        to_text(FOUND).partition("machine:")[0],
+    ],
+)
+def test_a_damaged_file_is_said_with_its_name_and_the_remedy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CalibrationError, match=r"c\.yaml: .*run `hyrt calibrate`"):
+        read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("here", "says"),
+    [
+        (replace(MACHINE, node="there"), "another machine"),
+        (replace(MACHINE, processor="Acme 10"), "another processor"),
+        (replace(MACHINE, cores=2), "4 cores, now 2"),
+        (replace(MACHINE, versions={"hyrt": "1", "torch": "3"}), "torch 2, now 3"),
+        (replace(MACHINE, devices={"cpu:0": "4 cores", "npu:0": "new"}), "npu:0 is new"),
+        (replace(MACHINE, devices={}), "cpu:0 has gone"),
+        (replace(MACHINE, devices={"cpu:0": "8 cores"}), "cpu:0 was another device"),
+    ],
+)
+def test_a_stale_one_says_why(here: Machine, says: str) -> None:
+    assert why_stale(FOUND, MACHINE) == []
+    assert any(says in reason for reason in why_stale(FOUND, here))

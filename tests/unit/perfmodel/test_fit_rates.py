@@ -1,0 +1,100 @@
+"""Rates from step times: what was put in comes out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.fit_overlap import MeasuredRun, fit_overlap
+from hyrt_perfmodel.fit_rates import fit_rates
+from hyrt_perfmodel.model_workload import model_workload
+from hyrt_perfmodel.platform import Host, Platform, Rates
+from hyrt_perfmodel.workload import Training, Workload, in_proportion
+
+SHAPES = [
+    ((30_000, 5_000, 500), (40_000, 6_000), (100, 64, 10)),
+    ((30_000, 5_000, 500), (40_000, 6_000), (16, 256, 10)),
+    ((3_000, 700, 64), (9_000, 900), (300, 64, 40)),
+    ((500, 100, 8), (900, 60), (100, 64, 10)),
+    ((60_000, 20_000, 1_000), (100_000, 90_000), (32, 32, 32)),
+    ((60_000, 20_000, 1_000), (100_000, 25_000), (512, 128, 4)),
+]
+WORKLOADS = [model_workload("graphsage", *shape) for shape in SHAPES]
+
+
+def seconds(work: Workload, rates: Rates) -> float:
+    """The model written out for two layers."""
+    (_, v1, v2), (e1, e2), (f0, f1, f2) = work.vertices, work.edges, work.features
+    macs = 2 * v1 * 2 * f0 * f1 + 3 * v2 * 2 * f1 * f2
+    read = 4 * (e1 * f0 + 2 * e2 * f1)
+    values = v1 * (2 * f0 + f1) + v2 * (2 * f1 + f2)
+    return (
+        rates.launch_s
+        + macs / rates.macs_per_s
+        + read / rates.memory_bytes_per_s
+        + values / rates.values_per_s
+    )
+
+
+def test_rates_come_back() -> None:
+    true = Rates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
+    fit = fit_rates(WORKLOADS, [seconds(work, true) for work in WORKLOADS])
+    assert fit.rates.memory_gb_s == pytest.approx(11.0, rel=1e-6)
+    assert fit.rates.macs_per_s == pytest.approx(9e10, rel=1e-6)
+    assert fit.rates.launch_s == pytest.approx(7e-4, rel=1e-6)
+    assert fit.rates.values_per_s == pytest.approx(6e8, rel=1e-6)
+    assert max(abs(error) for error in fit.relative_errors) < 1e-9
+
+
+def test_a_term_that_is_not_there_costs_nothing() -> None:
+    true = Rates(memory_gb_s=11.0, macs_per_s=9e10)
+    fit = fit_rates(WORKLOADS, [seconds(work, true) for work in WORKLOADS])
+    assert fit.rates.values_per_s > 1e14
+    assert fit.rates.launch_s < 1e-9
+
+
+def test_noise_gives_no_negative_rate() -> None:
+    generator = np.random.default_rng(3)
+    true = Rates(memory_gb_s=40.0, macs_per_s=9e10, launch_s=5e-4, values_per_s=3e9)
+    for _ in range(20):
+        noisy = [seconds(work, true) * generator.lognormal(0, 0.1) for work in WORKLOADS]
+        fit = fit_rates(WORKLOADS, noisy)
+        assert np.mean(np.abs(fit.relative_errors)) < 0.15
+        assert fit.rates.launch_s >= 0
+
+
+def test_too_few_measurements() -> None:
+    with pytest.raises(ValueError, match="3 measurements cannot fit 4 terms"):
+        fit_rates(WORKLOADS[:3], [1.0, 1.0, 1.0])
+
+
+def run_of(host: Host, batch: int, step_s: float) -> MeasuredRun:
+    work = WORKLOADS[0]
+    return MeasuredRun(
+        Platform(name="one", host=host),
+        Training(at=in_proportion(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0),
+        Assignment(split=(batch,), threads=Threads(sample=1, load=1, train=1)),
+        step_s,
+    )
+
+
+def test_the_steps_own_cost_and_the_cores_efficiency_come_back() -> None:
+    """Where loading is cheap the chain bounds a step; where it is dear, the cores do."""
+    chain = Host(memory_gb_s=1e3, macs_per_s=8e9, cores=2, serial_part=1.0)
+    cores = Host(memory_gb_s=0.2, macs_per_s=8e9, cores=2, serial_part=1.0)
+    work = WORKLOADS[0]
+    runs = []
+    for host, batch in ((chain, 500), (chain, 20), (cores, 500), (cores, 200)):
+        part = work.scaled(batch / 500)
+        training_s = seconds(part, Rates(memory_gb_s=host.memory_gb_s, macs_per_s=8e9))
+        load_s = part.vertices[0] * 100 * 4 / (host.memory_gb_s * 1e9)
+        bound = max(training_s + 2e-3, load_s, (training_s + load_s + 2e-3) / (2 * 0.8))
+        runs.append(run_of(host, batch, bound))
+    fit = fit_overlap(runs)
+    assert max(abs(error) for error in fit.relative_errors) < 0.03
+    assert fit.core_efficiency == pytest.approx(0.8, abs=0.05)
+    assert math.isfinite(fit.step_s)
+    with pytest.raises(ValueError, match="no runs"):
+        fit_overlap([])

@@ -1,0 +1,73 @@
+"""Between what was measured, and beyond it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hyrt_perfmodel.host_tables import LoadCost, SampleCost, edges_per_second, load_seconds
+
+LOADING = [
+    LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),
+    LoadCost(form="rows", matrix_bytes=1e8, threads=1, row_s=4e-9, gb_s=2.5),
+    LoadCost(form="rows", matrix_bytes=1e6, threads=4, row_s=0.25e-9, gb_s=40.0),
+    LoadCost(form="rows", matrix_bytes=1e8, threads=4, row_s=1e-9, gb_s=10.0),
+]
+
+
+def load(matrix_bytes: float, threads: int) -> float:
+    return load_seconds(LOADING, "rows", 1000, 100, matrix_bytes=matrix_bytes, threads=threads)
+
+
+def test_a_measured_point_is_itself() -> None:
+    assert load(1e6, 1) == pytest.approx(1000 * (1e-9 + 100 / 10e9))
+    assert load(1e8, 4) == pytest.approx(1000 * (1e-9 + 100 / 10e9))
+
+
+def test_between_points_in_the_logarithms() -> None:
+    assert load(1e7, 1) == pytest.approx(math.sqrt(load(1e6, 1) * load(1e8, 1)))
+    assert load(1e8, 2) == pytest.approx(math.sqrt(load(1e8, 1) * load(1e8, 4)))
+
+
+def test_beyond_them_the_nearest() -> None:
+    assert load(1e12, 1) == load(1e8, 1)
+    assert load(math.inf, 64) == load(1e8, 4)
+    assert load(1.0, 1) == load(1e6, 1)
+
+
+def test_a_form_that_was_not_measured() -> None:
+    with pytest.raises(ValueError, match="aggregated"):
+        load_seconds(LOADING, "aggregated", 1, 1, matrix_bytes=1, threads=1)
+
+
+def test_sampling_knows_graphs_batches_threads_and_numbering() -> None:
+    table = [
+        SampleCost(
+            renumbers=numbered,
+            graph_bytes=g,
+            targets=t,
+            threads=n,
+            edges_per_s=1e6 * n * t / g * (1 + numbered),
+        )
+        for numbered in (False, True)
+        for g in (1e6, 1e8)
+        for t in (64, 1024)
+        for n in (1, 2)
+    ]
+
+    def rate(**at: float) -> float:
+        given = {"graph_bytes": 1e6, "targets": 64, "threads": 1, "renumbers": False, **at}
+        return edges_per_second(table, **given)  # type: ignore[arg-type]
+
+    assert rate() == pytest.approx(64)
+    assert rate(renumbers=True) == pytest.approx(128)
+    assert rate(graph_bytes=1e7) == pytest.approx(6.4)
+    assert rate(targets=256) == pytest.approx(256)
+    assert rate(threads=2, targets=1024, graph_bytes=1e8) == pytest.approx(20.48)
+
+
+@pytest.mark.parametrize("change", [{"gb_s": 0}, {"row_s": -1}, {"threads": 0}, {"matrix_bytes": math.nan}])
+def test_costs_that_are_none(change: dict) -> None:
+    given = {"form": "rows", "matrix_bytes": 1.0, "threads": 1, "row_s": 0.0, "gb_s": 1.0}
+    with pytest.raises(ValueError, match=next(iter(change))):
+        LoadCost(**{**given, **change})
