@@ -48,6 +48,8 @@ def call_device(
     if errors:
         error = errors[0]
         if isinstance(error, HyrtError):
+            if name not in str(error):
+                raise type(error)(f"{name}: {error}") from error
             raise error
         raise fault(f"{name}: {doing} failed: {' '.join(describe(error).split())}") from error
     if not answers:

@@ -7,11 +7,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
-from hyrt.device import Device, InputForm
+from hyrt.device import Device, DeviceInfo, InputForm
+from hyrt.errors import DeviceUnavailable, HyrtError, describe
 from hyrt.testing import (
     cases,
     check_faults,
@@ -94,8 +96,7 @@ def check_device(
     if cycles < 1:
         raise ValueError(f"cycles is {cycles}: give at least 1")
     trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
-    info = trial.open().info
-    trial.close_all()
+    info = _first_info(trial)
     findings: list[Finding] = []
     for check in chosen:
         finding = _run(check, trial, limit_s)
@@ -108,6 +109,21 @@ def check_device(
     if report.failed:
         raise ConformanceError(report)
     return report
+
+
+def _first_info(trial: Trial) -> DeviceInfo:
+    """What an opened device says of itself. Whether it closes well is for the checks."""
+    try:
+        device = trial.open()
+    except HyrtError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailable(f"the device cannot be opened: {describe(error)}") from error
+    if not isinstance(getattr(device, "info", None), DeviceInfo):
+        raise DeviceUnavailable(f"what open returns is {type(device).__name__} without an info: not a device")
+    with suppress(Exception):
+        trial.close_all()
+    return device.info
 
 
 def all_checks(*, computes: bool) -> list[Check]:

@@ -32,6 +32,14 @@ def test_hyrts_own_errors_stay() -> None:
         call_device("npu:0", "load", fail, timeout_s=5, fault=DeviceFault)
 
 
+def test_hyrts_own_errors_get_the_devices_name_where_they_lack_it() -> None:
+    def fail() -> None:
+        raise DeviceUnavailable("busy")
+
+    with pytest.raises(DeviceUnavailable, match=r"^npu:0: busy$"):
+        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceFault)
+
+
 def test_a_call_that_hangs_ends_the_wait() -> None:
     free = threading.Event()
     try:
