@@ -80,6 +80,9 @@ class Host:
         Part of the cores' time that the stages use where the cores are the bottleneck.
     loading, sampling
         What the first two stages were measured to take; empty where only bandwidths are known.
+    shared_memory_gb_s
+        What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a second, in
+        a simulation; None where they do not slow each other.
     """
 
     memory_gb_s: float
@@ -99,11 +102,13 @@ class Host:
     core_efficiency: float = 1.0
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
+    shared_memory_gb_s: float | None = None
 
     def __post_init__(self) -> None:
         check_positive(
             "host",
             memory_gb_s=self.memory_gb_s,
+            shared_memory_gb_s=self.shared_memory_gb_s,
             macs_per_s=self.macs_per_s,
             cores=self.cores,
             memory_gib=self.memory_gib,
@@ -150,6 +155,9 @@ class Accelerator:
         Rates by kind of model, where they were measured.
     forms
         In which it takes its input.
+    switch_gb_s
+        What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each has its own
+        way to host memory.
     """
 
     kind: str
@@ -168,6 +176,7 @@ class Accelerator:
     host_cores: int = 0
     models: Mapping[str, Rates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
+    switch_gb_s: float | None = None
 
     def __post_init__(self) -> None:
         owner = f"accelerator {self.kind!r}"
@@ -178,6 +187,7 @@ class Accelerator:
             link_gb_s=self.link_gb_s,
             memory_gib=self.memory_gib,
             values_per_s=self.values_per_s,
+            switch_gb_s=self.switch_gb_s,
         )
         check_not_negative(
             owner,

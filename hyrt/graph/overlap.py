@@ -1,0 +1,109 @@
+"""How far the neighbourhoods of neighbours overlap, from a few thousand paths of two edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.overlap import NeighborOverlap, OverlapSample
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+
+Array = NDArray[Any]
+
+_PATHS = 3072
+
+
+def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
+    """Draw paths of two edges and count what else joins their ends.
+
+    Parameters
+    ----------
+    graph
+        A symmetric graph with at least one edge; rows sorted. May be memory-mapped.
+    targets
+        [n] vertices that may be targets; None for all.
+
+    Returns
+    -------
+    The same for the same graph: the draws' seed is fixed.
+    """
+    rng = np.random.default_rng(0)
+    eligible = np.ones(graph.num_vertices, np.bool_)
+    if targets is not None:
+        eligible[:] = False
+        eligible[targets] = True
+    chosen = np.arange(graph.num_vertices) if targets is None else targets
+    near = chosen[rng.integers(0, len(chosen), _PATHS)]
+    far = graph.indices[rng.integers(0, graph.num_edges, _PATHS)]
+    return NeighborOverlap(near=_sample(graph, near, eligible, rng), far=_sample(graph, far, None, rng))
+
+
+def _sample(
+    graph: Graph, firsts: Array, eligible: NDArray[np.bool_] | None, rng: np.random.Generator
+) -> OverlapSample:
+    """A path that ends in each of `firsts`, where there is one, and what joins its ends."""
+    paths = []
+    for z, x, y in zip(firsts.tolist(), rng.random(len(firsts)), rng.random(len(firsts)), strict=True):
+        around = _around(graph, z)
+        if len(around) == 0:
+            continue
+        w = int(around[int(x * len(around))])
+        onward = _around(graph, w)
+        onward = onward[onward != z]
+        # A dead end is its own end: it offers nothing and has no weight.
+        paths.append((z, w, int(onward[int(y * len(onward))]) if len(onward) else w))
+    starts, middles, ends = np.array(paths, np.int64).reshape(-1, 3).T
+    degrees = np.diff(graph.indptr)
+    found = [_joined(graph, *path) for path in paths]
+    # By chance: with the end of another path, half the paths away.
+    chance = [
+        _joined(graph, a, -1, b)
+        for a, b in zip(starts.tolist(), np.roll(ends, len(ends) // 2).tolist(), strict=True)
+    ]
+    return OverlapSample(
+        first_degrees=degrees[starts].astype(np.float64),
+        second_degrees=degrees[middles].astype(np.float64),
+        others=np.array([count for count, *_ in found], np.float64),
+        other_degrees=np.array([degree for _, degree, _ in found], np.float64),
+        direct=np.array([direct for *_, direct in found], np.bool_),
+        chance_others=np.array([count for count, *_ in chance], np.float64),
+        chance_degrees=np.array([degree for _, degree, _ in chance], np.float64),
+        # What targets reach by themselves is known of every vertex.
+        chance_direct=np.array([direct and eligible is None for *_, direct in chance], np.bool_),
+        eligible=np.array(
+            [
+                0 if eligible is None else np.count_nonzero(eligible[_around(graph, end)])
+                for end in ends.tolist()
+            ],
+            np.float64,
+        ),
+    )
+
+
+def _around(graph: Graph, vertex: int) -> Array:
+    """The neighbours of a vertex but itself."""
+    row = graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]
+    others: Array = row[row != vertex]
+    return others
+
+
+def _joined(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
+    """Common neighbours of two vertices but one: how many, their harmonic mean degree; and whether the two are neighbours."""
+    around, back = _around(graph, z), _around(graph, u)
+    few, many = (around, back) if len(around) < len(back) else (back, around)
+    shared = few[_among(many, few)]
+    shared = shared[shared != without].astype(np.int64)
+    degree = 1.0
+    if len(shared):
+        degree = len(shared) / float((1.0 / (graph.indptr[shared + 1] - graph.indptr[shared])).sum())
+    return len(shared), degree, bool(_among(around, np.array([u]))[0])
+
+
+def _among(row: Array, vertices: Array) -> NDArray[np.bool_]:
+    """Which of the vertices a sorted row has."""
+    if len(row) == 0:
+        return np.zeros(len(vertices), np.bool_)
+    found: NDArray[np.bool_] = row[np.minimum(np.searchsorted(row, vertices), len(row) - 1)] == vertices
+    return found
