@@ -17,6 +17,7 @@ from hyrt.device_rates import MeasuredRates, known_rates, rates_file, read_rates
 from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.registry import Survey, find_device, survey_devices
+from hyrt.runtime.device_calls import opened
 from hyrt.runtime.measure_rates import measure_rates
 from hyrt.runtime.setup import build_model, build_sampler
 from hyrt.workers import Workers
@@ -174,13 +175,10 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module) -> str:
     """Try the model on the device; whatever it raises is the reason against it."""
     try:
         backend, there = find_device(info.name)
-        device = backend.open(there, DeviceOptions())
-        try:
+        with opened(backend, there, DeviceOptions()) as device:
             device.load(model, [p for p in model.parameters() if p.requires_grad])
-        finally:
-            device.close()
     except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
-        return " ".join(describe(error).split())
+        return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
     return ""
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from hyrt.errors import HyrtError, Stalled, describe
+from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.errors import DeviceFault, DeviceUnavailable, HyrtError, Stalled, describe
 
 T = TypeVar("T")
+
+# For commands that have no stall timeout of their own; drivers compile kernels when they open.
+_PATIENCE_S = 60.0
 
 
 def call_device(
@@ -58,3 +63,27 @@ def call_device(
             "it may take that long"
         )
     return answers[0]
+
+
+@contextmanager
+def opened(
+    backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float = _PATIENCE_S
+) -> Iterator[Device]:
+    """A device that is opened, and closed at the end of the block, each in a bounded time.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If it cannot be opened.
+    Stalled
+        If opening or closing hangs.
+    """
+    device = call_device(
+        info.name, "open", lambda: backend.open(info, options), timeout_s=timeout_s, fault=DeviceUnavailable
+    )
+    if not hasattr(device, "info"):
+        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+    try:
+        yield device
+    finally:
+        call_device(info.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFault)

@@ -16,6 +16,7 @@ from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device_rates import MeasuredRates
 from hyrt.graph.graph import DenseFeatures, Graph
 from hyrt.nn.model import GNN, Architecture
+from hyrt.runtime.device_calls import opened
 from hyrt.runtime.load import InputPlan, Loader
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
@@ -68,16 +69,13 @@ def measure_rates(backend: type[Device], info: DeviceInfo, threads: int) -> Meas
     HyrtError
         If the device cannot be opened, or fails.
     """
-    device = backend.open(info, DeviceOptions(threads=threads))
-    try:
+    with opened(backend, info, DeviceOptions(threads=threads)) as device:
         work = _PRODUCTS
         products = _times(device, work).propagate
         if statistics.median(products) < _LONG_ENOUGH_S:
             work = _MORE_PRODUCTS
             products = _times(device, work).propagate
         reader = _times(device, _READING)
-    finally:
-        device.close()
     macs_per_s = work.macs / statistics.median(products)
     # What the products in the second kind of mini-batch take is known from the first.
     reading = [max(1e-9, seconds - _READING.macs / macs_per_s) for seconds in reader.propagate]

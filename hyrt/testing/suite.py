@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
-from hyrt.errors import DeviceUnavailable, HyrtError, describe
+from hyrt.errors import DeviceUnavailable
+from hyrt.runtime.device_calls import call_device
 from hyrt.testing import (
     cases,
     check_faults,
@@ -86,7 +87,7 @@ def check_device(
     ConformanceError
         If a check failed; it lists all that did, and has the report.
     HyrtError
-        If no device can be opened at all.
+        If no device can be opened at all, or opening hangs.
     ValueError
         If no check's name has `only` in it.
     """
@@ -96,7 +97,7 @@ def check_device(
     if cycles < 1:
         raise ValueError(f"cycles is {cycles}: give at least 1")
     trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
-    info = _first_info(trial)
+    info = _first_info(trial, limit_s)
     findings: list[Finding] = []
     for check in chosen:
         finding = _run(check, trial, limit_s)
@@ -111,16 +112,13 @@ def check_device(
     return report
 
 
-def _first_info(trial: Trial) -> DeviceInfo:
+def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
     """What an opened device says of itself. Whether it closes well is for the checks."""
-    try:
-        device = trial.open()
-    except HyrtError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailable(f"the device cannot be opened: {describe(error)}") from error
+    device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailable)
     if not isinstance(getattr(device, "info", None), DeviceInfo):
-        raise DeviceUnavailable(f"what open returns is {type(device).__name__} without an info: not a device")
+        raise DeviceUnavailable(
+            f"what open returned is {type(device).__name__} without an info: not a device"
+        )
     with suppress(Exception):
         trial.close_all()
     return device.info
@@ -243,7 +241,7 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
         return "skipped", str(skipped)
     except Failed as failed:
         return "failed", str(failed)
-    except Exception as error:  # A backend may raise anything, anywhere.
+    except BaseException as error:  # A backend may raise anything, anywhere; this is the check's own thread.
         return "failed", f"expected no exception; {_where(error)} raised {type(error).__name__}: {error}"
     return "passed", ""
 

@@ -23,7 +23,12 @@ _WORTH = 1e-6
 
 
 def initial_assignment(
-    platform: Platform, training: Training, *, terms: Terms | None = None, limits: Limits | None = None
+    platform: Platform,
+    training: Training,
+    *,
+    terms: Terms | None = None,
+    limits: Limits | None = None,
+    threads: Threads | None = None,
 ) -> Assignment:
     """Choose split and threads.
 
@@ -40,6 +45,8 @@ def initial_assignment(
     limits
         What to keep to; by default every core at most once (or, where the platform's stages share their cores, each
         stage all of them), and what each trainer's memory holds.
+    threads
+        Where they are fixed, and only the split is to be chosen.
 
     Raises
     ------
@@ -63,21 +70,22 @@ def initial_assignment(
     def balanced(threads: Threads) -> tuple[float, Assignment]:
         return candidate(equal_times(costs.of(threads), most, training.batch_size), threads)
 
-    best = min((balanced(threads) for threads in _coarse_threads(platform.host, limits)), key=_seconds)
-    improved = True
+    choices = _coarse_threads(platform.host, limits) if threads is None else [threads]
+    best = min((balanced(choice) for choice in choices), key=_seconds)
+    improved = threads is None
     while improved:
         tried = [balanced(near) for near in _near_threads(best[1].threads, platform.host, limits)]
         found = min(tried, key=_seconds, default=best)
         improved = found[0] < best[0] * (1 - _WORTH)
         best = found if improved else best
     # One after the other, the trainer that does least goes without.
-    allowed, split, threads = list(most), best[1].split, best[1].threads
+    allowed, split, chosen = list(most), best[1].split, best[1].threads
     while sum(1 for units in split if units) > 1:
         allowed[min((i for i, units in enumerate(split) if units), key=lambda i: split[i])] = 0
         if sum(allowed) < training.batch_size:
             break
-        split = tuple(equal_times(costs.of(threads), allowed, training.batch_size))
-        best = min(best, candidate(split, threads), key=_seconds)
+        split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
+        best = min(best, candidate(split, chosen), key=_seconds)
     return best[1]
 
 

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 import datetime
-import platform as python_platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from typing import Any
 
 import psutil
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.calibration import Calibration, Machine
+from hyrt_perfmodel.calibration import Calibration
 from hyrt_perfmodel.fit_overlap import MeasuredRun, Overlap, fit_overlap
 from hyrt_perfmodel.host_tables import LoadCost, LoadForm, SampleCost
 from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
 
 from hyrt.config import build_config
-from hyrt.cores import available_cores, processor_name
+from hyrt.cores import available_cores
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device_names import split_by_shares
 from hyrt.errors import UnsupportedModel, describe
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
 from hyrt.nn.model import Kind
-from hyrt.registry import find_device, survey_devices
+from hyrt.registry import find_device
 from hyrt.runtime.calibrate import host as host_measurements
 from hyrt.runtime.calibrate.host import LARGE, SMALL
+from hyrt.runtime.calibrate.identity import real_devices, this_machine
 from hyrt.runtime.calibrate.short_run import short_run
 from hyrt.runtime.calibrate.trainers import PROBES, Measured, fit_link, fit_trainer, measure, with_widths
+from hyrt.runtime.device_calls import opened
 from hyrt.runtime.run_training import run_training
 from hyrt.workers import Workers
 
 KINDS: tuple[Kind, ...] = ("graphsage", "gcn", "gin", "gat")
-_PACKAGES = ("hyrt", "torch", "numba", "numpy")
 _FORMS: dict[str, LoadForm] = {"rows": "rows", "aggregated": "aggregated", "in_place": "in_place"}
 
 Say = Callable[[str], None]
 """Hears what is being measured."""
-
-
-def this_machine(devices: Mapping[str, str]) -> Machine:
-    """What makes measurements here comparable, with the devices that are there."""
-    return Machine(
-        node=python_platform.node(),
-        processor=processor_name() or "unknown",
-        cores=available_cores(),
-        versions={name: metadata.version(name) for name in _PACKAGES},
-        devices=dict(devices),
-    )
-
-
-def real_devices() -> list[DeviceInfo]:
-    """Every device to calibrate: all that are real, the CPU once."""
-    found = [info for survey in survey_devices() for info in survey.found if not info.simulated]
-    return [info for info in found if info.kind != "cpu" or info.index == 0]
 
 
 @dataclass(slots=True)
@@ -171,13 +153,11 @@ def _measure_trainer(info: DeviceInfo, graph: Graph, cores: int) -> _Trainer:
     found = _Trainer(info)
     everything: list[Measured] = []
     for kind in KINDS:
-        device = backend.open(there, DeviceOptions(threads=_threads(info, cores)))
         try:
-            measured = [measure(device, kind, probe, graph) for probe in PROBES]
+            with opened(backend, there, DeviceOptions(threads=_threads(info, cores))) as device:
+                measured = [measure(device, kind, probe, graph) for probe in PROBES]
         except UnsupportedModel:
             continue
-        finally:
-            device.close()
         fit = fit_trainer(measured)
         found.rates[kind] = fit.rates
         found.errors += fit.relative_errors
@@ -206,11 +186,8 @@ def _speedup(cpu: _Trainer, graph: Graph, cores: int) -> float:
     for _ in range(_TURNS):
         seconds = []
         for threads in (1, cores):
-            device = backend.open(there, DeviceOptions(threads=threads))
-            try:
+            with opened(backend, there, DeviceOptions(threads=threads)) as device:
                 seconds.append(measure(device, kind, PROBES[0], graph).propagate.seconds)
-            finally:
-                device.close()
         ratios.append(seconds[0] / seconds[1])
     return min(float(cores), max(1.0, statistics.median(ratios)))
 

@@ -14,7 +14,7 @@ from hyrt_perfmodel.calibration import (
 from hyrt.device import DeviceInfo
 from hyrt.errors import DataNotWritten
 from hyrt.runtime.atomic_write import write_atomically
-from hyrt.runtime.calibrate.machine import real_devices, this_machine
+from hyrt.runtime.calibrate.identity import real_devices, this_machine
 
 
 def keep(calibration: Calibration) -> None:
@@ -33,6 +33,15 @@ def keep(calibration: Calibration) -> None:
         raise DataNotWritten(
             f"{path}: the calibration cannot be kept: {error.strerror}. Set XDG_CACHE_HOME to a folder that can be written"
         ) from error
+
+
+def usable() -> Calibration | None:
+    """The calibration, if it was made here with these cores and versions; the devices are not asked."""
+    try:
+        calibration = read_calibration()
+    except CalibrationError:
+        return None
+    return None if why_stale(calibration, this_machine(calibration.machine.devices)) else calibration
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:

@@ -148,7 +148,7 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
     kept = read_rates(rates_file())["cpu:0"]
     if backend == "Refusing":
         assert resolved.devices == ["cpu:0"]
-        assert choice.unused == (("acme:0", "RuntimeError: firmware too old"),)
+        assert choice.unused == (("acme:0", "open failed: RuntimeError: firmware too old"),)
     else:
         # Shares are inverse step times, in the same unit for both.
         workload = _workload(resolved, graph)

@@ -14,7 +14,7 @@ def test_an_open_that_raises() -> None:
     def open_fn(options: Any) -> Any:
         raise RuntimeError("no power")
 
-    with pytest.raises(DeviceUnavailable, match=r"cannot be opened: .*no power"):
+    with pytest.raises(DeviceUnavailable, match=r"the device: open failed: .*no power"):
         check_device(open_fn)
 
 
