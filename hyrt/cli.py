@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt calibrate`, `hyrt data ...`."""
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt calibrate`, `hyrt predict`, `hyrt data ...`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hyrt.calibrate_command import calibrate
 from hyrt.data_commands import data_app
 from hyrt.devices_command import devices
 from hyrt.errors import HyrtError
+from hyrt.predict_command import predict
 from hyrt.run_command import run
 from hyrt.weights_commands import evaluate, infer
 
@@ -31,6 +32,7 @@ app.command("eval")(evaluate)
 app.command("infer")(infer)
 app.command("devices")(devices)
 app.command("calibrate")(calibrate)
+app.command("predict")(predict)
 app.add_typer(data_app, name="data")
 
 

@@ -3,76 +3,49 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+
+from hyrt_perfmodel.sampled_sizes import SampledSizes
+from hyrt_perfmodel.sizes import BlockSizes
 
 from hyrt.sampling.sampler import Sampler
 from hyrt.workers import Workers
 
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Means over a few mini-batches with equally many units.
-
-    Parameters
-    ----------
-    units
-        Of each.
-    vertices
-        |V^0| .. |V^L|; |V^0| is that of blocks whose sources are numbered.
-    edges
-        |E^1| .. |E^L|.
-    seconds
-        To sample one: the median.
-    """
-
-    units: int
-    vertices: tuple[float, ...]
-    edges: tuple[float, ...]
-    seconds: float
+# Into how many equal pieces steps are cut: what a trainer gets may be any part of one.
+_PIECES = (16, 8, 4, 2, 1)
+_STEPS = 4
 
 
-def sample_sizes(
-    sampler: Sampler, units: Sequence[int], workers: Workers, *, in_place: bool, batches: int = 4
-) -> list[Sampled]:
-    """Sample a few mini-batches of each number of units, as pieces of the run's first steps.
+def sample_sizes(sampler: Sampler, workers: Workers) -> SampledSizes:
+    """Sample the pieces of a run's first steps, and take the means.
 
     Parameters
     ----------
     sampler
-        Of the run.
-    units
-        How many of a step's units; 0 and more than a step has are left out.
+        Of the run; a unit is a target.
     workers
         Who samples.
-    in_place
-        Whether the input vertices are left unnumbered; then |V^0| is 0.
-    batches
-        Of each size.
     """
-    found = []
-    for count in sorted(set(units)):
-        drawn = []
-        for step in range(min(batches, sampler.steps_per_epoch())):
-            whole = sampler.units(step)
-            if not 0 < count <= len(whole):
-                continue
-            started = time.perf_counter()
-            batch = sampler.sample(step, whole[:count], workers, in_place=in_place)
-            seconds = time.perf_counter() - started
-            blocks = batch.blocks
-            inputs = 0.0 if in_place else float(blocks[0].num_src)
-            sizes = [inputs, *(float(block.num_dst) for block in blocks)]
-            drawn.append((sizes, [float(block.num_edges) for block in blocks], seconds))
-            batch.release()
-        if drawn:
-            found.append(
-                Sampled(
-                    count,
-                    tuple(statistics.fmean(column) for column in zip(*(d[0] for d in drawn), strict=True)),
-                    tuple(statistics.fmean(column) for column in zip(*(d[1] for d in drawn), strict=True)),
-                    statistics.median(d[2] for d in drawn),
-                )
-            )
-    return found
+    steps = [sampler.units(step) for step in range(min(_STEPS, sampler.steps_per_epoch()))]
+    whole = [units for units in steps if len(units) == len(steps[0])]
+    measured = {}
+    for pieces in _PIECES:
+        size = len(steps[0]) // pieces
+        if not size or float(size) in measured:
+            continue
+        found = []
+        for step, units in enumerate(whole):
+            for first in range(0, size * pieces, size):
+                batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
+                blocks = batch.blocks
+                vertices = [blocks[0].num_src, *(block.num_dst for block in blocks)]
+                found.append((vertices, [block.num_edges for block in blocks]))
+                batch.release()
+        measured[float(size)] = BlockSizes(
+            vertices=_means(vertices for vertices, _ in found), edges=_means(edges for _, edges in found)
+        )
+    return SampledSizes(measured)
+
+
+def _means(rows: Iterable[list[int]]) -> tuple[float, ...]:
+    return tuple(statistics.fmean(column) for column in zip(*rows, strict=True))

@@ -1,0 +1,73 @@
+"""From settings and the sizes of a dataset to what the performance model takes. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hyrt_perfmodel.host_tables import LoadForm
+from hyrt_perfmodel.model_workload import model_workload
+from hyrt_perfmodel.sizes import BlockSizes
+from hyrt_perfmodel.workload import Training, Workload
+
+from hyrt.config import Config
+
+
+def configured_training(
+    config: Config,
+    sizes: Callable[[float], BlockSizes],
+    *,
+    num_features: int,
+    num_classes: int,
+    num_targets: int,
+    value_bytes: int,
+    feature_bytes: float,
+    graph_bytes: float,
+) -> Training:
+    """The configured model over mini-batches of known sizes.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    sizes
+        Of a mini-batch with that many targets.
+    num_features, num_classes, num_targets
+        Of the dataset.
+    value_bytes
+        Of one stored feature.
+    feature_bytes, graph_bytes
+        Of the feature matrix and the topology.
+    """
+    model = config.model
+    widths = [num_features, *[model.hidden] * (model.layers - 1), num_classes]
+
+    def at(targets: float) -> Workload:
+        found = sizes(targets)
+        return model_workload(
+            model.kind,
+            found.vertices,
+            found.edges,
+            widths,
+            heads=model.heads,
+            bytes_per_value=value_bytes,
+        )
+
+    return Training(
+        at=at,
+        targets_per_epoch=num_targets,
+        batch_size=min(config.data.batch_size, num_targets),
+        model=model.kind,
+        best_form=_best_form(config),
+        feature_bytes=feature_bytes,
+        graph_bytes=graph_bytes,
+    )
+
+
+def _best_form(config: Config) -> LoadForm:
+    """The form of input that costs the configured model least, where a trainer takes it."""
+    model = config.model
+    if not config.runtime.fuse_load or model.input_dropout > 0:
+        return "rows"
+    if model.kind == "gat":
+        return "in_place"
+    return "rows" if model.residual and model.layers > 1 else "aggregated"

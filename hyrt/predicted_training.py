@@ -1,0 +1,91 @@
+"""What a configured run asks, from as little of its dataset as there is: a name, a preset, or the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hyrt_perfmodel.datasets import DATASETS
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes import BlockSizes, expected_sizes
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.workload import Training
+
+_ID_BYTES = 4
+_OFFSET_BYTES = 8
+
+
+def training_of(config: Config) -> Training:
+    """The work of a run. Named datasets and generated ones are not loaded; others are, and a few mini-batches sampled.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no words for the run.
+    DataError
+        If the dataset is not there, or damaged.
+    """
+    source = config.data.source
+    if config.sampler.kind != "neighbor":
+        raise ConfigError(
+            f"sampler.kind={config.sampler.kind} cannot be predicted: its mini-batches are random walks. Use neighbor"
+        )
+    if source in DATASETS:
+        known = DATASETS[source]
+        degrees = DegreeDistribution.assumed(known.vertices, known.edges, num_targets=known.targets)
+        return _from_degrees(config, degrees, known.features, known.classes, known.targets, known.value_bytes)
+    if source.startswith("synthetic:"):
+        from hyrt.graph.synthetic.degree_law import synthetic_degrees
+        from hyrt.graph.synthetic.spec import parse_spec
+
+        spec = parse_spec(source)
+        return _from_degrees(
+            config,
+            synthetic_degrees(spec),
+            spec.features,
+            spec.classes,
+            spec.train,
+            2 if spec.dtype == "float16" else 4,
+        )
+    from hyrt.graph.source import open_graph
+    from hyrt.runtime.run_training import run_training
+
+    training = run_training(config, open_graph(source, normalize=config.data.normalize))
+    if training is None:
+        raise ConfigError(
+            f"{source} cannot be predicted: its features are sparse, or it has no training vertices"
+        )
+    return training
+
+
+def _from_degrees(
+    config: Config, degrees: DegreeDistribution, features: int, classes: int, targets: int, value_bytes: int
+) -> Training:
+    from hyrt.configured_training import configured_training
+
+    return configured_training(
+        config,
+        _remembered(lambda count: expected_sizes(degrees, config.fanouts, count)),
+        num_features=features,
+        num_classes=classes,
+        num_targets=targets,
+        value_bytes=value_bytes,
+        feature_bytes=float(degrees.num_vertices) * features * value_bytes,
+        graph_bytes=float(degrees.num_edges) * _ID_BYTES + float(degrees.num_vertices) * _OFFSET_BYTES,
+    )
+
+
+def _remembered(sizes: Callable[[float], BlockSizes]) -> Callable[[float], BlockSizes]:
+    """The same, each number of targets worked out once."""
+    known: dict[float, BlockSizes] = {}
+
+    def at(targets: float) -> BlockSizes:
+        if targets not in known:
+            known[targets] = sizes(targets)
+        return known[targets]
+
+    return at

@@ -1,0 +1,106 @@
+"""What to buy or change next: the platform or the work with one thing better, predicted again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.extra_terms import Terms
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.workload import Training, Workload
+
+# A change that saves less is not worth a line.
+_WORTH = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change and what it gives.
+
+    Parameters
+    ----------
+    change
+        In a few words.
+    epoch_s, bottleneck
+        With it.
+    """
+
+    change: str
+    epoch_s: float
+    bottleneck: str
+
+
+def advise(
+    platform: Platform,
+    training: Training,
+    now: Prediction,
+    *,
+    terms: Terms | None = None,
+    paper: bool = False,
+    most: int = 3,
+) -> list[Advice]:
+    """The changes that save most, the best first; none where nothing does.
+
+    Parameters
+    ----------
+    platform, training
+        As they are.
+    now
+        Their prediction.
+    terms, paper
+        As it was made with.
+    most
+        How many to name.
+    """
+    found = []
+    for change, other, work in _changes(platform, training):
+        try:
+            then = predict(other, work, terms=terms, paper=paper)
+        except ValueError:
+            continue  # It does not fit into the memories, so it is no advice.
+        if then.epoch_s < now.epoch_s * (1 - _WORTH):
+            found.append(Advice(change=change, epoch_s=then.epoch_s, bottleneck=then.bottleneck))
+    return sorted(found, key=lambda advice: advice.epoch_s)[:most]
+
+
+def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Platform, Training]]:
+    host = platform.host
+    yield (
+        "host memory twice as fast",
+        replace(
+            platform,
+            host=replace(
+                host,
+                memory_gb_s=2 * host.memory_gb_s,
+                loading=tuple(
+                    replace(cost, row_s=cost.row_s / 2, gb_s=2 * cost.gb_s) for cost in host.loading
+                ),
+            ),
+        ),
+        training,
+    )
+    if host.cores:
+        more = replace(host, cores=2 * host.cores, macs_per_s=2 * host.macs_per_s)
+        yield "twice the cores", replace(platform, host=more), training
+    if training.sample_s:
+        yield "sampling twice as fast", platform, replace(training, sample_s=training.sample_s / 2)
+    links = tuple(
+        replace(accelerator, link_gb_s=2 * accelerator.link_gb_s) for accelerator in platform.accelerators
+    )
+    if links:
+        yield "links twice as fast", replace(platform, accelerators=links), training
+        count = sum(accelerator.count for accelerator in platform.accelerators)
+        kind = platform.accelerators[0].kind
+        yield f"one more {kind}", with_accelerators(platform, count + 1), training
+    if training.at(1.0).bytes_per_value == 4:
+        yield "features in 16 bits", platform, replace(training, at=_halved(training))
+
+
+def _halved(training: Training) -> Callable[[float], Workload]:
+    at = training.at
+
+    def half(targets: float) -> Workload:
+        return replace(at(targets), bytes_per_value=2)
+
+    return half
