@@ -12,6 +12,7 @@ from hyrt_perfmodel.platform import Host, Platform, Trainer
 from hyrt_perfmodel.stage_times import (
     iteration_s,
     stage_times,
+    step_synchronize_s,
     trainer_propagate_s,
     trainer_transfer_s,
 )
@@ -94,12 +95,13 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 
 
 class _Costs:
-    """Each trainer's seconds for a number of targets: its transfer and its propagation overlap. Kept, once worked out."""
+    """Each trainer's seconds for a number of targets, worked out once: transfer, or propagation and synchronization."""
 
     def __init__(self, platform: Platform, training: Training, terms: Terms) -> None:
         self._platform, self._training, self._terms = platform, training, terms
         self._trainers = platform.trainers(training.model)
         self._known: dict[tuple[int, int], dict[float, float]] = {}
+        self._synchronize_s = step_synchronize_s(self._trainers, training, platform.host, terms)
         # Equal accelerators cost the same, whatever their number.
         self._kinds = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
 
@@ -117,13 +119,14 @@ class _Costs:
     def _cost(self, trainer: Trainer, number: int, threads: Threads) -> Callable[[float], float]:
         known = self._seconds_of(number, threads.train if trainer.is_host else 0)
         training, terms, host = self._training, self._terms, self._platform.host
+        synchronize_s = self._synchronize_s
 
         def seconds(targets: float) -> float:
             if targets not in known:
                 work = training.at(targets)
                 known[targets] = max(
                     trainer_transfer_s(trainer, work, training, terms),
-                    trainer_propagate_s(trainer, work, training, terms, host, threads),
+                    trainer_propagate_s(trainer, work, training, terms, host, threads) + synchronize_s,
                 )
             return known[targets]
 

@@ -51,7 +51,7 @@ def stage_times(
         0.0 if work is None else trainer_propagate_s(trainer, work, training, terms, host, threads)
         for trainer, work in zip(trainers, workloads, strict=True)
     )
-    synchronize_s = _synchronize_s(trainers, training, host, terms)
+    synchronize_s = step_synchronize_s(trainers, training, host, terms)
     sample_s = _sample_s(host, threads, training, busy, terms)
     return StageTimes(
         sample_s=sample_s,
@@ -167,7 +167,7 @@ def host_part(host: Host, threads: int) -> float:
     return relative_s(host.cores) / relative_s(min(threads, host.cores))
 
 
-def _synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms) -> float:
+def step_synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms) -> float:
     """Over the slowest link; the host's own replica is there already."""
     link = min(trainer.link_gb_s for trainer in trainers) * _GB
     work = training.at(1.0)

@@ -130,8 +130,8 @@ class Training:
         check_positive(
             "workload",
             targets_per_epoch=self.targets_per_epoch,
-            batch_size=self.batch_size,
             batch_per_trainer=self.batch_per_trainer,
+            batch_size=self.batch_size,
         )
         check_not_negative("workload", sample_s=self.sample_s)
 
