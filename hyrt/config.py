@@ -131,11 +131,11 @@ class RuntimeConfig(Section):
     pipelined: bool = True
     """False runs the stages of each step one after the other."""
     sample_threads: Threads = 0
-    """CPU threads that sample; 0 chooses from the CPUs this process may use."""
+    """CPU threads that sample, which then stay; 0 chooses from the CPUs this process may use."""
     load_threads: Threads = 0
-    """CPU threads that load features; 0 chooses."""
+    """CPU threads that load features, which then stay; 0 chooses."""
     train_threads: Threads = 0
-    """CPU threads of each CPU trainer; 0 chooses."""
+    """CPU threads of each CPU trainer, which then stay; 0 chooses."""
     depth: Annotated[int, Field(ge=1, le=64), BeforeValidator(_refuse_truth)] = 4
     """Mini-batches in flight between sampling and the end of their step."""
     fuse_load: bool = True
@@ -146,6 +146,13 @@ class RuntimeConfig(Section):
     """When a device fails: `stop` ends the run, `continue` lets the others do its targets."""
     stall_timeout_s: Positive = 120.0
     """Fail the run when nothing has moved for this long."""
+
+
+class BalanceConfig(Section):
+    policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
+    """What moves targets and threads while the run goes on. `static`: nothing; `bottleneck`: from the slowest stage to the fastest, a little at a time; `model`: to where stage times fitted to the last steps are best. `auto`: the best of them, but `static` where `split` or the devices' shares are given."""
+    predict: bool = True
+    """Predict the run before it starts, and start from the predicted split and threads where the settings give none; needs `hyrt calibrate`."""
 
 
 class CheckpointConfig(Section):
@@ -170,9 +177,15 @@ class Config(Section):
     devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = ["cpu"]
     """Trainers, by kind or kind:index, each perhaps with its share of a step: `cpu=1,cuda:0=3`; or `auto`."""
     split: list[Index] | None = None
-    """Targets of a step for each trainer; sums to data.batch_size. Default: by the devices' shares, or equal parts."""
+    """Targets of a step for each trainer; sums to data.batch_size. Default: by the devices' shares, as predicted, or equal parts."""
     runtime: RuntimeConfig = RuntimeConfig()
+    balance: BalanceConfig = BalanceConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def gives_split(self) -> bool:
+        """Whether the settings say who gets how much of a step."""
+        return self.split is not None or any(request.share is not None for request in self.device_requests)
 
     @property
     def device_requests(self) -> list[DeviceRequest]:
@@ -210,7 +223,9 @@ class Config(Section):
         requests = parse_requests(self.devices)
         if self.split is not None:
             if requests[0].name == AUTO or requests[0].share is not None:
-                raise ValueError("split and the devices' shares say the same thing: give one of them")
+                raise ValueError(
+                    "split and the devices' shares (or auto) say the same thing: give one of them"
+                )
             if len(self.split) != len(self.devices):
                 raise ValueError(
                     f"split has {len(self.split)} entries for {len(self.devices)} devices: give one each"

@@ -36,7 +36,12 @@ def training_of(config: Config) -> Training:
         )
     if source in DATASETS:
         known = DATASETS[source]
-        degrees = DegreeDistribution.assumed(known.vertices, known.edges, num_targets=known.targets)
+        degrees = DegreeDistribution.assumed(
+            known.vertices,
+            known.edges,
+            num_targets=known.targets,
+            reciprocity=float(known.symmetric),
+        )
         return _from_degrees(config, degrees, known.features, known.classes, known.targets, known.value_bytes)
     if source.startswith("synthetic:"):
         from hyrt.graph.synthetic.degree_law import synthetic_degrees

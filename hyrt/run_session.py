@@ -12,7 +12,7 @@ from hyrt.graph.graph import Graph
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
 from hyrt.runtime.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
-from hyrt.runtime.events import Event, Notice, RunEnded, RunStarted
+from hyrt.runtime.events import Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.runtime.train import Training
 from hyrt.stop_signals import StopSignals
 
@@ -121,7 +121,7 @@ class Session:
                 self._folder.set_config(self._config)
             title = f"hyrt {__version__} · run {self._folder.path}"
             self._progress.handle(Notice(kind="info", text=title))
-        elif not isinstance(event, Notice):
+        elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
         self._folder.handle(event)
         self._progress.handle(event)

@@ -13,7 +13,7 @@ import yaml
 from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.errors import ConfigError
 
-_CHANGEABLE = ("train.epochs", "checkpoint", "runtime", "evaluate")
+_CHANGEABLE = ("train.epochs", "checkpoint", "runtime", "balance", "evaluate")
 
 
 def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -70,7 +70,7 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         key = entry.partition("=")[0]
         if not _is_changeable(key):
             raise ConfigError(
-                f"{key} cannot change when a run is resumed: only train.epochs, checkpoint.*, runtime.* and "
+                f"{key} cannot change when a run is resumed: only train.epochs, checkpoint.*, runtime.*, balance.* and "
                 f"evaluate.* can. Start a new run to change it"
             )
     return build_config(apply_overrides(config.model_dump(), overrides))

@@ -75,6 +75,11 @@ class CpuDevice:
     def gathers(self, graph: Graph) -> bool:
         return False
 
+    def resize(self, threads: int) -> None:
+        """Compute with another number of threads; between two calls of `propagate`."""
+        with self._health.terminal("resize"):
+            self._workers.resize(threads)
+
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()
         return self._staged.put(batch)

@@ -12,15 +12,33 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from hyrt.report.progress_line import epoch_line, evaluation_line, scores_text, seconds, step_line
-from hyrt.runtime.events import EpochEnded, Evaluated, Event, Notice, RunEnded, RunStarted, StepGroup
+from hyrt.report.progress_line import (
+    epoch_line,
+    evaluation_line,
+    prediction_line,
+    scores_text,
+    seconds,
+    seconds_beside,
+    step_line,
+)
+from hyrt.runtime.events import (
+    Balanced,
+    EpochEnded,
+    Evaluated,
+    Event,
+    Notice,
+    Predicted,
+    RunEnded,
+    RunStarted,
+    StepGroup,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
 _REDRAW_S = 0.1
-_ASCII = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "~", "…": "."})
+_ASCII = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "~", "…": ".", "→": "->"})
 
 
 class Progress:
@@ -76,6 +94,7 @@ class Progress:
         self._stages = _StageMeans()
         self._epoch_seconds: list[float] = []
         self._best: Evaluated | None = None
+        self._predicted_s: float | None = None
         self._is_simulated = False
 
     def __enter__(self) -> Self:
@@ -95,6 +114,11 @@ class Progress:
                 self._shown_s = self._clock()
                 for label, text in (("data", event.data), ("model", event.model), ("devices", event.devices)):
                     self._print(f"{label:<10}{text}", indent=10)
+            case Predicted():
+                self._predicted_s = event.epoch_s
+                self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
+            case Balanced():
+                self._print(f"step {event.step:,}: {event.reason}", indent=2)
             case StepGroup():
                 self._stages.add(event)
                 self._show_steps(event)
@@ -162,7 +186,10 @@ class Progress:
         seen_s = self._epoch_seconds
         epoch_s = summary.get("epoch_s") or (sum(seen_s) / len(seen_s) if seen_s else 0.0)
         if epoch_s:
-            parts.append(f"{seconds(epoch_s)} an epoch")
+            said = ""
+            if self._predicted_s is not None:
+                said = f" (predicted {seconds_beside(self._predicted_s, epoch_s)})"
+            parts.append(f"{seconds(epoch_s)} an epoch{said}")
         if summary.get("simulated", self._is_simulated):
             parts.append("on simulated devices")
         return " · ".join(parts) or ended.status

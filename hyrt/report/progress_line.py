@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hyrt.runtime.events import EpochEnded, Evaluated, StepGroup
+from hyrt.runtime.events import EpochEnded, Evaluated, Predicted, StepGroup
 
+# Below the one, times are in milliseconds; from the other on, in minutes.
+_MILLISECONDS_BELOW_S = 0.0995
+_MINUTES_FROM_S = 99.95
 _METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
 
 
@@ -85,6 +88,15 @@ def evaluation_line(evaluated: Evaluated) -> str:
     return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
 
 
+def prediction_line(predicted: Predicted) -> str:
+    """`3.4 s an epoch ± 0.4, bottleneck propagate`."""
+    spread = ""
+    if predicted.relative_error is not None:
+        off_s = predicted.epoch_s * predicted.relative_error
+        spread = f" ± {seconds_beside(off_s, predicted.epoch_s)}"
+    return f"{seconds(predicted.epoch_s)} an epoch{spread}, bottleneck {predicted.bottleneck}"
+
+
 def metric_name(metric: str) -> str:
     """`macro_f1` as people write it."""
     return _METRIC_NAMES.get(metric, metric)
@@ -135,11 +147,20 @@ def milliseconds(time_s: float) -> str:
 
 def seconds(time_s: float) -> str:
     """`46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
-    if time_s < 0.0995:
+    if time_s < _MILLISECONDS_BELOW_S:
         return f"{milliseconds(time_s)} ms"
-    if time_s < 99.95:
+    if time_s < _MINUTES_FROM_S:
         return f"{time_s:.1f} s"
     minutes, rest = divmod(round(time_s), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def seconds_beside(time_s: float, other_s: float) -> str:
+    """A time for people, in the unit of another that stands before it; with a unit of its own where that is in minutes."""
+    if other_s < _MILLISECONDS_BELOW_S:
+        return milliseconds(time_s)
+    if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:
+        return f"{time_s:.1f}"
+    return seconds(time_s)

@@ -21,17 +21,21 @@ from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.report.environment import describe_environment
 from hyrt.runtime.atomic_write import write_atomically
 from hyrt.runtime.events import (
+    Balanced,
     Checkpointed,
     EpochEnded,
     Evaluated,
     Event,
     Notice,
+    Predicted,
     RunEnded,
     RunStarted,
     StepGroup,
 )
 
 _NAMES = {
+    Predicted: "predicted",
+    Balanced: "balanced",
     StepGroup: "steps",
     Evaluated: "evaluated",
     EpochEnded: "epoch_ended",
@@ -185,8 +189,8 @@ class RunFolder:
     def handle(self, event: Event) -> None:
         """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
 
-        Every line has `event` (steps, evaluated, epoch_ended, checkpointed, notice), `time_s` since the run
-        started, and the event's fields. A number that is not finite is null.
+        Every line has `event` (predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice), `time_s`
+        since the run started, and the event's fields. A number that is not finite is null.
 
         Raises
         ------

@@ -17,6 +17,7 @@ from hyrt.device_rates import MeasuredRates, known_rates, rates_file, read_rates
 from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.registry import Survey, find_device, survey_devices
+from hyrt.runtime.balance.policies import default_policy_name
 from hyrt.runtime.device_calls import opened
 from hyrt.runtime.measure_rates import measure_rates
 from hyrt.runtime.setup import build_model, build_sampler
@@ -71,7 +72,11 @@ def resolve_auto(
         lambda info: _why_not(info, module),
         _workload(config, graph),
     )
-    return config.model_copy(update={"devices": list(choice.devices)}), choice
+    balance = config.balance
+    if balance.policy == "auto":
+        # The shares are a start that nobody asked to keep.
+        balance = balance.model_copy(update={"policy": default_policy_name})
+    return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
 
 
 def choose(

@@ -25,6 +25,42 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the performance model expects of the run, before its first step."""
+
+    step: int
+    """Steps done in the whole run: above 0 where a run resumes."""
+    stages_s: Mapping[str, float]
+    """Seconds a step: sample, load, transfer, propagate, synchronize."""
+    iteration_s: float
+    epoch_s: float
+    relative_error: float | None
+    """How far off it may be: 0.1 is 10 %."""
+    bottleneck: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balanced:
+    """Targets or threads were moved."""
+
+    step: int
+    """Steps done in the whole run when it was decided."""
+    acts_from: int
+    """The first step that runs under it, counted from 0."""
+    policy: str
+    split_before: Mapping[str, int]
+    """Targets (or units) of a step for each trainer."""
+    split: Mapping[str, int]
+    threads_before: Mapping[str, int]
+    """CPU threads of each stage."""
+    threads: Mapping[str, int]
+    reason: str
+    """One sentence with its figures."""
+    expected_s: float | None
+    """The step's time that the policy expects from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroup:
     """A few steps together: often enough to watch, seldom enough to cost nothing."""
 
@@ -79,6 +115,8 @@ class EpochEnded:
     """Wall time of training, without evaluation and checkpoints."""
     loss: float
     mteps: float
+    predicted_s: float | None = None
+    """What was predicted of `seconds`; None where nothing was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,5 +144,7 @@ class RunEnded:
     """What summary.json holds."""
 
 
-Event = RunStarted | StepGroup | Evaluated | EpochEnded | Checkpointed | Notice | RunEnded
+Event = (
+    RunStarted | Predicted | Balanced | StepGroup | Evaluated | EpochEnded | Checkpointed | Notice | RunEnded
+)
 Emit = Callable[[Event], None]

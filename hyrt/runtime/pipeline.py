@@ -62,7 +62,7 @@ class Pipeline:
         self._timeout_s = stall_timeout_s
         trainers = range(len(stages.trainers))
         # What changes at one step acts on the first that is cut after it.
-        stages.ahead = depth
+        stages.schedule.ahead = depth
         # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A share to do
         # again goes the same way.
         self._credits: Channel[Share | None] = Channel("credits", depth + 1)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from hyrt_perfmodel.assignment import Threads
 
 from hyrt.config import Config
 from hyrt.cores import available_cores
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device_names import split_by_shares
-from hyrt.errors import ConfigError, DataError, DeviceOutOfMemory, describe
+from hyrt.errors import ConfigError, DataError, DeviceFault, DeviceOutOfMemory, DeviceUnavailable, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN, Architecture
-from hyrt.nn.torch_threads import use_one_torch_thread
+from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.registry import find_device
+from hyrt.runtime.device_calls import call_device
+from hyrt.runtime.expected_run import ExpectedRun
 from hyrt.runtime.load import InputPlan, plan_input
 from hyrt.runtime.metrics import balanced_class_weights
 from hyrt.runtime.stages import Trainer
@@ -26,16 +29,6 @@ from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import Sampler
 from hyrt.workers import Workers
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """CPU threads of each stage."""
-
-    sample: int
-    load: int
-    train: int
-
 
 Found = tuple[type[Device], DeviceInfo]
 
@@ -58,8 +51,8 @@ def find_trainers(config: Config) -> list[Found]:
     return found
 
 
-def assign_threads(config: Config, host_trainers: int = 1) -> Threads:
-    """The configured thread counts; those left at 0 are chosen from the available cores.
+def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
+    """The configured thread counts; those left at 0 are as predicted, or chosen from the available cores.
 
     Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and whichever
     stage is behind gets the cores. Trainers that compute on the host's cores share them.
@@ -70,13 +63,19 @@ def assign_threads(config: Config, host_trainers: int = 1) -> Threads:
         Its `runtime`.
     host_trainers
         How many trainers compute on the host's cores.
+    expected
+        The prediction, where there is one.
     """
     cores = available_cores()
     runtime = config.runtime
+    if expected is not None:
+        chosen = expected.threads
+    else:
+        chosen = Threads(sample=max(1, cores // 2), load=cores, train=max(1, cores // max(1, host_trainers)))
     return Threads(
-        sample=runtime.sample_threads or max(1, cores // 2),
-        load=runtime.load_threads or cores,
-        train=runtime.train_threads or max(1, cores // max(1, host_trainers)),
+        sample=runtime.sample_threads or chosen.sample,
+        load=runtime.load_threads or chosen.load,
+        train=runtime.train_threads or chosen.train,
     )
 
 
@@ -194,14 +193,23 @@ def build_optimizer(
 
 @contextmanager
 def open_trainers(
-    config: Config, found: Sequence[Found], graph: Graph, model: torch.nn.Module, threads: Threads
+    config: Config,
+    found: Sequence[Found],
+    graph: Graph,
+    model: torch.nn.Module,
+    threads: Threads,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[list[Trainer]]:
     """Every device with a replica of the model; closed at the end of the block.
+
+    `warn` hears of a device that fails when it is closed after all else went well.
 
     Raises
     ------
     DeviceUnavailable
         With the remedy.
+    Stalled
+        If a device does not open, or take the model, within the run's stall timeout.
     ConfigError
         If several trainers meet a layer whose result would depend on the split, or none can sample as asked.
     """
@@ -215,13 +223,19 @@ def open_trainers(
             options = DeviceOptions(
                 threads=threads.train, memory_bytes=None if limit is None else int(limit * 2**30)
             )
-            device = backend.open(info, options)
-            trainer = Trainer(device, InputPlan("rows"))
-            opened.enter_context(_closing(trainer))
+            call = partial(call_device, info.name, timeout_s=config.runtime.stall_timeout_s)
+            device = call("open", partial(backend.open, info, options), fault=DeviceUnavailable)
+            if not hasattr(device, "info"):
+                raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+            trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
+            # Torch's own operators round differently with other counts: their threads stay.
+            if threads_for(model, 2) == 1:
+                trainer.resize = getattr(device, "resize", None)
+            opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
             forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
             trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
             try:
-                device.load(model, parameters)
+                call("load", partial(device.load, model, parameters), fault=DeviceFault)
             except DeviceOutOfMemory as error:
                 raise DeviceOutOfMemory(
                     f"{error}: the model's weights do not fit. Lower model.hidden, or raise runtime.device_memory_gib "
@@ -240,24 +254,26 @@ def open_trainers(
 
 
 @contextmanager
-def _closing(trainer: Trainer) -> Iterator[None]:
-    """Close a device at the end, whatever happened; a lost one may fail at it."""
+def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) -> Iterator[None]:
+    """Close a device at the end, whatever happened; that it fails at it ends nothing."""
     device = trainer.device
+    close = partial(call_device, trainer.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFault)
     try:
         yield
     except BaseException as error:
         try:
-            device.close()
-        except Exception as second:
+            close()
+        except HyrtError as second:
             # What failed first is what the user needs to read.
-            error.add_note(f"closing {device.info.name}: {second}")
+            error.add_note(str(second))
         raise
     try:
-        device.close()
-    except Exception as error:
+        close()
+    except HyrtError as error:
         if trainer.lost is None:
-            raise
-        trainer.lost.add_note(f"closing it: {describe(error)}")
+            warn(f"{error}. What was trained is complete")
+        else:
+            trainer.lost.add_note(str(error))
 
 
 def _refuse_global_dropout(model: torch.nn.Module) -> None:
@@ -269,10 +285,22 @@ def _refuse_global_dropout(model: torch.nn.Module) -> None:
             )
 
 
-def default_split(config: Config) -> list[int]:
-    """Units of a step for each trainer: as configured, by the devices' shares, or equal parts."""
+def first_split(config: Config, names: Sequence[str], expected: ExpectedRun | None) -> list[int]:
+    """Units of a step for each trainer: as configured, by the devices' shares, as predicted, or equal parts.
+
+    Raises
+    ------
+    ValueError
+        If the prediction is of other trainers, or of steps of another size.
+    """
     if config.split is not None:
         return list(config.split)
+    if expected is not None and not config.gives_split:
+        if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
+            raise ValueError(
+                f"the predicted split {dict(expected.split)} is not one of {config.units_per_step} units among {names}"
+            )
+        return [expected.split[name] for name in names]
     return split_by_shares(
         config.units_per_step,
         [1.0 if request.share is None else request.share for request in config.device_requests],

@@ -50,6 +50,9 @@ class Share:
         Where the trainer could not do it.
     is_again
         Whether it holds units of a share that failed.
+    seconds
+        Work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer`, `propagate`; the device's own
+        times where it measures them.
     """
 
     work: StepWork
@@ -59,6 +62,7 @@ class Share:
     batch: MiniBatch | None = None
     result: StepResult | None = None
     failure: Failure | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

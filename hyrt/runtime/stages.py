@@ -10,10 +10,13 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
+from hyrt_perfmodel.assignment import Assignment, Threads
 
 from hyrt.device import Device, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure, describe
+from hyrt.runtime.check_result import check_result
 from hyrt.runtime.load import InputPlan, Loader
+from hyrt.runtime.schedule import Schedule
 from hyrt.runtime.shares import Failure, Share, StepWork, cut, handed_over, recut
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
@@ -39,8 +42,14 @@ class Trainer:
         Held during `transfer` and `update`.
     lost
         What ended it, where the run goes on without it.
-    is_short
-        Whether it has been out of memory: it gets no more of a step than it has.
+    most_units
+        It has been out of memory: the most of a step that it gets from then on; None where it has not.
+    resize
+        Changes the threads it computes with, between two of its mini-batches; None where they stay.
+    threads
+        That it computes with, where they can change.
+    update_s
+        What taking the weights took, the last time.
     """
 
     device: Device
@@ -48,11 +57,19 @@ class Trainer:
     hops: HopSampler | None = None
     quiet: threading.Lock = field(default_factory=threading.Lock)
     lost: Exception | None = None
-    is_short: bool = False
+    most_units: int | None = None
+    resize: Callable[[int], None] | None = None
+    threads: int = 0
+    update_s: float = 0.0
 
     @property
     def name(self) -> str:
         return self.device.info.name
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it has been out of memory."""
+        return self.most_units is not None
 
 
 class Stages:
@@ -72,6 +89,8 @@ class Stages:
         Whether the other trainers take over from one that fails.
     notify
         Hears, in the consumer's thread, what was moved between trainers and why.
+    train_threads
+        Of each trainer whose threads can change.
     """
 
     def __init__(
@@ -86,12 +105,15 @@ class Stages:
         *,
         continue_on_loss: bool = False,
         notify: Callable[[str], None] = lambda text: None,
+        train_threads: int = 1,
     ) -> None:
         self.trainers = list(trainers)
-        # From which step on which split: a change acts on the first step that cannot have been cut yet, so that equal
-        # events give equal bits.
-        self._splits: list[tuple[int, list[int]]] = [(0, list(split))]
-        self.ahead = 1
+        self.schedule = Schedule(
+            Assignment(
+                split=tuple(split),
+                threads=Threads(sample=sample_workers.count, load=load_workers.count, train=train_threads),
+            )
+        )
         self._parameters = list(parameters)
         self._sampler = sampler
         self._loader = loader
@@ -105,11 +127,11 @@ class Stages:
     @property
     def split(self) -> list[int]:
         """Units for each trainer, of steps that are not cut yet."""
-        return self._splits[-1][1]
+        return list(self.schedule.latest.split)
 
     def split_of(self, step: int) -> list[int]:
         """What one step is cut at."""
-        return next(split for first, split in reversed(self._splits) if first <= step)
+        return list(self.schedule.of(step).split)
 
     def cut(self, step: int) -> list[Share]:
         """A step's shares, one a trainer."""
@@ -122,20 +144,24 @@ class Stages:
         if not len(share.units):
             return
         trainer = self.trainers[share.trainer]
+        _resize(self._sample_workers, self.schedule.of(share.work.step).threads.sample)
         started = time.perf_counter()
+        hops = trainer.hops
         try:
-            share.batch = self._draw(share, trainer.hops)
+            share.batch = self._draw(share, hops)
         except DeviceOutOfMemory as error:
-            if trainer.hops is None:
+            if hops is None:
                 raise
-            trainer.hops = None
+            trainer.hops = hops = None
             self._unsaid.put(
                 f"step {share.work.step}: {trainer.name} has no memory to sample in; the host samples for it ({error})"
             )
             share.batch = self._draw(share, None)
         except DeviceFault as error:
             self._note_failure(share, "sample", error)
-        share.work.add("sample", time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        share.seconds["sample" if hops is None else "sample_on_device"] = seconds
+        share.work.add("sample", seconds)
 
     def _draw(self, share: Share, hops: HopSampler | None) -> MiniBatch:
         in_place = self.trainers[share.trainer].plan.in_place
@@ -146,9 +172,11 @@ class Stages:
     def load(self, share: Share) -> None:
         if share.batch is None:
             return
+        _resize(self._load_workers, self.schedule.of(share.work.step).threads.load)
         started = time.perf_counter()
         self._loader.load(share.batch, self.trainers[share.trainer].plan, self._load_workers)
-        share.work.add("load", time.perf_counter() - started)
+        share.seconds["load"] = time.perf_counter() - started
+        share.work.add("load", share.seconds["load"])
 
     def transfer(self, share: Share) -> Any:
         """Stage a share on its device; None where there is nothing to propagate."""
@@ -165,7 +193,8 @@ class Stages:
             except Exception as error:
                 self._note_failure(share, "transfer", error)
                 return None
-            share.work.note("transfer", time.perf_counter() - started)
+            share.seconds["transfer"] = time.perf_counter() - started
+            share.work.note("transfer", share.seconds["transfer"])
         return staged
 
     def propagate(self, share: Share, staged: Any) -> None:
@@ -178,13 +207,25 @@ class Stages:
             share.failure = Failure(trainer.lost, "propagate", is_lost=True)
         if share.failure is not None:
             return
-        started = time.perf_counter()
         try:
-            share.result = trainer.device.propagate(staged)
+            self._resize_trainer(trainer, share.work.step)
+            started = time.perf_counter()
+            assert share.batch is not None
+            result = trainer.device.propagate(staged)
+            check_result(trainer.name, result, share.batch, self._parameters)
+            share.result = result
         except Exception as error:
             self._note_failure(share, "propagate", error)
             return
-        share.work.note("propagate", time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        share.seconds |= {"propagate": seconds, **share.result.seconds}
+        share.work.note("propagate", seconds)
+
+    def _resize_trainer(self, trainer: Trainer, step: int) -> None:
+        count = self.schedule.of(step).threads.train
+        if trainer.resize is not None and count != trainer.threads:
+            trainer.resize(count)
+            trainer.threads = count
 
     def update(self, index: int) -> None:
         """Hand a trainer the master weights."""
@@ -192,12 +233,14 @@ class Stages:
         if trainer.lost is not None:
             return
         with trainer.quiet:
+            started = time.perf_counter()
             try:
                 trainer.device.update(self._parameters)
             except Exception as error:
                 if not self._continue_on_loss:
                     raise
                 trainer.lost = error
+            trainer.update_s = time.perf_counter() - started
 
     def again(self, work: StepWork) -> list[Share]:
         """Cut what failed of a step anew: new shares, to be sampled; none where nothing failed.
@@ -218,11 +261,18 @@ class Stages:
         short = {share.trainer for share, failure in failed if not failure.is_lost}
         work.redone += bool(short)
         newly_short = {index for index in short if not self.trainers[index].is_short}
-        for index in short:
-            self.trainers[index].is_short = True
+        for share, failure in failed:
+            trainer = self.trainers[share.trainer]
+            if not failure.is_lost and trainer.most_units is None:
+                trainer.most_units = len(share.units)
         made: list[Share] = []
         for share, failure in failed:
+            num_units = len(share.units)
             made += self._cut_again(share, failure, share.trainer in newly_short)
+            trainer = self.trainers[share.trainer]
+            if trainer.most_units is not None:
+                # The split may have come to give it less than the half that fits as far as is known.
+                trainer.most_units = min(trainer.most_units, max(self.split[share.trainer], num_units // 2))
             # Done with: its units are in other shares now.
             share.units = share.units[:0]
         work.shares += made
@@ -251,7 +301,7 @@ class Stages:
             for other, before, n in zip(self.trainers, self.split, after, strict=True)
         )
         self._notify(f"step {step}: {trainer.name} {what}; split {shares} ({describe(error)})")
-        self._splits = [*self._splits, (step + self.ahead, after)]
+        self.schedule.change(step, Assignment(split=tuple(after), threads=self.schedule.latest.threads))
 
     def _cut_again(self, share: Share, failure: Failure, is_newly_short: bool) -> list[Share]:
         work, trainer = share.work, self.trainers[share.trainer]
@@ -281,6 +331,11 @@ class Stages:
             share.failure = Failure(error, stage, is_lost=True)
         else:
             raise error
+
+
+def _resize(workers: Workers, count: int) -> None:
+    if workers.count != count:
+        workers.resize(count)
 
 
 def _remedy(failure: Failure) -> str:

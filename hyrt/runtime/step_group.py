@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import psutil
 
@@ -16,8 +17,8 @@ STAGES = ("sample", "load", "transfer", "propagate")
 class StepGroups:
     """Adds steps up and emits a `StepGroup` about ten times an epoch.
 
-    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` is what
-    the next lines say of the trainers' shares.
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` and
+    `threads` are what the next lines say of the assignment.
     """
 
     def __init__(
@@ -27,11 +28,14 @@ class StepGroups:
         self._per_epoch = steps_per_epoch
         self._size = max(1, min(100, steps_per_epoch // 10))
         self.split = split
-        self._threads = threads
+        self.threads = threads
         self._process = psutil.Process()
         self._blocked: Mapping[str, float] = {}
         self._blocked_before: Mapping[str, float] = {}
         self.epoch_sums = (0.0, 0.0, 0)
+        self._num_steps = 0
+        self._total_s = 0.0
+        self._total_stage_s: dict[str, float] = {}
         self._clear()
 
     def add(
@@ -48,6 +52,9 @@ class StepGroups:
         self._blocked = blocked_s
         for stage, seconds in work.seconds.items():
             self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
+            self._total_stage_s[stage] = self._total_stage_s.get(stage, 0.0) + seconds
+        self._num_steps += 1
+        self._total_s += step_s
         self._loss_sum += summary.loss * summary.normalizer
         self._normalizer += summary.normalizer
         self._epoch_loss += summary.loss * summary.normalizer
@@ -82,7 +89,7 @@ class StepGroups:
                 blocked_s=blocked,
                 bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
                 split=self.split,
-                threads=self._threads,
+                threads=self.threads,
                 lr=self._lr,
                 memory_bytes=self._process.memory_info().rss,
             )
@@ -96,6 +103,16 @@ class StepGroups:
         mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
         self.epoch_sums = (0.0, 0.0, 0)
         return loss, mteps
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """Of all steps since the start or the resumption: `stages_s` and `iteration_s`; empty where there were none."""
+        if not self._num_steps:
+            return {}
+        stages_s = {
+            stage: self._total_stage_s.get(stage, 0.0) / self._num_steps for stage in (*STAGES, "synchronize")
+        }
+        return {"stages_s": stages_s, "iteration_s": self._total_s / self._num_steps}
 
     @property
     def epoch_sums(self) -> tuple[float, float, int]:

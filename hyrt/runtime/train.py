@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from hyrt_perfmodel.assignment import Policy, Threads
 
 from hyrt.config import Config, to_yaml
+from hyrt.cores import available_cores
 from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for, torch_threads
@@ -24,27 +27,31 @@ from hyrt.runtime.events import (
     EpochEnded,
     Evaluated,
     Notice,
+    Predicted,
     RunEnded,
     RunStarted,
 )
+from hyrt.runtime.expected_run import ExpectedRun, expected_figures
+from hyrt.runtime.kept_assignments import kept_assignments, restore_assignments
 from hyrt.runtime.load import Loader
 from hyrt.runtime.peak_memory import peak_memory_bytes
 from hyrt.runtime.pipeline import Pipeline
+from hyrt.runtime.predict_run import predict_run
+from hyrt.runtime.resource_manager import ResourceManager, configured_policy, named_threads
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.setup import (
-    Threads,
     architecture,
     assign_threads,
     build_model,
     build_optimizer,
     build_sampler,
-    default_split,
     evaluation_workers,
     find_trainers,
+    first_split,
     open_trainers,
 )
 from hyrt.runtime.shares import StepWork
-from hyrt.runtime.stages import Stages, Trainer
+from hyrt.runtime.stages import Stages
 from hyrt.runtime.step_group import StepGroups
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
 from hyrt.workers import Workers
@@ -102,6 +109,8 @@ class Training:
         Asked after every step; True checkpoints and ends the run.
     on_stall
         Hears all threads' stacks when nothing moves any more.
+    policy
+        Moves targets and threads between steps; the configured one by default.
     """
 
     def __init__(
@@ -114,6 +123,7 @@ class Training:
         checkpoints: Path | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         on_stall: Callable[[str], None] = lambda stacks: None,
+        policy: Policy | None = None,
     ) -> None:
         self._config = config
         self._graph = graph
@@ -123,6 +133,7 @@ class Training:
         self._checkpoints = checkpoints
         self._should_stop = should_stop
         self._on_stall = on_stall
+        self._policy = configured_policy(config) if policy is None else policy
         self._targets = graph.split("train", config.data.split)
         if config.sampler.kind == "saint":
             emit(Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ..."))
@@ -142,6 +153,10 @@ class Training:
         self._epoch_sums = (0.0, 0.0, 0)
         self._unevaluated: float | None = None
         self._generator: torch.Tensor | None = None
+        # Of a checkpoint; and of this run, for the next one.
+        self._kept: dict[str, Any] | None = None
+        self._keep: Callable[[], dict[str, Any] | None] = lambda: None
+        self._expected: ExpectedRun | None = None
         self._simulated = False
         self._ended_with: dict[str, Any] = {}
 
@@ -173,6 +188,8 @@ class Training:
             self._epoch_sums = state["epoch_sums"]
             self._unevaluated = state["unevaluated"]
             self._generator = state["torch_generator"]
+            # Checkpoints of earlier versions have none.
+            self._kept = state.get("balance")
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
 
@@ -180,7 +197,9 @@ class Training:
         """Train to the end, to an early stop, or until asked to stop."""
         config = self._config
         found = find_trainers(config)
-        threads = assign_threads(config, sum(info.host_cores > 0 for _, info in found))
+        if config.balance.predict and self._own_model:
+            self._expected = predict_run(config, self._graph)
+        threads = assign_threads(config, sum(info.host_cores > 0 for _, info in found), self._expected)
         per_epoch = self._sampler.steps_per_epoch()
         last = config.train.epochs * per_epoch
         with ExitStack() as stack:
@@ -191,7 +210,9 @@ class Training:
                 torch.manual_seed(config.seed)
             else:
                 torch.set_rng_state(self._generator)
-            trainers = stack.enter_context(open_trainers(config, found, self._graph, self._model, threads))
+            trainers = stack.enter_context(
+                open_trainers(config, found, self._graph, self._model, threads, self._warn)
+            )
             sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
             load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
             evaluate_workers = stack.enter_context(evaluation_workers(threads))
@@ -199,21 +220,23 @@ class Training:
                 self._sampler,
                 Loader(self._graph),
                 trainers,
-                default_split(config),
+                first_split(config, [info.name for _, info in found], self._expected),
                 self._parameters,
                 sample_workers,
                 load_workers,
                 continue_on_loss=config.runtime.on_device_loss == "continue",
-                notify=lambda text: self._emit(Notice(kind="warning", text=text)),
+                notify=self._warn,
+                train_threads=threads.train,
             )
+            manager = self._managed(stages, threads, per_epoch, last)
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
             self._simulated = any(trainer.device.info.simulated for trainer in trainers)
-            self._announce(trainers, threads, per_epoch)
+            self._announce(stages, per_epoch)
             groups = StepGroups(
                 self._emit,
                 per_epoch,
                 named_split(stages, self._step),
-                {"sample": threads.sample, "load": threads.load, "propagate": threads.train},
+                named_threads(stages.schedule.of(self._step).threads),
             )
             groups.epoch_sums = self._epoch_sums
             status = "finished"
@@ -249,7 +272,9 @@ class Training:
                 self._trained_s += now - before
                 blocked = pipeline.blocked_seconds() if pipeline else {}
                 groups.split = named_split(stages, work.step)
+                groups.threads = named_threads(stages.schedule.of(work.step).threads)
                 groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
+                manager.observe(work, now - before)
                 if self._step % per_epoch == 0:
                     groups.flush()
                     self._close_epoch(groups)
@@ -257,6 +282,7 @@ class Training:
                     if self._is_out_of_patience() and self._step < last:
                         status = "early-stopped"
                         break
+                    manager.pause(self._step)
                 elif config.checkpoint.every_steps and self._step % config.checkpoint.every_steps == 0:
                     groups.flush()
                     self._epoch_sums = groups.epoch_sums
@@ -271,6 +297,9 @@ class Training:
         # Closing a lost device may have added to what is said of it.
         self._ended_with = {
             "split": named_split(stages, self._step),
+            "threads": named_threads(stages.schedule.of(self._step).threads),
+            "balance": {"policy": manager.policy_name, "decisions": manager.decisions},
+            **groups.means,
             "devices_lost": {
                 t.name: "; ".join([describe(t.lost), *getattr(t.lost, "__notes__", ())])
                 for t in trainers
@@ -278,6 +307,9 @@ class Training:
             },
         }
         return self._finish(status)
+
+    def _warn(self, text: str) -> None:
+        self._emit(Notice(kind="warning", text=text))
 
     def _is_out_of_patience(self) -> bool:
         patience = self._config.train.patience
@@ -289,7 +321,12 @@ class Training:
         self._epoch_sums = groups.epoch_sums
         self._emit(
             EpochEnded(
-                epoch=epoch, step=self._step, seconds=self._epoch_s, loss=self._unevaluated, mteps=mteps
+                epoch=epoch,
+                step=self._step,
+                seconds=self._epoch_s,
+                loss=self._unevaluated,
+                mteps=mteps,
+                predicted_s=None if self._expected is None else self._expected.epoch_s,
             )
         )
         self._epoch_s = 0.0
@@ -389,6 +426,7 @@ class Training:
                 "evaluations_since": best.evaluations_since,
             },
             "torch_generator": torch.get_rng_state(),
+            "balance": self._keep(),
             "config": to_yaml(self._config),
         }
         path = save_checkpoint(self._checkpoints, self._step, state, keep=self._config.checkpoint.keep)
@@ -411,14 +449,37 @@ class Training:
             "metrics": best.metrics,
             "trained_s": self._trained_s,
             "epoch_s": self._trained_s / self._step * per_epoch if self._step else 0.0,
+            "predicted": None if self._expected is None else expected_figures(self._expected),
             "peak_memory_bytes": peak_memory_bytes(),
         }
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
 
-    def _announce(self, trainers: list[Trainer], threads: Threads, per_epoch: int) -> None:
+    def _managed(self, stages: Stages, start: Threads, per_epoch: int, last: int) -> ResourceManager:
+        """The resource manager of a run that is about to start, or to go on from a checkpoint's assignments."""
+        runtime, cores = self._config.runtime, available_cores()
+        given = {
+            "sample": runtime.sample_threads,
+            "load": runtime.load_threads,
+            "train": runtime.train_threads,
+        }
+        if self._kept is not None:
+            restore_assignments(self._kept, stages, self._step, cores, given)
+        self._keep = partial(kept_assignments, stages, cores)
+        return ResourceManager(
+            self._policy,
+            stages,
+            cores=cores,
+            start=start,
+            given=given,
+            steps_per_epoch=per_epoch,
+            last_step=last - 1,
+            emit=self._emit,
+        )
+
+    def _announce(self, stages: Stages, per_epoch: int) -> None:
         config, graph = self._config, self._graph
-        split = default_split(config)
+        threads = stages.schedule.of(self._step).threads
         if self._own_model:
             a = architecture(config, graph)
             widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
@@ -438,7 +499,7 @@ class Training:
                     f"{trainer.name} {n} {'units' if config.sampler.kind == 'saint' else 'targets'}"
                     f"{' (simulated)' if trainer.device.info.simulated else ''}"
                     f"{' (samples its own)' if trainer.hops is not None else ''}"
-                    for trainer, n in zip(trainers, split, strict=True)
+                    for trainer, n in zip(stages.trainers, stages.split_of(self._step), strict=True)
                 )
                 + f" · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
                 epochs=config.train.epochs,
@@ -446,6 +507,8 @@ class Training:
                 first_step=self._first_step,
             )
         )
+        if self._expected is not None:
+            self._emit(Predicted(step=self._step, **expected_figures(self._expected)))
         if self._evaluator.warning is not None:
             self._emit(Notice(kind="warning", text=self._evaluator.warning))
         if self._first_step:

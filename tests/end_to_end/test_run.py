@@ -65,7 +65,7 @@ def test_real_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", ["neighbor", "saint"])
 def test_two_trainers(tmp_path: Path, sampler: str) -> None:
     kind = ["sampler.kind=saint", "sampler.roots=100", "sampler.units=3"] if sampler == "saint" else []
-    hyrt("run", *TINY, *kind, "--devices", "cpu:0,cpu:1", cwd=tmp_path)
+    hyrt("run", *TINY, *kind, "--devices", "cpu:0,cpu:1", "balance.policy=static", cwd=tmp_path)
     steps = [record for record in records(only_run(tmp_path)) if record["event"] == "steps"]
     shares = {"cpu:0": 128, "cpu:1": 128} if sampler == "neighbor" else {"cpu:0": 2, "cpu:1": 1}
     assert steps[0]["split"] == shares

@@ -135,6 +135,8 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("model.kind=gnc", "setting model.kind='gnc': .*'gcn'"),
         ("model=gcn", "setting model='gcn'"),
         ("devices=[]", r"setting devices=\[\]: .*at least 1"),
+        ("balance.policy=fastest", r"setting balance.policy='fastest': .*'static'"),
+        ("balance.polic=static", "did you mean 'balance.policy'"),
         ("split=[-1]", r"setting split\.0=-1: .*greater than or equal to 0"),
         ("sampler.fanout=[5]", "sampler.fanout has 1 entries for model.layers=2"),
         ("sampler.fanout=[5, 0]", "sampler.fanout: each entry"),
@@ -202,3 +204,16 @@ def test_importing_it_imports_nothing_large() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({}, False),
+        ({"devices": ["cpu:0", "cpu:1"]}, False),
+        ({"devices": ["cpu:0=1", "cpu:1=1"]}, True),
+        ({"split": [1024]}, True),
+    ],
+)
+def test_whether_the_split_is_given(settings: dict[str, Any], given: bool) -> None:
+    assert build_config(settings).gives_split is given

@@ -22,6 +22,7 @@ FLOORS = {
     "hyrt.sampling": 1,
     "hyrt.nn": 1,
     "hyrt.config": 2,
+    "hyrt.configured_training": 2,
     "hyrt.device": 2,
     "hyrt.device_names": 2,
     "hyrt.device_rates": 2,

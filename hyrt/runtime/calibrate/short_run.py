@@ -51,8 +51,10 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int) -> ShortRu
     # More epochs than are needed: the run is stopped.
     train = config.train.model_copy(update={"epochs": warm + steps})
     evaluate = config.evaluate.model_copy(update={"every": 0})
+    # What is measured stays as it is, whatever an older calibration says.
+    balance = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
-        config.model_copy(update={"train": train, "evaluate": evaluate}),
+        config.model_copy(update={"train": train, "evaluate": evaluate, "balance": balance}),
         graph,
         emit=hear,
         should_stop=is_enough,

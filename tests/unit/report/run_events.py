@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.runtime.events import EpochEnded, Evaluated, RunStarted, StepGroup
+from hyrt.runtime.events import Balanced, EpochEnded, Evaluated, Predicted, RunStarted, StepGroup
 
 STARTED = RunStarted(
     data="synthetic:community  100,000 vertices · 2.0 M edges · 64 features · 16 classes",
@@ -13,6 +13,26 @@ STARTED = RunStarted(
     epochs=5,
     steps_per_epoch=59,
     first_step=0,
+)
+
+PREDICTED = Predicted(
+    step=0,
+    stages_s={"sample": 0.006, "load": 0.009, "transfer": 0.0, "propagate": 0.04, "synchronize": 0.0004},
+    iteration_s=0.0576,
+    epoch_s=3.4,
+    relative_error=0.12,
+    bottleneck="propagate",
+)
+BALANCED = Balanced(
+    step=20,
+    acts_from=23,
+    policy="model",
+    split_before={"cpu:0": 624, "cuda:0": 400},
+    split={"cpu:0": 528, "cuda:0": 496},
+    threads_before={"sample": 1, "load": 2, "propagate": 2},
+    threads={"sample": 1, "load": 2, "propagate": 2},
+    reason="moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; 24.0 ms expected",
+    expected_s=0.024,
 )
 
 

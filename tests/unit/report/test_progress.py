@@ -15,10 +15,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
+from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
 from hyrt.report.progress import Progress
-from hyrt.report.progress_line import milliseconds, number, seconds, step_line
+from hyrt.report.progress_line import (
+    milliseconds,
+    number,
+    prediction_line,
+    seconds,
+    seconds_beside,
+    step_line,
+)
 from hyrt.runtime.events import Checkpointed, Event, Notice, RunEnded
 
 ENDED = RunEnded(status="finished")
@@ -71,6 +78,38 @@ def test_plain_lines() -> None:
         "warning: disk nearly full: free space",
         "test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch",
     ]
+
+
+def test_prediction_and_moves() -> None:
+    lines = show([STARTED, PREDICTED, BALANCED, epoch_ended(1), RunEnded(status="finished")])
+    assert lines[3] == "predicted 3.4 s an epoch ± 0.4, bottleneck propagate"
+    assert lines[4] == (
+        "step 20: moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; 24.0 ms expected"
+    )
+    assert lines[-1] == "3.5 s an epoch (predicted 3.4)"
+
+
+@pytest.mark.parametrize(
+    ("epoch_s", "relative_error", "line"),
+    [
+        (0.0456, 0.1, "46 ms an epoch ± 4.6, bottleneck load"),
+        (3.4, None, "3.4 s an epoch, bottleneck load"),
+        (95.0, 0.2, "95.0 s an epoch ± 19.0, bottleneck load"),
+        (725.0, 0.1, "12 min 5 s an epoch ± 72.5 s, bottleneck load"),
+        (7380.0, 0.1, "2 h 3 min an epoch ± 12 min 18 s, bottleneck load"),
+    ],
+)
+def test_how_sure_a_prediction_is(epoch_s: float, relative_error: float | None, line: str) -> None:
+    told = replace(PREDICTED, epoch_s=epoch_s, relative_error=relative_error, bottleneck="load")
+    assert prediction_line(told) == line
+
+
+@pytest.mark.parametrize(
+    ("time_s", "other_s", "text"),
+    [(0.05, 0.04, "50"), (0.05, 3.0, "0.1"), (130.0, 90.0, "2 min 10 s"), (90.0, 130.0, "90.0 s")],
+)
+def test_a_time_in_another_ones_unit(time_s: float, other_s: float, text: str) -> None:
+    assert seconds_beside(time_s, other_s) == text
 
 
 def test_epoch_line_averages_over_steps() -> None:
@@ -155,7 +194,9 @@ def test_no_unicode() -> None:
     progress = Progress(stream)
     for event in WHOLE_RUN:
         progress.handle(event)
+    progress.handle(BALANCED)
     text = raw.getvalue().decode("ascii")
+    assert "cpu:0 -> cuda:0" in text
     assert "propagate 41 <" in text
     assert "2.0 M edges - 64 features" in text
 

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
+from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
@@ -133,6 +134,19 @@ def test_records(tmp_path: Path) -> None:
     assert [line["path"] for line in lines[4:]] == ["checkpoints/step-59", "/elsewhere/step-60"]
     run.close()
     run.close()
+
+
+def test_predictions_and_moves_are_records(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run", Config()) as run:
+        for event in (STARTED, PREDICTED, steps(20), BALANCED, steps(30), replace(BALANCED, step=30)):
+            run.handle(event)
+        run.truncate_metrics(20)
+        lines = read_metrics(run.metrics_path)
+    assert [line["event"] for line in lines] == ["predicted", "steps", "balanced"]
+    assert lines[0]["epoch_s"] == 3.4
+    assert lines[0]["stages_s"] == dict(PREDICTED.stages_s)
+    moved = {key: value for key, value in lines[2].items() if key not in ("event", "time_s")}
+    assert moved == asdict(BALANCED)
 
 
 def test_summary(tmp_path: Path) -> None:

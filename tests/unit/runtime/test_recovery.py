@@ -13,8 +13,10 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure
 from hyrt.nn.model import GNN, Architecture
+from hyrt.runtime.events import Balanced
 from hyrt.runtime.load import InputPlan, Loader
 from hyrt.runtime.pipeline import Pipeline
+from hyrt.runtime.resource_manager import ResourceManager
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.stages import Stages, Trainer
 from hyrt.runtime.synchronizer import Synchronizer
@@ -73,7 +75,7 @@ class Run:
     """Twenty steps over devices, with the weights they end with and the edges they saw."""
 
     def __init__(
-        self, devices, split, *, pipelined=True, on_loss="stop", saint=False, kind="graphsage"
+        self, devices, split, *, pipelined=True, on_loss="stop", saint=False, kind="graphsage", policy=None
     ) -> None:
         graph = random_graph(vertices=240)
         torch.manual_seed(0)
@@ -105,6 +107,19 @@ class Run:
                 notify=self.notices.append,
             )
             synchronizer = Synchronizer(parameters, torch.optim.Adam(parameters, 0.01), trainers, 0)
+            self.balanced: list[Balanced] = []
+            self.manager = None
+            if policy is not None:
+                self.manager = ResourceManager(
+                    policy,
+                    self.stages,
+                    cores=4,
+                    start=self.stages.schedule.latest.threads,
+                    given={},
+                    steps_per_epoch=STEPS,
+                    last_step=STEPS - 1,
+                    emit=self.balanced.append,
+                )
             try:
                 if pipelined:
                     with Pipeline(self.stages, range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
@@ -130,6 +145,8 @@ class Run:
                         drawn = tuple(sources[block.indptr[i] : block.indptr[i + 1]].tolist())
                         assert self.edges.setdefault(key, drawn) == drawn
             synchronizer.step(work)
+            if self.manager is not None:
+                self.manager.observe(work, 0.01)
 
 
 def opened(kind, count: int, **attributes):

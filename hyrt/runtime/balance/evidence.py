@@ -1,0 +1,186 @@
+"""What the latest steps say, gathered by the assignment they ran under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hyrt_perfmodel.assignment import Assignment, Observation
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# Columns of a step's times: these, then propagate, transfer and sampling on the device, one a trainer each.
+SAMPLE, LOAD, SYNCHRONIZE, ITERATION = range(4)
+FIRST_TRAINER = 4
+
+USUAL_NOISE = 0.05
+"""Relative spread of a time from step to step, where too few steps are there to measure it."""
+
+# A device changed where the times after a step differ from those before by so many standard errors, by so much, in
+# at least so many steps; fewer may be a hiccup.
+_CHANGE_ERRORS = 5.0
+_CHANGE_PART = 0.14
+_CHANGE_STEPS = 3
+# Older periods are searched for changes where they are so long.
+_LONG_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Steps in a row under one assignment.
+
+    Parameters
+    ----------
+    assignment
+        Theirs.
+    seconds
+        float64 [columns], the middle of each time.
+    steps
+        How many steps speak for `seconds`, float64 [columns].
+    is_past
+        Whether something has changed its speed since.
+    """
+
+    assignment: Assignment
+    seconds: Floats
+    steps: Floats
+    is_past: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The periods of a history, and how far a time can be trusted.
+
+    Parameters
+    ----------
+    periods
+        Newest first. Where a device changed its speed, times from before the change are scaled to what they would be now.
+    noise
+        float64 [columns], relative spread of each time in the newest period.
+    changed
+        bool [columns], what changed its speed within the newest period.
+    """
+
+    periods: tuple[Period, ...]
+    noise: Floats
+    changed: NDArray[np.bool_]
+
+
+def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
+    """The evidence of a history.
+
+    Parameters
+    ----------
+    history
+        Oldest first, not empty.
+    delay
+        Steps that are in flight: after a change, so many more iterations still show what was before.
+    """
+    rows = np.array(
+        [
+            (
+                step.sample_s,
+                step.load_s,
+                step.synchronize_s,
+                step.iteration_s,
+                *step.propagate_s,
+                *step.transfer_s,
+                *step.sample_on_device_s,
+            )
+            for step in history
+        ]
+    )
+    starts = [0] + [
+        index
+        for index in range(1, len(history))
+        if history[index].assignment != history[index - 1].assignment
+    ]
+    periods: list[Period] = []
+    factor = np.ones(rows.shape[1])
+    is_past = False
+    noise, changed = factor, factor > 1
+    end = len(history)
+    for start in reversed(starts):
+        part = rows[start:end]
+        changed_at, change = _change(part) if not periods or len(part) >= _LONG_STEPS else _no_change(part)
+        if any(changed_at):
+            level = np.array([_middle(part[at:, column]) for column, at in enumerate(changed_at)])
+            steps = np.array([len(part) - at for at in changed_at], dtype=np.float64)
+        else:
+            level, steps = _middles(part), np.full(rows.shape[1], float(len(part)))
+        if not periods:
+            noise, changed = _noise(part, changed_at), change != 1.0
+        settled = part[max(changed_at) + delay :, ITERATION]
+        level[ITERATION] = max(_middle(settled) if len(settled) > 1 else 0.0, slowest(level))
+        periods.append(
+            Period(
+                assignment=history[start].assignment, seconds=level * factor, steps=steps, is_past=is_past
+            )
+        )
+        factor = factor * change
+        is_past = is_past or any(changed_at)
+        end = start
+    return Evidence(tuple(periods), noise, changed)
+
+
+def slowest(seconds: Floats) -> float:
+    """The slowest stage: no iteration is shorter."""
+    trainers = (len(seconds) - FIRST_TRAINER) // 3
+    propagate_s = seconds[FIRST_TRAINER : FIRST_TRAINER + trainers].max() + seconds[SYNCHRONIZE]
+    return float(max(seconds[SAMPLE], seconds[LOAD], propagate_s, seconds[FIRST_TRAINER + trainers :].max()))
+
+
+def _no_change(rows: Floats) -> tuple[list[int], Floats]:
+    return [0] * rows.shape[1], np.ones(rows.shape[1])
+
+
+def _change(rows: Floats) -> tuple[list[int], Floats]:
+    """For each column, from which row on its present speed counts, and the factor that its times took there."""
+    count, columns = rows.shape
+    unchanged = _no_change(rows)
+    if count < 2 * _CHANGE_STEPS:
+        return unchanged
+    logs = np.log(np.maximum(rows, 1e-12))
+    before = np.arange(_CHANGE_STEPS, count - _CHANGE_STEPS + 1, dtype=np.float64)[:, None]
+    sums = np.cumsum(logs, axis=0)[_CHANGE_STEPS - 1 : count - _CHANGE_STEPS]
+    shifts = (logs.sum(axis=0) - sums) / (count - before) - sums / before
+    # Differences of neighbours hold the noise, and at most one jump each.
+    spread = np.maximum(np.median(np.abs(np.diff(logs, axis=0)), axis=0) / 0.954, USUAL_NOISE / 2)
+    errors = np.abs(shifts) * np.sqrt(before * (count - before) / count) / spread
+    best = np.argmax(errors, axis=0)
+    every = np.arange(columns)
+    shift = shifts[best, every]
+    is_change = (errors[best, every] > _CHANGE_ERRORS) & (np.abs(shift) > _CHANGE_PART)
+    if not is_change.any():
+        return unchanged
+    starts = np.where(is_change, best + _CHANGE_STEPS, 0)
+    return [int(start) for start in starts], np.where(is_change, np.exp(shift), 1.0)
+
+
+def _middle(values: Floats) -> float:
+    """Mean of the middle half: no hiccup counts."""
+    ordered = np.sort(values)
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def _middles(rows: Floats) -> Floats:
+    """`_middle` of each column."""
+    ordered = np.sort(rows, axis=0)
+    cut = len(ordered) // 4
+    result: Floats = ordered[cut : len(ordered) - cut].mean(axis=0)
+    return result
+
+
+def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
+    """Relative spread of each column since its last change; drawn to the usual one where the steps are few."""
+    known = 4.0
+    result = np.empty(rows.shape[1])
+    for column, start in enumerate(starts):
+        values = rows[start:, column]
+        mean = values.mean()
+        square = ((values - mean) ** 2).sum() / mean**2 if mean > 0 else 0.0
+        result[column] = np.sqrt((square + known * USUAL_NOISE**2) / (len(values) - 1 + known))
+    return result

@@ -1,0 +1,154 @@
+"""The policy that fits the performance model to what it sees and solves it for the best assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
+
+from hyrt.runtime.balance.evidence import FIRST_TRAINER, ITERATION, Evidence, gather
+from hyrt.runtime.balance.explore import experiment, is_near, probe
+from hyrt.runtime.balance.fit import Fit, fit
+from hyrt.runtime.balance.reason import change_in_words
+from hyrt.runtime.balance.solve import best_assignment
+
+# A change must promise this much, and this many standard errors of the present iteration.
+_LEAST_GAIN = 0.02
+_GAIN_ERRORS = 2.0
+# Moving all targets must promise this much more: the further from what was seen, the less sure is the model.
+_GAIN_OF_ALL = 0.05
+# After so many steps without a change, one that is not new must promise more.
+_SETTLED_STEPS = 16
+_SETTLED_GAIN = 0.1
+# Where devices' speeds come and go, a change must promise more.
+_RESTLESS_GAIN = 0.15
+# Steps under the present assignment before the next decision.
+_LEAST_STEPS = 2
+# What a run can do is explored in its first steps.
+_EXPLORED_STEPS = 24
+_FULL_HISTORY = 64
+
+
+class ModelPolicy:
+    """Fits the performance model to the latest steps, and moves to the assignment that it finds best.
+
+    Each trainer's time is a line over its targets, each host stage's a curve over its threads; both go exactly through
+    what the newest steps took, and older steps say how steep they are. The assignment that minimises the fitted iteration
+    is taken when it promises more than noise does. Only steps that ran under the last decision count for the next one. A
+    change of a device's speed rescales what was seen before it; where speeds come and go, only a large gain moves anything.
+    """
+
+    name = "model"
+    description = "fits the performance model to the latest steps and moves to the assignment it finds best"
+
+    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+        """The best assignment, where it promises more than noise; else the present one."""
+        stay = Decision(assignment=present)
+        is_allowed = limits.allows(present)
+        if is_allowed and any(step.assignment != present for step in history[-_LEAST_STEPS:]):
+            return stay
+        if is_allowed and len(history) < _LEAST_STEPS:
+            return stay
+        is_start = len(history) < _FULL_HISTORY
+        found = probe(history, present, limits, is_start=is_start)
+        if found is not None:
+            return found
+        evidence = gather(history, limits.delay)
+        model = fit(evidence, limits, knows_mates=is_start)
+        choice = _choice(model, evidence, present, limits)
+        if is_allowed and not _is_worth_it(evidence, model, history, present, choice):
+            if len(history) < _EXPLORED_STEPS:
+                return experiment(model, evidence, present, limits) or stay
+            return stay
+        if choice.assignment == present:
+            return stay
+        trainers_s = [
+            model.trainer_s(index, units, present.threads.train) for index, units in enumerate(present.split)
+        ]
+        reason = change_in_words(
+            present,
+            choice.assignment,
+            limits.trainers,
+            trainers_s,
+            model.stages_s(present),
+            choice.expected_s,
+        )
+        return Decision(assignment=choice.assignment, reason=reason, expected_s=choice.expected_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """An assignment to move to, the iteration expected from it, and what it gains, as a part of that."""
+
+    assignment: Assignment
+    expected_s: float
+    gain: float
+    is_remembered: bool = False
+
+
+def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Limits) -> _Choice:
+    """What the model finds best, or an older assignment that was measured to be better."""
+    best = best_assignment(model, present, limits)
+    expected_s = model.iteration_s(best)
+    choice = _Choice(best, expected_s, model.iteration_s(present) / expected_s - 1)
+    present_s = float(evidence.periods[0].seconds[ITERATION])
+    if evidence.changed.any():
+        return choice
+    for period in evidence.periods[1:]:
+        seconds = float(period.seconds[ITERATION])
+        if period.is_past or period.steps[ITERATION] <= _LEAST_STEPS or not limits.allows(period.assignment):
+            continue
+        remembered = _Choice(period.assignment, seconds, present_s / seconds - 1, is_remembered=True)
+        # What was measured counts, not what the model makes of it.
+        if is_near(choice.assignment, period.assignment) or remembered.gain > choice.gain:
+            choice = remembered
+    return choice
+
+
+def _is_worth_it(
+    evidence: Evidence, model: Fit, history: Sequence[Observation], present: Assignment, choice: _Choice
+) -> bool:
+    """Whether the gain is more than noise in the slowest stage may be."""
+    newest = evidence.periods[0]
+    near = newest.seconds > 0.85 * max(newest.seconds[:ITERATION].max(), newest.seconds[FIRST_TRAINER:].max())
+    near[ITERATION] = choice.is_remembered
+    error = float(np.max(evidence.noise[near] / np.sqrt(newest.steps[near])))
+    wanted = _LEAST_GAIN + (
+        0.0 if choice.is_remembered else _GAIN_OF_ALL * _moved(present, choice.assignment)
+    )
+    if float(newest.steps.max()) > _SETTLED_STEPS and not evidence.changed.any():
+        # What was decided with more evidence is not decided anew with less, but trainers may drift apart.
+        if model.host_s(present.split, present.threads) > 0.95 * model.iteration_s(present):
+            return False
+        wanted = _SETTLED_GAIN
+    if choice.gain <= wanted + _GAIN_ERRORS * error:
+        return False
+    return choice.gain > _RESTLESS_GAIN or not is_restless(history, model)
+
+
+def _moved(before: Assignment, after: Assignment) -> float:
+    """Part of the targets that another trainer gets."""
+    pairs = zip(before.split, after.split, strict=True)
+    return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
+
+
+def is_restless(history: Sequence[Observation], model: Fit) -> bool:
+    """Whether trainers' speeds come and go: some have changed twice, and back, in steps of the present size."""
+    split = np.array([step.assignment.split for step in history], dtype=np.float64)
+    seconds = np.array([step.propagate_s for step in history])
+    now = split[-1]
+    for trainer, line in enumerate(model.propagate):
+        if line is None or model.is_host[trainer] or not now[trainer]:
+            continue
+        near = np.abs(split[:, trainer] - now[trainer]) < 0.3 * now[trainer]
+        if near.sum() < 8:
+            continue
+        expected = line.launch_s + line.unit_s * split[near, trainer]
+        speed = np.log(np.maximum(seconds[near, trainer], 1e-12) / expected)
+        smooth = np.median([speed[:-2], speed[1:-1], speed[2:]], axis=0)
+        low, high = float(smooth.min()), float(smooth.max())
+        if high - low > 0.3 and int(np.count_nonzero(np.diff(smooth > (low + high) / 2))) >= 2:
+            return True
+    return False

@@ -1,0 +1,18 @@
+"""The policy that leaves the assignment as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
+
+
+class StaticPolicy:
+    """Changes nothing, whatever it sees."""
+
+    name = "static"
+    description = "leaves the split and the threads as they were at the start"
+
+    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+        """The present assignment."""
+        return Decision(assignment=present)
