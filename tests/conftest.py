@@ -1,12 +1,14 @@
-"""For every test: a watchdog, the same random examples each time in CI, and no thread left behind."""
+"""For every test: a watchdog, the same random examples each time in CI, a cache of its own, and no thread left behind."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,15 +20,26 @@ settings.register_profile("default", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _ERRORS = pytest.StashKey[int]()
+_CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def _leave_the_users_cache_alone(config: pytest.Config) -> None:
+    """What this user measured on this machine must not change what tests see; compiled kernels may stay."""
+    old = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="hyrt-tests-")
+    os.environ.setdefault("POCL_CACHE_DIR", str(old / "pocl" / "kcache"))
+    os.environ["XDG_CACHE_HOME"] = config.stash[_CACHE].name
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _leave_the_users_cache_alone(config)
     # During tests descriptor 2 is captured: stacks go to a copy of the true one.
     config.stash[_ERRORS] = os.dup(2)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_ERRORS])
+    config.stash[_CACHE].cleanup()
 
 
 @pytest.fixture(autouse=True)

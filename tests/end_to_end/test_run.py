@@ -30,7 +30,8 @@ def test_the_default_command_learns_a_generated_graph(tmp_path: Path) -> None:
         ".lock", "checkpoints", "config.yaml", "env.json", "metrics.jsonl", "summary.json"
     }  # fmt: skip
     kinds = {record["event"] for record in records(run)}
-    assert kinds == {"steps", "epoch_ended", "evaluated", "checkpointed"}
+    # Threads may be moved, where the clock suggests it.
+    assert kinds - {"balanced"} == {"steps", "epoch_ended", "evaluated", "checkpointed"}
     losses = [loss for record in records(run) for loss in record.get("losses", [])]
     assert len(losses) == found["steps"]
     assert losses[-1] < losses[0]
