@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.extra_terms import Terms
-from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.platform import Accelerator, Platform, Rates
 from hyrt_perfmodel.predict import Prediction, predict, with_accelerators
 from hyrt_perfmodel.workload import Training, Workload
 
@@ -81,10 +81,19 @@ def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Plat
         training,
     )
     if host.cores:
-        more = replace(host, cores=2 * host.cores, macs_per_s=2 * host.macs_per_s)
+        more = replace(
+            host,
+            cores=2 * host.cores,
+            macs_per_s=2 * host.macs_per_s,
+            values_per_s=2 * host.values_per_s,
+            models={kind: _more_cores(rates) for kind, rates in host.models.items()},
+        )
         yield "twice the cores", replace(platform, host=more), training
     if training.sample_s:
         yield "sampling twice as fast", platform, replace(training, sample_s=training.sample_s / 2)
+    elif host.thread_edges_per_s is not None and not host.sampling:
+        faster = replace(host, thread_edges_per_s=2 * host.thread_edges_per_s)
+        yield "sampling twice as fast", replace(platform, host=faster), training
     links = tuple(
         replace(accelerator, link_gb_s=2 * accelerator.link_gb_s) for accelerator in platform.accelerators
     )
@@ -93,8 +102,30 @@ def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Plat
         count = sum(accelerator.count for accelerator in platform.accelerators)
         kind = platform.accelerators[0].kind
         yield f"one more {kind}", with_accelerators(platform, count + 1), training
+    for i, accelerator in enumerate(platform.accelerators):
+        kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
+        yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     if training.at(1.0).bytes_per_value == 4:
         yield "features in 16 bits", platform, replace(training, at=_halved(training))
+
+
+def _more_cores(rates: Rates) -> Rates:
+    """The CPU trainer's with twice the cores: products double, the memory stays."""
+    return replace(rates, macs_per_s=2 * rates.macs_per_s, values_per_s=2 * rates.values_per_s)
+
+
+def _twice(rates: Rates) -> Rates:
+    return replace(_more_cores(rates), memory_gb_s=2 * rates.memory_gb_s)
+
+
+def _faster(accelerator: Accelerator) -> Accelerator:
+    return replace(
+        accelerator,
+        memory_gb_s=2 * accelerator.memory_gb_s,
+        macs_per_s=2 * accelerator.macs_per_s,
+        values_per_s=2 * accelerator.values_per_s,
+        models={kind: _twice(rates) for kind, rates in accelerator.models.items()},
+    )
 
 
 def _halved(training: Training) -> Callable[[float], Workload]:

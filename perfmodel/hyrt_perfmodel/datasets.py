@@ -17,6 +17,8 @@ class DatasetSizes:
         Widths.
     targets
         Training vertices.
+    symmetric
+        Whether every edge is stored in both directions; citations are not.
     value_bytes
         Of a stored feature.
     """
@@ -26,6 +28,7 @@ class DatasetSizes:
     features: int
     classes: int
     targets: int
+    symmetric: bool = False
     value_bytes: int = 4
 
 
@@ -33,7 +36,7 @@ class DatasetSizes:
 DATASETS = {
     "ogbn-arxiv": DatasetSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
     "ogbn-products": DatasetSizes(
-        vertices=2_449_029, edges=123_718_280, features=100, classes=47, targets=196_615
+        vertices=2_449_029, edges=123_718_280, features=100, classes=47, targets=196_615, symmetric=True
     ),
     "ogbn-papers100M": DatasetSizes(
         vertices=111_059_956, edges=1_615_685_872, features=128, classes=172, targets=1_207_179

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML lets the last of two equal keys win, and so hides what was meant by the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice!r} is there twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
@@ -25,9 +39,12 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not text in UTF-8") from error
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    except (RecursionError, ValueError, OverflowError) as error:
+        # What is nested too deep, or a date or a number that cannot be.
+        raise ValueError(f"{path}: is not YAML that can be read: {error}") from error
     return mapping(content, str(path))
 
 
@@ -65,21 +82,36 @@ def only_keys(
 
 
 def number(value: Any, where: str) -> float:
-    """A number, also written like 1e9, which YAML takes for text.
+    """A finite number, also written like 1e9, which YAML takes for text.
 
     Raises
     ------
     ValueError
         For anything else.
     """
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    found = number_or_infinity(value, where)
+    if math.isinf(found):
+        raise ValueError(f"{where} is {_shown(value)}: give a finite number")
+    return found
+
+
+def number_or_infinity(value: Any, where: str) -> float:
+    """A number, or .inf.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where} is {_shown(value)}: give a number")
-    return value
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError(f"{where} is {_shown(value)}: give a number")
+    return found
 
 
 def whole(value: Any, where: str) -> int:
@@ -91,7 +123,7 @@ def whole(value: Any, where: str) -> int:
         For anything else.
     """
     found = number(value, where)
-    if found != found // 1 or abs(found) == float("inf"):
+    if not found.is_integer():
         raise ValueError(f"{where} is {_shown(value)}: give a whole number")
     return int(found)
 
@@ -123,5 +155,7 @@ def listed(value: Any, where: str) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 10**60:
+        return "a number of more than 60 digits"  # Which Python may refuse to print.
     text = repr(value)
     return "nothing" if value is None else text if len(text) < 60 else f"{text[:57]}..."

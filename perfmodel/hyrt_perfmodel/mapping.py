@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Limits, Threads
@@ -16,11 +16,14 @@ from hyrt_perfmodel.stage_times import (
     trainer_propagate_s,
     trainer_transfer_s,
 )
-from hyrt_perfmodel.workload import Training
+from hyrt_perfmodel.workload import Training, Workload
 
-_BISECTIONS = 30
+_NEAR_ENOUGH = 1e-5
 # Thread counts that change less do not matter.
 _WORTH = 1e-6
+# A split that is not balanced must be worth it: equal trainers get equal parts where it hardly matters.
+_WORTH_MOVING = 2e-3
+_MOST_TRIED = 300
 
 
 def initial_assignment(
@@ -35,7 +38,8 @@ def initial_assignment(
 
     For each way to share the threads: the split with which all trainers take equally long, found by bisection on that
     time, since a trainer's time only grows with its targets. Then single trainers are tried without work, because a
-    trainer's fixed costs, or what its loading takes, can outweigh what it does.
+    trainer's fixed costs, or what its loading takes, can outweigh what it does. Last, targets are moved between two trainers
+    and threads between stages, as long as that helps: where a stage on the host is the bottleneck, equal times are not best.
 
     Parameters
     ----------
@@ -61,6 +65,7 @@ def initial_assignment(
             f"a step of {training.batch_size} targets does not fit: the trainers' memories hold {sum(most)}. Lower "
             "data.batch_size or sampler.fanout"
         )
+    training = replace(training, at=_remembered(training.at))
     costs = _Costs(platform, training, terms)
 
     def candidate(split: Sequence[int], threads: Threads) -> tuple[float, Assignment]:
@@ -82,12 +87,54 @@ def initial_assignment(
     # One after the other, the trainer that does least goes without.
     allowed, split, chosen = list(most), best[1].split, best[1].threads
     while sum(1 for units in split if units) > 1:
-        allowed[min((i for i, units in enumerate(split) if units), key=lambda i: split[i])] = 0
+        allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
         if sum(allowed) < training.batch_size:
             break
         split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
         best = min(best, candidate(split, chosen), key=_seconds)
+    evaluated = 0
+    while evaluated < _MOST_TRIED:
+        now = best[1]
+        nearby = [candidate(split, now.threads) for split in _moved(now.split, most, costs.kinds)]
+        if threads is None:
+            nearby += [
+                candidate(now.split, near) for near in _near_threads(now.threads, platform.host, limits)
+            ]
+        evaluated += len(nearby)
+        closest = min(nearby, key=_seconds, default=best)
+        if closest[0] >= best[0] * (1 - _WORTH_MOVING):
+            break
+        best = closest
     return best[1]
+
+
+def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
+    known: dict[float, Workload] = {}
+
+    def remembered(targets: float) -> Workload:
+        if targets not in known:
+            known[targets] = at(targets)
+        return known[targets]
+
+    return remembered
+
+
+def _moved(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Splits with some targets of one trainer at another; trainers alike in kind and targets stand for each other."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for i, units in enumerate(split):
+        alike.setdefault((kinds[i], units), []).append(i)
+    for givers in alike.values():
+        giver = givers[-1]
+        for takers in alike.values():
+            taker = takers[0]
+            amount = min(split[giver], most[taker] - split[taker])
+            while amount and taker != giver:
+                moved = list(split)
+                moved[giver] -= amount
+                moved[taker] += amount
+                yield tuple(moved)
+                amount //= 2
 
 
 def _seconds(candidate: tuple[float, Assignment]) -> float:
@@ -103,16 +150,16 @@ class _Costs:
         self._known: dict[tuple[int, int], dict[float, float]] = {}
         self._synchronize_s = step_synchronize_s(self._trainers, training, platform.host, terms)
         # Equal accelerators cost the same, whatever their number.
-        self._kinds = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
+        alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
+        self.kinds = [alike.index(kind) for kind in alike]
 
     def of(self, threads: Threads) -> list[Callable[[float], float]]:
         """One function a trainer; equal trainers have the same one."""
         made: dict[int, Callable[[float], float]] = {}
         found = []
-        for kind in self._kinds:
-            number = next(i for i, other in enumerate(self._kinds) if other == kind)
+        for number in self.kinds:
             if number not in made:
-                made[number] = self._cost(kind, number, threads)
+                made[number] = self._cost(self._trainers[number], number, threads)
             found.append(made[number])
         return found
 
@@ -150,12 +197,15 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, most, strict=True) if limit)
     low = 0.0
-    for _ in range(_BISECTIONS):
+    while high - low > _NEAR_ENOUGH * high:
         middle = (low + high) / 2
-        if sum(_each_within(costs, most, middle, total)) >= total:
+        units = sum(_each_within(costs, most, middle, total))
+        if units >= total:
             high = middle
         else:
             low = middle
+        if units == total:
+            break
     split = _each_within(costs, most, high, total)
     surplus = sum(split) - total
     while surplus > 0:

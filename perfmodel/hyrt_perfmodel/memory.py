@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from hyrt_perfmodel.platform import Trainer
 from hyrt_perfmodel.workload import Training, Workload
 
@@ -42,16 +45,31 @@ def trainer_memory_bytes(workload: Workload) -> float:
     return weights_bytes(workload) + _STAGED * mini_batch_bytes(workload) + activations_bytes(workload)
 
 
-def host_memory_bytes(workloads: list[Workload], training: Training, depth: int) -> float:
-    """What training keeps in host memory: the features as far as they are known, mini-batches in flight, weights.
+def host_memory_bytes(
+    workloads: Sequence[Workload], training: Training, depth: int, *, computed_here: Sequence[Workload] = ()
+) -> float:
+    """What training keeps in host memory.
 
-    Weights are there four times: the master copy, its gradient and two moments of Adam's.
+    Features and topology as far as they are known, mini-batches in flight, the weights four times (the master copy, its
+    gradient and two moments of Adam's), and for every trainer that computes in host memory its activations and, as on a
+    device, a replica of the weights with their gradients.
+
+    Parameters
+    ----------
+    workloads
+        Of all trainers that have targets.
+    training
+        The work.
+    depth
+        Mini-batches in flight.
+    computed_here
+        Those of `workloads` whose trainers have no memory of their own.
     """
-    features = 0.0 if training.feature_bytes == float("inf") else training.feature_bytes
-    graph = 0.0 if training.graph_bytes == float("inf") else training.graph_bytes
+    known = sum(size for size in (training.feature_bytes, training.graph_bytes) if math.isfinite(size))
     in_flight = depth * sum(mini_batch_bytes(workload) for workload in workloads)
-    weights = 4 * workloads[0].num_weights * workloads[0].bytes_per_value if workloads else 0.0
-    return features + graph + in_flight + weights
+    weights = 2 * weights_bytes(workloads[0]) if workloads else 0.0
+    computed = sum(weights_bytes(workload) + activations_bytes(workload) for workload in computed_here)
+    return known + in_flight + weights + computed
 
 
 def most_units(trainer: Trainer, training: Training) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,20 @@ from typing import Any
 import yaml
 
 from hyrt_perfmodel.calibration import read_calibration
-from hyrt_perfmodel.file_content import listed, mapping, number, only_keys, read_yaml, truth, whole
+from hyrt_perfmodel.file_content import (
+    listed,
+    mapping,
+    number,
+    number_or_infinity,
+    only_keys,
+    read_yaml,
+    truth,
+    whole,
+)
 from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
 
 THIS_MACHINE = "this-machine"
+_MOST_EQUAL = 1024
 
 _Read = Callable[[Any, str], Any]
 
@@ -26,22 +35,43 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
+def _kind(value: Any, where: str) -> str:
+    found = _text(value, where)
+    if ":" in found or found == "cpu":
+        raise ValueError(
+            f"{where} is {found!r}: trainers are named kind:number, cpu:0 is the host's: give another name"
+        )
+    return found
+
+
+def _count(value: Any, where: str) -> int:
+    found = whole(value, where)
+    if not 0 <= found <= _MOST_EQUAL:
+        raise ValueError(f"{where} is {found}: give a number from 0 to {_MOST_EQUAL}")
+    return found
+
+
 def _maybe(read: _Read) -> _Read:
     return lambda value, where: None if value is None else read(value, where)
 
 
 def _rates(value: Any, where: str) -> dict[str, Rates]:
-    return {
-        kind: Rates(
-            **_fields(
-                mapping(entry, f"{where}.{kind}"), _RATES, ("memory_gb_s", "macs_per_s"), f"{where}.{kind}"
-            )
-        )
-        for kind, entry in mapping(value, where).items()
-    }
+    found = {}
+    for kind, entry in mapping(value, where).items():
+        at = f"{where}.{kind}"
+        try:
+            found[kind] = Rates(**_fields(mapping(entry, at), _RATES, ("memory_gb_s", "macs_per_s"), at))
+        except ValueError as problem:
+            raise ValueError(_within(str(problem), at)) from problem
+    return found
 
 
-_RATES: dict[str, _Read] = {field.name: number for field in fields(Rates)}
+_RATES: dict[str, _Read] = {
+    "memory_gb_s": number,
+    "macs_per_s": number,
+    "launch_s": number,
+    "values_per_s": number_or_infinity,
+}
 _HOST: dict[str, _Read] = {
     "memory_gb_s": number,
     "macs_per_s": number,
@@ -51,28 +81,28 @@ _HOST: dict[str, _Read] = {
     "thread_load_gb_s": _maybe(number),
     "thread_edges_per_s": _maybe(number),
     "launch_s": number,
-    "values_per_s": number,
+    "values_per_s": number_or_infinity,
     "step_s": number,
-    "weights_gb_s": number,
+    "weights_gb_s": number_or_infinity,
     "serial_part": number,
     "core_efficiency": number,
     "shared_memory_gb_s": _maybe(number),
     "models": _rates,
 }
 _ACCELERATOR: dict[str, _Read] = {
-    "kind": _text,
+    "kind": _kind,
     "memory_gb_s": number,
     "macs_per_s": number,
-    "link_gb_s": number,
+    "link_gb_s": number_or_infinity,
     "pipelined": truth,
     "reads_each_source_once": truth,
-    "count": whole,
+    "count": _count,
     "memory_gib": _maybe(number),
     "link_latency_s": number,
     "launch_s": number,
     "flush_s": number,
     "fill_s": number,
-    "values_per_s": number,
+    "values_per_s": number_or_infinity,
     "host_cores": whole,
     "switch_gb_s": _maybe(number),
     "models": _rates,
@@ -104,7 +134,7 @@ def load_platform(name_or_path: str) -> Platform:
         text = (resources.files("hyrt_perfmodel") / "platforms" / f"{name_or_path}.yaml").read_text("utf-8")
         return platform_from(yaml.safe_load(text), name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or path.exists():
+    if path.suffix in (".yaml", ".yml") or _exists(path):
         return platform_from(read_yaml(path), str(path))
     near = difflib.get_close_matches(name_or_path, platform_names(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -139,17 +169,34 @@ def platform_from(content: Any, where: str) -> Platform:
         at = f"{where}: accelerators[{i}]"
         required = ("kind", "memory_gb_s", "macs_per_s", "link_gb_s")
         accelerators.append(_fields(mapping(entry, at), _ACCELERATOR, required, at))
-    error = content.get("relative_error")
+    name = _text(content.get("name", where), f"{where}: name")
+    source = _text(content.get("source", f"given in {where}"), f"{where}: source")
+    given = content.get("relative_error")
+    error = None if given is None else number(given, f"{where}: relative_error")
+    if error is not None and error < 0:
+        raise ValueError(f"{where}: relative_error is {error:g}: give a part of at least 0, like 0.1")
     try:
         return Platform(
-            name=_text(content.get("name", where), f"{where}: name"),
+            name=name,
             host=Host(**host),
             accelerators=tuple(Accelerator(**entry) for entry in accelerators),
-            source=_text(content.get("source", f"given in {where}"), f"{where}: source"),
-            relative_error=None if error is None else number(error, f"{where}: relative_error"),
+            source=source,
+            relative_error=error,
         )
     except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from problem
+        raise ValueError(_within(str(problem), where)) from problem
+
+
+def _within(text: str, where: str) -> str:
+    """The message with its place, once."""
+    return text if text.startswith(where) else f"{where}: {text}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False  # No file can have such a name.
 
 
 def _fields(

@@ -11,13 +11,14 @@ from hyrt_perfmodel import stages
 from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
 from hyrt_perfmodel.extra_terms import PAPER, Terms
 from hyrt_perfmodel.mapping import initial_assignment
-from hyrt_perfmodel.memory import host_memory_bytes, trainer_memory_bytes
+from hyrt_perfmodel.memory import host_memory_bytes, trainer_memory_bytes, weights_bytes
 from hyrt_perfmodel.platform import Platform
 from hyrt_perfmodel.stage_times import iteration_s, stage_times, trainer_propagate_s
 from hyrt_perfmodel.workload import Training
 
 _GIB = 2**30
-# Where nobody has compared a platform's numbers with a machine.
+# Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60 to 90 %) are a guess
+# within about that much.
 ASSUMED_ERROR = 0.3
 
 
@@ -56,7 +57,7 @@ class Prediction:
     bottleneck
         The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores.
     memory
-        By trainer.
+        Of the host, and of every accelerator that has its own.
     ideal_epoch_s
         If all trainers' speeds added up perfectly and nothing else took time.
     relative_error
@@ -99,7 +100,10 @@ class Prediction:
                 "threads": {"sample": threads.sample, "load": threads.load, "train": threads.train},
             },
             "memory_bytes": {
-                name: {"need": memory.need_bytes, "have": memory.have_bytes}
+                name: {
+                    "need": math.ceil(memory.need_bytes),
+                    "have": None if memory.have_bytes is None else math.floor(memory.have_bytes),
+                }
                 for name, memory in self.memory.items()
             },
             "ideal_epoch_s": self.ideal_epoch_s,
@@ -136,6 +140,8 @@ def predict(
     terms = PAPER if paper else Terms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
+        # Its T_load is bytes over a bandwidth, also where a table was measured.
+        platform = replace(platform, host=replace(platform.host, loading=()))
         training = replace(training, batch_size=_paper_batch(training, len(trainers)) * len(trainers))
     if assignment is None:
         assignment = (
@@ -196,20 +202,29 @@ def _paper_assignment(training: Training, platform: Platform) -> Assignment:
 
 
 def _memory(platform: Platform, training: Training, assignment: Assignment) -> dict[str, Memory]:
-    found = {}
-    workloads = [training.at(units) for units in assignment.split if units]
+    trainers = platform.trainers(training.model)
+    given = list(zip(trainers, assignment.split, strict=True))
     host = platform.host
-    found["host"] = Memory(
-        need_bytes=host_memory_bytes(workloads, training, _DEPTH),
-        have_bytes=None if host.memory_gib is None else host.memory_gib * _GIB,
-    )
-    for trainer, units in zip(platform.trainers(training.model), assignment.split, strict=True):
-        if not trainer.is_host and units and math.isfinite(trainer.link_gb_s):
-            found[trainer.name] = Memory(
-                need_bytes=trainer_memory_bytes(training.at(units)),
-                have_bytes=None if trainer.memory_gib is None else trainer.memory_gib * _GIB,
+    needs = {
+        "host": host_memory_bytes(
+            [training.at(units) for _, units in given if units],
+            training,
+            _DEPTH,
+            computed_here=[training.at(n) for trainer, n in given if n and math.isinf(trainer.link_gb_s)],
+        )
+    }
+    has = {"host": host.memory_gib}
+    for trainer, units in given:
+        if math.isfinite(trainer.link_gb_s):
+            # One without targets keeps its replica.
+            needs[trainer.name] = (
+                trainer_memory_bytes(training.at(units)) if units else weights_bytes(training.at(1.0))
             )
-    return found
+            has[trainer.name] = trainer.memory_gib
+    return {
+        name: Memory(need_bytes=need, have_bytes=None if (gib := has[name]) is None else gib * _GIB)
+        for name, need in needs.items()
+    }
 
 
 # Mini-batches in flight, as runs have by default.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from hyrt_perfmodel.platform_file import load_platform, platform_from, platform_names
+from hyrt_perfmodel.predict import predict
+from hyrt_perfmodel.workload import Training, Workload, in_proportion
 from hyrt_perfmodel.workload_file import load_workload
 
 PLATFORM = {
@@ -87,11 +93,129 @@ def test_the_papers_machines_and_devices_are_built_in() -> None:
             r"count is 1.5: give a whole number",
         ),
         ({"accelerators": [], "host": {**PLATFORM["host"], "trains": False}}, "has no trainer"),
+        (
+            {"host": {**PLATFORM["host"], "memory_gb_s": float("inf")}},
+            "host.memory_gb_s is inf: give a finite",
+        ),
+        ({"host": {**PLATFORM["host"], "memory_gb_s": 10**400}}, "more than 60 digits: give a number"),
+        (
+            {"host": {**PLATFORM["host"], "models": {"gcn": {}}}},
+            "models.gcn: the key 'memory_gb_s' is missing",
+        ),
+        (
+            {"host": {**PLATFORM["host"], "models": {"gcn": {"memory_gb_s": 1, "macs_per_s": 0}}}},
+            "p.yaml: host.models.gcn: rates: macs_per_s is 0",
+        ),
+        ({"accelerators": [{**PLATFORM["accelerators"][0], "kind": "cpu"}]}, "kind is 'cpu'.*another name"),
+        ({"accelerators": [{**PLATFORM["accelerators"][0], "kind": "a:1"}]}, "kind is 'a:1'.*another name"),
+        ({"accelerators": [{**PLATFORM["accelerators"][0], "count": 10**7}]}, "count is 10000000: .*1024"),
+        ({"accelerators": [{**PLATFORM["accelerators"][0], "count": -1}]}, "count is -1"),
+        ({"relative_error": -0.1}, "relative_error is -0.1: give a part"),
+        ({"name": 3}, "p.yaml: name is 3: give a name"),
     ],
 )
 def test_a_platform_that_is_none(change: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         platform_from({**PLATFORM, **change}, "p.yaml")
+
+
+def test_a_link_may_be_infinite_where_host_memory_is_read_in_place() -> None:
+    device = {**PLATFORM["accelerators"][0], "link_gb_s": float("inf")}
+    platform = platform_from({**PLATFORM, "accelerators": [device]}, "p.yaml")
+    assert platform.trainers()[1].link_gb_s == float("inf")
+
+
+def test_a_platform_written_out_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump({**PLATFORM, "name": "mine", "source": "measured", "relative_error": 0.1}))
+    platform = load_platform(str(path))
+    assert (platform.name, platform.source, platform.relative_error) == ("mine", "measured", 0.1)
+    assert platform.accelerators == platform_from(PLATFORM, "p").accelerators
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("host: {trains: true, trains: false}", "the key 'trains' is there twice"),
+        ("host: " + "[" * 5000, "is not YAML"),
+        ("host: !!python/object:os.system {}", "is not YAML"),
+        ("a: &a [*a]", "unknown key 'a'"),
+        ("x: 2020-99-99", "is not YAML that can be read"),
+        ("\tx", "is not YAML"),
+    ],
+)
+def test_text_that_is_no_platform(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=says):
+        load_platform(str(path))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000])
+def test_no_file_has_such_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown platform|cannot be read"):
+        load_platform(name)
+
+
+# Keys of both files, and values that a file may hold anywhere.
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*PLATFORM, *PLATFORM["host"], *WORKLOAD]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def damaged(content: Any) -> st.SearchStrategy[Any]:
+    """The content with one value, however deep, replaced by anything."""
+    if isinstance(content, dict) and content:
+        return anything | st.sampled_from(sorted(content)).flatmap(
+            lambda key: damaged(content[key]).map(lambda value: {**content, key: value})
+        )
+    if isinstance(content, list) and content:
+        return anything | st.sampled_from(range(len(content))).flatmap(
+            lambda i: damaged(content[i]).map(lambda value: [*content[:i], value, *content[i + 1 :]])
+        )
+    return anything
+
+
+@settings(max_examples=300, deadline=None)
+@given(damaged(PLATFORM))
+def test_a_damaged_platform_is_an_error_or_predicts(content: Any) -> None:
+    said = ""
+    try:
+        platform = platform_from(content, "p.yaml")
+    except ValueError as error:
+        said = str(error)
+    if said:
+        assert said.startswith("p.yaml:")
+        assert "\n" not in said
+        return
+    work = in_proportion(
+        Workload(vertices=(9, 2), edges=(4,), features=(3, 2), concat=False, bytes_per_value=4), 2
+    )
+    training = Training(at=work, targets_per_epoch=10, batch_size=2, batch_per_trainer=2, sample_s=0.0)
+    assert 0 < predict(platform, training, paper=True).epoch_s < float("inf")
+
+
+@settings(max_examples=300, deadline=None)
+@given(damaged(WORKLOAD))
+def test_a_damaged_workload_is_an_error_or_predicts(content: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), yaml.safe_dump(content))
+        said = ""
+        try:
+            training = load_workload(path)
+        except ValueError as error:
+            said = str(error)
+    if said:
+        assert said.startswith(f"{path}: ")
+        return
+    found = predict(platform_from(PLATFORM, "p.yaml"), training, paper=True)
+    assert found.iterations >= 1
+    assert found.epoch_s > 0
 
 
 def test_an_unknown_platform_has_a_nearest_name() -> None:
@@ -130,6 +254,10 @@ def test_a_workload_is_read(tmp_path: Path) -> None:
         ({**WORKLOAD, "batch_per_trainer": 0}, "batch_per_trainer"),
         ({**WORKLOAD, "targets_per_epoch": 1.5}, "targets_per_epoch is 1.5: give a whole number"),
         ({**WORKLOAD, "sample_s": -1}, "sample_s"),
+        ({**WORKLOAD, "bytes_per_value": 0}, "give numbers of at least 1"),
+        ({**WORKLOAD, "features": [0, 20, 5]}, "give numbers of at least 1"),
+        ({**WORKLOAD, "vertices": [1000, 200, 0]}, "vertices holds a 0"),
+        ({**WORKLOAD, "vertices": [float("inf"), 200, 50]}, r"vertices\[0\] is inf: give a finite number"),
         ({**WORKLOAD, "fanout": 3}, "unknown key 'fanout'"),
         ({k: v for k, v in WORKLOAD.items() if k != "edges"}, "the key 'edges' is missing"),
     ],

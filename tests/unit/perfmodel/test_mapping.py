@@ -49,6 +49,64 @@ def test_no_split_is_faster(host: dict[str, float]) -> None:
     assert predicted(chosen.split) <= min(map(predicted, every)) * 1.02
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(1, 100),
+    st.floats(1e10, 1e12),
+    st.booleans(),
+    st.tuples(*[st.floats(10, 800), st.floats(1e10, 1e13), st.floats(1, 30), st.booleans()] * 2),
+    st.floats(0.6, 1),
+    st.integers(3, 5),
+)
+def test_no_assignment_is_much_faster(memory, macs, trains, devices, bend, cores) -> None:
+    a, b = (
+        Accelerator(
+            kind=kind,
+            memory_gb_s=bandwidth,
+            macs_per_s=rate,
+            link_gb_s=link,
+            pipelined=once,
+            reads_each_source_once=once,
+        )
+        for kind, (bandwidth, rate, link, once) in (("a", devices[:4]), ("b", devices[4:]))
+    )
+    host = Host(
+        memory_gb_s=memory,
+        macs_per_s=macs,
+        trains=trains,
+        cores=cores,
+        thread_load_gb_s=memory / 2,
+        thread_edges_per_s=1e7,
+    )
+    platform = Platform(name="m", host=host, accelerators=(a, b) if not trains else (a,))
+
+    def overlapping(targets: float) -> Workload:
+        """More targets share more of their neighbourhoods."""
+        shared = targets**bend
+        return Workload(
+            vertices=(250 * shared, 25 * shared, targets),
+            edges=(250 * targets, 25 * targets),
+            features=(100, 64, 16),
+            concat=True,
+        )
+
+    work = Training(at=overlapping, targets_per_epoch=100, batch_size=12)
+
+    def predicted(assignment: Assignment) -> float:
+        return iteration_s(stage_times(platform, work, assignment), host)
+
+    every = (
+        Assignment(split=(units, 12 - units), threads=Threads(sample=s, load=lo, train=max(1, train)))
+        for units in range(13)
+        for s in range(1, cores)
+        for lo in range(1, cores)
+        if (train := cores - s - lo) >= (1 if trains else 0)
+    )
+    chosen = initial_assignment(platform, work)
+    assert sum(chosen.split) == 12
+    assert predicted(chosen) <= min(map(predicted, every)) * 1.1
+
+
 def test_no_threads_are_better() -> None:
     platform = machine(cores=8, thread_load_gb_s=4.0, thread_edges_per_s=2e6)
     work = Training(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=64)
