@@ -78,8 +78,10 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        f"a whole step {host.step_s * 1e3:.2f} ms besides its stages; the stages use {host.core_efficiency:.0%} of the "
-        "cores where these are the bottleneck"
+        f"a whole step {host.step_s * 1e3:.2f} ms besides its stages; of the cores' time the stages use "
+        + ", ".join(
+            f"{part:.0%} with {kinds or 'no trainer there'}" for kinds, part in host.efficiency_of.items()
+        )
     )
     runs = measured["runs"]
     errors = [abs(run["error"]) for run in runs]

@@ -181,6 +181,8 @@ class StageTimes:
         One a trainer, without synchronization.
     core_s
         Seconds of the host's cores that one iteration uses; None where they are not counted.
+    host_trainers
+        The kinds of trainers that compute on the host, sorted and joined by `+`.
     """
 
     sample_s: float
@@ -191,6 +193,7 @@ class StageTimes:
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
     core_s: float | None = None
+    host_trainers: str = ""
 
     @property
     def stages_s(self) -> Mapping[str, float]:

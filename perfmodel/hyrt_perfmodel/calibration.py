@@ -160,7 +160,8 @@ def _host(content: Mapping[str, Any]) -> Host:
     return Host(
         **{
             **_of(Host, content),
-            "models": _models(content),
+            "models": _models(content, "models"),
+            "models_alone": _models(content, "models_alone"),
             "forms": tuple(content.get("forms", ("rows",))),
             "loading": tuple(LoadCost(**entry) for entry in content.get("loading", ())),
             "sampling": tuple(SampleCost(**entry) for entry in content.get("sampling", ())),
@@ -172,14 +173,14 @@ def _accelerator(content: Mapping[str, Any]) -> Accelerator:
     return Accelerator(
         **{
             **_of(Accelerator, content),
-            "models": _models(content),
+            "models": _models(content, "models"),
             "forms": tuple(content.get("forms", ("rows",))),
         }
     )
 
 
-def _models(content: Mapping[str, Any]) -> dict[str, Rates]:
-    return {kind: Rates(**rates) for kind, rates in content.get("models", {}).items()}
+def _models(content: Mapping[str, Any], key: str) -> dict[str, Rates]:
+    return {kind: Rates(**rates) for kind, rates in content.get(key, {}).items()}
 
 
 def _of(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

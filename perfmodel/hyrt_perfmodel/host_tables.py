@@ -21,6 +21,8 @@ class LoadCost:
     ----------
     form
         `rows` are copied, `aggregated` ones summed.
+    model
+        Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows.
     matrix_bytes
         Of the feature matrix: what lies in a cache is faster.
     threads
@@ -32,6 +34,7 @@ class LoadCost:
     """
 
     form: LoadForm
+    model: str = ""
     matrix_bytes: float
     threads: int
     row_s: float
@@ -86,6 +89,7 @@ def load_seconds(
     rows: float,
     row_bytes: float,
     *,
+    model: str = "",
     matrix_bytes: float,
     threads: int,
 ) -> float:
@@ -96,9 +100,11 @@ def load_seconds(
     ValueError
         If the form was not measured.
     """
-    entries = [entry for entry in table if entry.form == form]
+    entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
     if not entries:
-        raise ValueError(f"loading in the form {form!r} was not measured")
+        raise ValueError(
+            f"loading in the form {form!r} was not measured" + (f" for {model}" if model else "")
+        )
     return between(
         threads,
         {

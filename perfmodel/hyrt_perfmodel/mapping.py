@@ -96,6 +96,7 @@ def initial_assignment(
     while evaluated < _MOST_TRIED:
         now = best[1]
         nearby = [candidate(split, now.threads) for split in _moved(now.split, most, costs.kinds)]
+        nearby.append(candidate(_evened(now.split, most, costs.kinds), now.threads))
         if threads is None:
             nearby += [
                 candidate(now.split, near) for near in _near_threads(now.threads, platform.host, limits)
@@ -105,7 +106,9 @@ def initial_assignment(
         if closest[0] >= best[0] * (1 - _WORTH_MOVING):
             break
         best = closest
-    return best[1]
+    # Equal trainers do equally much, unless that costs time.
+    even = candidate(_evened(best[1].split, most, costs.kinds), best[1].threads)
+    return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
 
 def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
@@ -117,6 +120,17 @@ def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
         return known[targets]
 
     return remembered
+
+
+def _evened(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
+    """The split with what equal trainers have shared out equally among them."""
+    found = list(split)
+    for kind in set(kinds):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
+        each, left = divmod(sum(split[i] for i in mine), len(mine))
+        for place, i in enumerate(mine):
+            found[i] = each + (place < left)
+    return tuple(found) if all(n <= m for n, m in zip(found, most, strict=True)) else tuple(split)
 
 
 def _moved(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -72,12 +72,16 @@ class Host:
         1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights.
     models
         Rates of the CPU trainer with all cores, by kind of model, where they were measured.
+    models_alone
+        The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does.
     forms
         In which the CPU trainer takes its input.
     serial_part
         Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
     core_efficiency
         Part of the cores' time that the stages use where the cores are the bottleneck.
+    efficiency_of
+        The same for the kinds of trainers that compute on the host together, where it was measured: `cpu`, `cpu+opencl`.
     loading, sampling
         What the first two stages were measured to take; empty where only bandwidths are known.
     shared_memory_gb_s
@@ -97,9 +101,11 @@ class Host:
     step_s: float = 0.0
     weights_gb_s: float = math.inf
     models: Mapping[str, Rates] = field(default_factory=dict)
+    models_alone: Mapping[str, Rates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     serial_part: float = 0.0
     core_efficiency: float = 1.0
+    efficiency_of: Mapping[str, float] = field(default_factory=dict)
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     shared_memory_gb_s: float | None = None
@@ -119,6 +125,8 @@ class Host:
             weights_gb_s=self.weights_gb_s,
         )
         check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
+        for kinds, part in self.efficiency_of.items():
+            check_positive(f"host: efficiency_of {kinds}", part=part)
         if self.core_efficiency > 1 or self.serial_part > 1:
             raise ValueError("host: core_efficiency and serial_part are parts: give numbers of at most 1")
         if not isinstance(self.trains, bool):
@@ -215,6 +223,8 @@ class Trainer:
         `cpu:0`, or an accelerator's kind with its number.
     rates
         For one kind of model; of the host's with all its cores.
+    rates_alone
+        Of the host's with one thread, where they were measured.
     link_gb_s
         Infinite where it reads host memory in place.
     pipelined, reads_each_source_once, memory_gib, link_latency_s, flush_s, fill_s
@@ -229,6 +239,7 @@ class Trainer:
 
     name: str
     rates: Rates
+    rates_alone: Rates | None = None
     link_gb_s: float = math.inf
     pipelined: bool = False
     reads_each_source_once: bool = False
@@ -281,7 +292,14 @@ class Platform:
                 values_per_s=host.values_per_s,
             )
             found.append(
-                Trainer(name="cpu:0", rates=rates, memory_gib=host.memory_gib, is_host=True, forms=host.forms)
+                Trainer(
+                    name="cpu:0",
+                    rates=rates,
+                    rates_alone=host.models_alone.get(model),
+                    memory_gib=host.memory_gib,
+                    is_host=True,
+                    forms=host.forms,
+                )
             )
         numbers: dict[str, int] = {}
         for accelerator in self.accelerators:

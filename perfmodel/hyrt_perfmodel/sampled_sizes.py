@@ -19,7 +19,7 @@ class SampledSizes:
     Logarithms of the sizes are monotone cubics in the logarithm of the targets (Fritsch and Butland, "A method for
     constructing local monotone piecewise cubic interpolants", SIAM Journal on Scientific and Statistical Computing 5,
     1984): they follow the bend of sizes that saturate, and nowhere fall. Below the smallest they are in proportion to the targets, as small mini-batches do not overlap; above the largest
-    they grow as between the last two, in proportion where only one was measured.
+    they grow as between the last two, at most in proportion.
 
     Parameters
     ----------
@@ -76,7 +76,9 @@ class SampledSizes:
             in_proportion: NDArray[np.float64] = self._sizes[0] + (targets - known[0])
             return in_proportion
         if right == len(known):
-            beyond: NDArray[np.float64] = self._sizes[-1] + self._slopes[-1] * (targets - known[-1])
+            # Never faster than the targets: what looks so between two measurements is their noise.
+            slopes = np.minimum(self._slopes[-1], 1.0)
+            beyond: NDArray[np.float64] = self._sizes[-1] + slopes * (targets - known[-1])
             return beyond
         width = known[right] - known[right - 1]
         t = (targets - known[right - 1]) / width

@@ -10,7 +10,7 @@ from hyrt_perfmodel import extra_terms, stages
 from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
 from hyrt_perfmodel.extra_terms import Terms
 from hyrt_perfmodel.host_tables import LoadForm, edges_per_second, load_seconds
-from hyrt_perfmodel.platform import Host, Platform, Trainer
+from hyrt_perfmodel.platform import Host, Platform, Rates, Trainer
 from hyrt_perfmodel.workload import Training, Workload
 
 _GB = 1e9
@@ -62,6 +62,7 @@ def stage_times(
         trainer_transfer_s=transfers,
         trainer_propagate_s=propagates,
         core_s=_core_s(host, busy, training, terms, synchronize_s),
+        host_trainers=_host_trainers([trainer for trainer, _ in busy]),
     )
 
 
@@ -70,8 +71,14 @@ def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> fl
     terms = Terms() if terms is None else terms
     slowest = stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
     if terms.shared_cores and host.cores and times.core_s is not None:
-        return max(slowest, times.core_s / (host.cores * host.core_efficiency))
+        efficiency = host.efficiency_of.get(times.host_trainers, host.core_efficiency)
+        return max(slowest, times.core_s / (host.cores * efficiency))
     return slowest
+
+
+def _host_trainers(trainers: Sequence[Trainer]) -> str:
+    kinds = {trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.host_cores}
+    return "+".join(sorted(kinds))
 
 
 def load_form(trainer: Trainer, training: Training, terms: Terms) -> LoadForm:
@@ -94,6 +101,7 @@ def trainer_load_s(
             form,
             rows,
             workload.features[0] * workload.bytes_per_value,
+            model=training.model,
             matrix_bytes=training.feature_bytes,
             threads=threads.load,
         )
@@ -129,16 +137,25 @@ def trainer_propagate_s(
     trainer: Trainer, workload: Workload, training: Training, terms: Terms, host: Host, threads: Threads
 ) -> float:
     """T_trainer of one trainer; the host's goes with its threads."""
-    rates = trainer.rates
-    part = host_part(host, threads.train) if trainer.is_host else 1.0
-    macs_per_s = rates.macs_per_s * part
-    memory_bytes_per_s = rates.memory_bytes_per_s * part
     if load_form(trainer, training, terms) == "aggregated":
         # The load stage has read the first layer's edges already.
         workload = replace(workload, edges=(0.0, *workload.edges[1:]))
+    if not trainer.is_host:
+        return _computing_s(trainer, trainer.rates, 1.0, workload, terms)
+    if trainer.rates_alone is None or not host.cores or host.cores == 1:
+        return _computing_s(trainer, trainer.rates, host_part(host, threads.train), workload, terms)
+    alone = _computing_s(trainer, trainer.rates_alone, 1.0, workload, terms)
+    together = min(alone, _computing_s(trainer, trainer.rates, 1.0, workload, terms))
+    serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
+    return serial_s + (alone - serial_s) / min(threads.train, host.cores)
+
+
+def _computing_s(trainer: Trainer, rates: Rates, part: float, workload: Workload, terms: Terms) -> float:
+    """With rates of which only a part is there."""
+    macs_per_s = rates.macs_per_s * part
     seconds = stages.trainer_s(
         workload,
-        memory_bytes_per_s,
+        rates.memory_bytes_per_s * part,
         macs_per_s,
         pipelined=trainer.pipelined,
         reads_each_source_once=trainer.reads_each_source_once,

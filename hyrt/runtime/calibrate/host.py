@@ -20,13 +20,16 @@ from hyrt.workers import Workers
 REPETITIONS = 7
 # The smaller graph and its rows fit into most last-level caches, the larger ones into none.
 SMALL = "synthetic:community,vertices=30k"
-LARGE = "synthetic:products-s,vertices=400k,edges=10M,features=4"
+LARGE = "synthetic:products-s,features=4"
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024)
-_PLANS: dict[LoadForm, InputPlan] = {
-    "rows": InputPlan("rows"),
-    "aggregated": InputPlan("aggregated", Aggregation("mean", "concat")),
+# As the models' first layers aggregate.
+_PLANS: dict[tuple[LoadForm, str], InputPlan] = {
+    ("rows", ""): InputPlan("rows"),
+    ("aggregated", "graphsage"): InputPlan("aggregated", Aggregation("mean", "concat")),
+    ("aggregated", "gcn"): InputPlan("aggregated", Aggregation("gcn", "add")),
+    ("aggregated", "gin"): InputPlan("aggregated", Aggregation("sum", "add")),
 }
 
 
@@ -120,7 +123,7 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
     """The loading table of a graph's size: what a row costs, and what its bytes do, from a narrow and a wide matrix."""
     sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, max(_BATCHES), 0)
     matrices = [np.ones((graph.num_vertices, width), np.float32) for width in _WIDTHS]
-    for threads, (form, plan) in itertools.product(thread_counts(cores), _PLANS.items()):
+    for threads, ((form, model), plan) in itertools.product(thread_counts(cores), _PLANS.items()):
         rows = 0.0
         measured = []
         with Workers(threads, "hyrt.calibrate.load") as workers:
@@ -143,6 +146,7 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
         row_s = max(0.0, measured[0].seconds / rows - byte_s * narrow)
         cost = LoadCost(
             form=form,
+            model=model,
             matrix_bytes=statistics.fmean(matrix.nbytes for matrix in matrices),
             threads=threads,
             row_s=row_s,

@@ -71,13 +71,14 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
     for info in real_devices():
         say(f"{info.name}: {info.description}")
         try:
-            trainers.append(_measure_trainer(info, large, cores))
+            trainers.append(_measure_trainer(info, large, _threads(info, cores)))
         except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
             if info.kind == "cpu":
                 raise
             left_out[info.name] = " ".join(describe(error).split())
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
-    host = _with_cpu(host, cpu, _speedup(cpu, large, cores))
+    together = _measure_trainer(cpu.info, large, cores) if cores > 1 else cpu
+    host = _with_cpu(host, cpu, together)
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
         name="this-machine",
@@ -147,14 +148,14 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     return host, figures
 
 
-def _measure_trainer(info: DeviceInfo, graph: Graph, cores: int) -> _Trainer:
+def _measure_trainer(info: DeviceInfo, graph: Graph, threads: int) -> _Trainer:
     """Rates of a device for every kind of model that it runs."""
     backend, there = find_device(info.name)
     found = _Trainer(info)
     everything: list[Measured] = []
     for kind in KINDS:
         try:
-            with opened(backend, there, DeviceOptions(threads=_threads(info, cores))) as device:
+            with opened(backend, there, DeviceOptions(threads=threads)) as device:
                 measured = [measure(device, kind, probe, graph) for probe in PROBES]
         except UnsupportedModel:
             continue
@@ -176,43 +177,17 @@ def _threads(info: DeviceInfo, cores: int) -> int:
     return 1 if info.kind == "cpu" else max(1, cores // 2)
 
 
-def _speedup(cpu: _Trainer, graph: Graph, cores: int) -> float:
-    """How much faster the CPU trainer is with all cores than with one thread, measured in turn."""
-    if cores == 1:
-        return 1.0
-    backend, there = find_device(cpu.info.name)
-    kind: Kind = next(kind for kind in KINDS if kind in cpu.rates)
-    ratios = []
-    for _ in range(_TURNS):
-        seconds = []
-        for threads in (1, cores):
-            with opened(backend, there, DeviceOptions(threads=threads)) as device:
-                seconds.append(measure(device, kind, PROBES[0], graph).propagate.seconds)
-        ratios.append(seconds[0] / seconds[1])
-    return min(float(cores), max(1.0, statistics.median(ratios)))
-
-
-def _with_cpu(host: Host, cpu: _Trainer, speedup: float) -> Host:
-    """The host with its trainer's rates with all cores, from those with one."""
-    models = {
-        kind: replace(
-            rates,
-            memory_gb_s=rates.memory_gb_s * speedup,
-            macs_per_s=rates.macs_per_s * speedup,
-            values_per_s=rates.values_per_s * speedup,
-        )
-        for kind, rates in cpu.rates.items()
-    }
-    general = next(iter(models.values()))
-    cores = host.cores or 1
+def _with_cpu(host: Host, alone: _Trainer, together: _Trainer) -> Host:
+    """The host with its trainer's rates with one thread and with all."""
+    general = next(iter(together.rates.values()))
     return replace(
         host,
         macs_per_s=general.macs_per_s,
         launch_s=general.launch_s,
         values_per_s=general.values_per_s,
-        models=models,
-        forms=_forms(cpu.info),
-        serial_part=max(0.0, (1 / speedup - 1 / cores) / (1 - 1 / cores)) if cores > 1 else 0.0,
+        models=together.rates,
+        models_alone=alone.rates,
+        forms=_forms(alone.info),
     )
 
 
@@ -242,7 +217,6 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 # Short runs: the widths are those of the probes, so that nothing is compiled anew.
 _RUNS = ((0, 1024), (0, 256), (4, 1024))
 _WARM, _STEPS = 9, 24
-_TURNS = 5
 
 
 def _runs(

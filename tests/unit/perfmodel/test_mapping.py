@@ -183,3 +183,31 @@ def test_a_large_machine_is_mapped_at_once() -> None:
     started = time.perf_counter()
     initial_assignment(platform, work)
     assert time.perf_counter() - started < 2  # Some 0.2 s on a machine with nothing else to do.
+
+
+def test_equal_accelerators_stay_equal_where_the_host_is_the_bottleneck() -> None:
+    platform = Platform(
+        name="m",
+        host=Host(memory_gb_s=287, macs_per_s=2.16e12, cores=1),
+        accelerators=(
+            Accelerator(
+                kind="a",
+                memory_gb_s=61.6,
+                macs_per_s=5.5e11,
+                link_gb_s=12,
+                pipelined=True,
+                reads_each_source_once=True,
+                count=4,
+            ),
+        ),
+    )
+    work = Workload(
+        vertices=(160_000, 22_000, 1024), edges=(210_000, 24_000), features=(100, 256, 47), concat=True
+    )
+    chosen = initial_assignment(
+        platform,
+        Training(
+            at=in_proportion(work, 1024), targets_per_epoch=200_000, batch_size=5 * 1024, sample_s=0.003
+        ),
+    )
+    assert max(chosen.split[1:]) - min(chosen.split[1:]) <= 1
