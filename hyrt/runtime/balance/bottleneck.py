@@ -170,7 +170,7 @@ def _moved(
     if giver_s <= taker_s or together <= 0:
         return present
     room = limits.most_units[taker] - present.split[taker]
-    amount = min(max(1, int((giver_s - taker_s) / together / 2)), present.split[giver], room)
+    amount = min(max(1, round((giver_s - taker_s) / together / 2)), present.split[giver], room)
     split = list(present.split)
     split[giver] -= amount
     split[taker] += amount

@@ -104,7 +104,9 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     end = len(history)
     for start in reversed(starts):
         part = rows[start:end]
-        changed_at, change = _change(part) if not periods or len(part) >= _LONG_STEPS else _no_change(part)
+        changed_at, change = (
+            _change(part, delay) if not periods or len(part) >= _LONG_STEPS else _no_change(part)
+        )
         if any(changed_at):
             level = np.array([_middle(part[at:, column]) for column, at in enumerate(changed_at)])
             steps = np.array([len(part) - at for at in changed_at], dtype=np.float64)
@@ -115,12 +117,10 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
         settled = part[max(changed_at) + delay :, ITERATION]
         level[ITERATION] = max(_middle(settled) if len(settled) > 1 else 0.0, slowest(level))
         periods.append(
-            Period(
-                assignment=history[start].assignment, seconds=level * factor, steps=steps, is_past=is_past
-            )
+            Period(assignment=history[start].assignment, seconds=level * factor, steps=steps, is_past=is_past)
         )
         factor = factor * change
-        is_past = is_past or any(changed_at)
+        is_past = is_past or bool((change != 1.0).any())
         end = start
     return Evidence(tuple(periods), noise, changed)
 
@@ -136,7 +136,7 @@ def _no_change(rows: Floats) -> tuple[list[int], Floats]:
     return [0] * rows.shape[1], np.ones(rows.shape[1])
 
 
-def _change(rows: Floats) -> tuple[list[int], Floats]:
+def _change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     """For each column, from which row on its present speed counts, and the factor that its times took there."""
     count, columns = rows.shape
     unchanged = _no_change(rows)
@@ -147,16 +147,26 @@ def _change(rows: Floats) -> tuple[list[int], Floats]:
     sums = np.cumsum(logs, axis=0)[_CHANGE_STEPS - 1 : count - _CHANGE_STEPS]
     shifts = (logs.sum(axis=0) - sums) / (count - before) - sums / before
     # Differences of neighbours hold the noise, and at most one jump each.
-    spread = np.maximum(np.median(np.abs(np.diff(logs, axis=0)), axis=0) / 0.954, USUAL_NOISE / 2)
+    spread = np.maximum(np.median(np.abs(np.diff(logs, axis=0)), axis=0) / 0.954, USUAL_NOISE)
     errors = np.abs(shifts) * np.sqrt(before * (count - before) / count) / spread
     best = np.argmax(errors, axis=0)
     every = np.arange(columns)
     shift = shifts[best, every]
     is_change = (errors[best, every] > _CHANGE_ERRORS) & (np.abs(shift) > _CHANGE_PART)
+    # The first iterations of a period still show the one before.
+    is_change[ITERATION] = False
+    starts = np.where(is_change, best + _CHANGE_STEPS, 0)
+    for column in np.flatnonzero(is_change):
+        # Medians: one hiccup in three steps moves a mean.
+        at = starts[column]
+        shift[column] = np.median(logs[at:, column]) - np.median(logs[:at, column])
+        if abs(shift[column]) <= _CHANGE_PART:
+            is_change[column], starts[column] = False, 0
     if not is_change.any():
         return unchanged
-    starts = np.where(is_change, best + _CHANGE_STEPS, 0)
-    return [int(start) for start in starts], np.where(is_change, np.exp(shift), 1.0)
+    # What runs beside them are at first still steps of the period before.
+    lasting = is_change & (starts > delay + _CHANGE_STEPS)
+    return [int(start) for start in starts], np.where(lasting, np.exp(shift), 1.0)
 
 
 def _middle(values: Floats) -> float:
@@ -177,10 +187,9 @@ def _middles(rows: Floats) -> Floats:
 def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
     """Relative spread of each column since its last change; drawn to the usual one where the steps are few."""
     known = 4.0
-    result = np.empty(rows.shape[1])
-    for column, start in enumerate(starts):
-        values = rows[start:, column]
-        mean = values.mean()
-        square = ((values - mean) ** 2).sum() / mean**2 if mean > 0 else 0.0
-        result[column] = np.sqrt((square + known * USUAL_NOISE**2) / (len(values) - 1 + known))
+    counts = len(rows) - np.array(starts, dtype=np.float64)
+    counted = np.arange(len(rows))[:, None] >= np.array(starts)
+    mean = (rows * counted).sum(axis=0) / counts
+    square = (((rows - mean) * counted) ** 2).sum(axis=0) / np.maximum(mean, 1e-12) ** 2
+    result: Floats = np.sqrt((square + known * USUAL_NOISE**2) / (counts - 1 + known))
     return result

@@ -26,9 +26,11 @@ _NEEDED_PART = 0.8
 # to take so much longer.
 _LAUNCH_BOUND = 0.7
 _DARING = 1.3
+# What a host's trainer without targets gets at most, as a part of all.
+_IDLE_PART = 0.125
 # Assignments that differ in less than this part of the targets are the same.
 _NEAR = 0.02
-# An experiment gives a trainer this part of the targets that it has not had before.
+# An experiment gives a kind of trainers, or one trainer, so many targets more than it has had, as a part of all.
 _TRIED_PART = 0.25
 
 
@@ -90,7 +92,7 @@ def probe(
 def experiment(model: Fit, evidence: Evidence, present: Assignment, limits: Limits) -> Decision | None:
     """An assignment that may be better though the model does not know it; None where there is none that is new."""
     known = [period.assignment for period in evidence.periods]
-    for attempt in (_fewer_threads, _fewer_trainers, _others):
+    for attempt in (_fewer_threads, _idle_host, _fewer_trainers, _others):
         found = attempt(model, evidence, present, limits)
         if found is not None and not any(is_near(found[0], other) for other in known):
             after, purpose = found
@@ -126,9 +128,35 @@ def _fewer_threads(
         counts[stage] = int(min(now, needed))
     if counts == {"sample": threads.sample, "load": threads.load}:
         stage = max(counts, key=lambda stage: model.stages_s(present)[stage])
-        counts[stage] = max(1, counts[stage] // 2)
+        tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
+        counts[stage] = min(max(1, counts[stage] * 2 // 3), tried)
     after = replace(present, threads=replace(threads, **counts))
     return (after, "stages get faster where fewer threads share the cores") if after != present else None
+
+
+def _idle_host(
+    model: Fit, evidence: Evidence, present: Assignment, limits: Limits
+) -> tuple[Assignment, str] | None:
+    """Some targets for the host's trainer, where it has none and trainers are slow: with other threads it is faster."""
+    host, threads, total = model.host, present.threads, sum(present.split)
+    if host is None or present.split[host]:
+        return None
+    iteration_s = model.iteration_s(present)
+    if model.host_s(present.split, threads) > _HOST_PART * iteration_s:
+        return None
+    most = min(model.capacity(host, iteration_s, threads.train), limits.most_units[host], total * _IDLE_PART)
+    given = int(most)
+    if not given:
+        return None
+    giver = max(
+        range(len(present.split)),
+        key=lambda index: model.trainer_s(index, present.split[index], threads.train),
+    )
+    split = list(present.split)
+    given = min(given, split[giver])
+    split[giver] -= given
+    split[host] += given
+    return replace(present, split=tuple(split)), "the CPU does some in the same time"
 
 
 def _fewer_trainers(
@@ -170,20 +198,24 @@ def _others(
     if sum(within_capacities(model, host_s / _HOST_BOUND, threads.train, limits)) < total:
         return None
     capacities = within_capacities(model, host_s, threads.train, limits)
-    tried = [
-        max(period.assignment.split[index] for period in evidence.periods) for index in range(len(capacities))
-    ]
     kinds = kinds_of(limits)
+    splits = [period.assignment.split for period in evidence.periods]
     of_kind = {
-        kind: max(units for units, other in zip(tried, kinds, strict=True) if other == kind) for kind in kinds
+        kind: max(sum(u for u, other in zip(units, kinds, strict=True) if other == kind) for units in splits)
+        for kind in kinds
     }
+    tried = [max(units) for units in zip(*splits, strict=True)]
     split = [0.0] * len(capacities)
     left = float(total)
     for index in sorted(range(len(split)), key=lambda index: (of_kind[kinds[index]], tried[index])):
         split[index] = float(min(capacities[index], left))
         left -= split[index]
-    new = sum(max(0.0, units - before) for units, before in zip(split, tried, strict=True))
-    if left > 0 or new < _TRIED_PART * total:
+    new = sum(
+        max(0.0, sum(u for u, other in zip(split, kinds, strict=True) if other == kind) - before)
+        for kind, before in of_kind.items()
+    )
+    more = max(split) - max(tried)
+    if left > 0 or max(new, more) < _TRIED_PART * total:
         return None
     after = replace(present, split=whole(split, total, limits.most_units))
     return after, "sampling and loading get shorter"

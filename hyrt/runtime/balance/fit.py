@@ -26,6 +26,8 @@ from hyrt.runtime.balance.thread_curve import ThreadCurve, possible_curves
 _LAUNCH_PART = 0.05
 _LAUNCH_SPREAD = 0.25
 _MOST_LAUNCH = 0.97
+# A size is another one from this ratio on.
+_OTHER_SIZE = 1.2
 # Trainers of one kind differ by about this much.
 _MATE_ERROR = 0.06
 # The cores bound an iteration that uses this part of them and is so much longer than its slowest stage.
@@ -99,21 +101,27 @@ class Fit:
 
     def core_s(self, split: Sequence[float], threads: Threads) -> float:
         """Seconds of the host's cores that a step uses: those of its stages and of its own trainer."""
-        seconds = self.synchronize_s
-        seconds += self.sample.seconds(split, threads.sample) * threads.sample
-        seconds += self.load.seconds(split, threads.load) * threads.load
-        for line, host, units in zip(self.propagate, self.is_host, split, strict=True):
-            if host and units and line is not None:
-                seconds += line.launch_s + line.unit_s * units
+        sample_s = self.sample.seconds(split, threads.sample)
+        return self._core_s(split, threads, sample_s, self.load.seconds(split, threads.load))
+
+    def _core_s(self, split: Sequence[float], threads: Threads, sample_s: float, load_s: float) -> float:
+        seconds = self.synchronize_s + sample_s * threads.sample + load_s * threads.load
+        if self.host is not None and split[self.host]:
+            line = self.propagate[self.host]
+            if line is not None:
+                seconds += line.launch_s + line.unit_s * split[self.host]
         return seconds
 
     def host_s(self, split: Sequence[float], threads: Threads) -> float:
         """The slowest of sampling, loading and the cores' work."""
-        return max(
-            self.sample.seconds(split, threads.sample),
-            self.load.seconds(split, threads.load),
-            self.core_part * self.core_s(split, threads),
-        )
+        sample_s = self.sample.seconds(split, threads.sample)
+        load_s = self.load.seconds(split, threads.load)
+        return max(sample_s, load_s, self.core_part * self._core_s(split, threads, sample_s, load_s))
+
+    @property
+    def host(self) -> int | None:
+        """The trainer that computes with the assignment's threads."""
+        return self.is_host.index(True) if True in self.is_host else None
 
     def stages_s(self, assignment: Assignment) -> dict[str, float]:
         """Of the stages that have threads: sample, load, and train where the host trains."""
@@ -127,20 +135,16 @@ class Fit:
                 times["train"] = self.trainer_s(index, units, threads.train)
         return times
 
-    def unit_costs(self, split: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Seconds of sampling and loading that a unit of each trainer costs where it has that many; and of all cores."""
-        stages = [
-            self.sample.one_thread_s * sample * units ** (self.sample.power - 1)
-            + self.load.one_thread_s * load * units ** (self.load.power - 1)
+    def unit_costs(self, split: Sequence[float]) -> list[float]:
+        """Seconds of sampling and loading, on one thread, that a unit of each trainer costs where it has that many."""
+        sample, load = self.sample, self.load
+        return [
+            sample.one_thread_s * sample.weights[index] * units ** (sample.power - 1)
+            + load.one_thread_s * load.weights[index] * units ** (load.power - 1)
             if units
             else math.inf
-            for sample, load, units in zip(self.sample.weights, self.load.weights, split, strict=True)
+            for index, units in enumerate(split)
         ]
-        cores = [
-            cost + (line.unit_s + line.launch_s / units if host and units and line is not None else 0.0)
-            for cost, host, line, units in zip(stages, self.is_host, self.propagate, split, strict=True)
-        ]
-        return stages, cores
 
     def iteration_s(self, assignment: Assignment) -> float:
         """The slowest stage."""
@@ -190,7 +194,10 @@ def fit(evidence: Evidence, limits: Limits, *, knows_mates: bool = True) -> Fit:
             ]
             if not seen and knows_mates:
                 seen = [mate.of_a_mate() for mate in mates]
-            lines.append(_line(seen, mates)[0])
+            sizes = [point.units for point in seen]
+            # What a trainer itself took with other sizes says more than others of its kind.
+            knows_itself = bool(sizes) and max(sizes) > _OTHER_SIZE * min(sizes)
+            lines.append(_line(seen, () if knows_itself else mates)[0])
         stages.append(tuple(lines))
     samples_itself = limits.samples_on_device or (False,) * trainers
     fitted = Fit(

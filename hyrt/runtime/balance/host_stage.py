@@ -21,6 +21,7 @@ _POWER_SPREAD = 0.15
 # take its input in another form, and for itself.
 _KIND_SPREAD = 0.25
 _OWN_SPREAD = 0.1
+_MOST_WEIGHT = 1.2
 # No single period counts more than one that is this many errors off.
 _MOST_ERRORS = 5.0
 
@@ -48,10 +49,11 @@ class HostStage:
 
     def work_s(self, split: Sequence[float]) -> float:
         """Time of a step with one thread."""
-        power = self.power
-        return self.one_thread_s * sum(
-            [weight * units**power for weight, units in zip(self.weights, split, strict=True) if units > 0]
-        )
+        power, work = self.power, 0.0
+        for weight, units in zip(self.weights, split, strict=True):
+            if units > 0:
+                work += weight * float(units) ** power
+        return self.one_thread_s * work
 
     def seconds(self, split: Sequence[float], threads: int) -> float:
         """Time of a step."""
@@ -94,7 +96,10 @@ def fit_host_stage(
     # [powers, periods] and [curves, periods]: all pairs are tried.
     powers = np.power(chosen[None], _POWERS[:, None, None]) * (chosen > 0)
     work = np.log(powers @ weights)
-    speed = np.log(np.array([[curve.at(threads[index]) for index in good] for curve in curves]))
+    counts = np.array([threads[index] for index in good], dtype=np.float64)
+    serial = np.array([curve.serial for curve in curves])[:, None]
+    most = np.array([curve.most for curve in curves])[:, None]
+    speed = np.log(serial + (1 - serial) / np.minimum(counts, most))
     expected = (work - work[:, :1])[:, None] + (speed - speed[:, :1])[None]
     off = (expected - np.log(took / took[0])) / spreads
     misfit = np.minimum(off**2, _MOST_ERRORS**2).sum(axis=2) / 2

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
 
-from hyrt.runtime.balance.evidence import FIRST_TRAINER, ITERATION, Evidence, gather
+from hyrt.runtime.balance.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, slowest
 from hyrt.runtime.balance.explore import experiment, is_near, probe
 from hyrt.runtime.balance.fit import Fit, fit
 from hyrt.runtime.balance.reason import change_in_words
@@ -19,15 +20,19 @@ _LEAST_GAIN = 0.02
 _GAIN_ERRORS = 2.0
 # Moving all targets must promise this much more: the further from what was seen, the less sure is the model.
 _GAIN_OF_ALL = 0.05
+# And this part of how far the model is off for the last so many assignments.
+_GAIN_OF_MISFIT = 0.5
+_JUDGED_PERIODS = 3
 # After so many steps without a change, one that is not new must promise more.
 _SETTLED_STEPS = 16
 _SETTLED_GAIN = 0.1
+_HOST_PART = 0.95
 # Where devices' speeds come and go, a change must promise more.
 _RESTLESS_GAIN = 0.15
 # Steps under the present assignment before the next decision.
 _LEAST_STEPS = 2
 # What a run can do is explored in its first steps.
-_EXPLORED_STEPS = 24
+_EXPLORED_STEPS = 18
 _FULL_HISTORY = 64
 
 
@@ -57,6 +62,14 @@ class ModelPolicy:
             return found
         evidence = gather(history, limits.delay)
         model = fit(evidence, limits, knows_mates=is_start)
+        if (
+            is_allowed
+            and _is_settled(evidence)
+            and model.host_s(present.split, present.threads) > _HOST_PART * model.iteration_s(present)
+        ):
+            # What was decided with more evidence is not decided anew with less; trainers may drift apart, but it is not
+            # they that are slow.
+            return stay
         choice = _choice(model, evidence, present, limits)
         if is_allowed and not _is_worth_it(evidence, model, history, present, choice):
             if len(history) < _EXPLORED_STEPS:
@@ -107,6 +120,11 @@ def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Limits)
     return choice
 
 
+def _is_settled(evidence: Evidence) -> bool:
+    """Whether the present assignment has long been there and nothing has changed its speed."""
+    return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.changed.any()
+
+
 def _is_worth_it(
     evidence: Evidence, model: Fit, history: Sequence[Observation], present: Assignment, choice: _Choice
 ) -> bool:
@@ -115,17 +133,25 @@ def _is_worth_it(
     near = newest.seconds > 0.85 * max(newest.seconds[:ITERATION].max(), newest.seconds[FIRST_TRAINER:].max())
     near[ITERATION] = choice.is_remembered
     error = float(np.max(evidence.noise[near] / np.sqrt(newest.steps[near])))
-    wanted = _LEAST_GAIN + (
-        0.0 if choice.is_remembered else _GAIN_OF_ALL * _moved(present, choice.assignment)
-    )
-    if float(newest.steps.max()) > _SETTLED_STEPS and not evidence.changed.any():
-        # What was decided with more evidence is not decided anew with less, but trainers may drift apart.
-        if model.host_s(present.split, present.threads) > 0.95 * model.iteration_s(present):
-            return False
+    wanted = _LEAST_GAIN + _GAIN_OF_ALL * _moved(present, choice.assignment)
+    if not choice.is_remembered and history[0].step + _EXPLORED_STEPS < history[-1].step:
+        wanted += _GAIN_OF_MISFIT * _misfit(model, evidence)
+    if _is_settled(evidence):
         wanted = _SETTLED_GAIN
     if choice.gain <= wanted + _GAIN_ERRORS * error:
         return False
     return choice.gain > _RESTLESS_GAIN or not is_restless(history, model)
+
+
+def _misfit(model: Fit, evidence: Evidence) -> float:
+    """How far the model is off, relatively, for the assignments before the present one."""
+    older = [period for period in evidence.periods[1 : 1 + _JUDGED_PERIODS] if not period.is_past]
+    if not older:
+        return 0.0
+    errors = [
+        abs(math.log(slowest(period.seconds) / model.iteration_s(period.assignment))) for period in older
+    ]
+    return sum(errors) / len(errors)
 
 
 def _moved(before: Assignment, after: Assignment) -> float:

@@ -9,7 +9,9 @@ from hyrt_perfmodel.assignment import Assignment, Limits, Threads
 
 from hyrt.runtime.balance.fit import Fit
 
-_ROUNDS = 24
+# How exactly the iteration is found, and what is tried first: mostly little can be gained.
+_PRECISION = 4e-3
+_NEAR_PART = 0.97
 # Trainers are kept this far below another stage that bounds the iteration, where that costs nothing.
 _MARGIN = 0.9
 
@@ -28,16 +30,14 @@ def best_assignment(fit: Fit, present: Assignment, limits: Limits) -> Assignment
         plan = _plan(fit, upper, present, limits, total)
     if plan is None:
         return present
-    lower = 0.0
-    for _ in range(_ROUNDS):
-        if upper - lower < 2e-3 * upper:
-            break
-        middle = (lower + upper) / 2
+    lower, middle = 0.0, _NEAR_PART * upper
+    while upper - lower > _PRECISION * upper:
         tighter = _plan(fit, middle, present, limits, total)
         if tighter is None:
             lower = middle
         else:
             upper, plan = middle, tighter
+        middle = (lower + upper) / 2
     threads, capacities = plan
     # The trainers alone may be faster: where they are, a margin keeps their noise out of the bottleneck.
     relaxed = within_capacities(fit, upper * _MARGIN, threads.train, limits)
@@ -45,16 +45,33 @@ def best_assignment(fit: Fit, present: Assignment, limits: Limits) -> Assignment
         capacities = relaxed
     split = _nearest(present.split, capacities, total)
     if fit.host_s(split, threads) > upper * 1.001:
-        lightest = _lightest(fit, within_capacities(fit, upper, threads.train, limits), total, threads)
-        split = _between(fit, split, lightest, threads, upper * 1.001)
-    return Assignment(split=whole(split, total, limits.most_units), threads=threads)
+        capacities = within_capacities(fit, upper, threads.train, limits)
+        light = _lightest(fit, capacities, total, threads, shares_cores=limits.threads_are_shared)
+        split = _between(fit, split, light, threads, upper * 1.001)
+    units = whole(split, total, limits.most_units)
+    return Assignment(split=units, threads=_without_waste(fit, units, threads, upper, limits))
+
+
+def _without_waste(
+    fit: Fit, split: Sequence[int], threads: Threads, within_s: float, limits: Limits
+) -> Threads:
+    """Threads that training does not need go to sampling and loading, where they are a margin."""
+    host = fit.host
+    if host is None or limits.threads_are_shared or not limits.most_units[host]:
+        return threads
+    needed = threads.train
+    while needed > 1 and fit.trainer_s(host, split[host], needed - 1) <= _MARGIN * within_s:
+        needed -= 1
+    spare = threads.train - needed
+    sample = round(spare * threads.sample / (threads.sample + threads.load))
+    return Threads(sample=threads.sample + sample, load=threads.load + spare - sample, train=needed)
 
 
 def _plan(
     fit: Fit, within_s: float, present: Assignment, limits: Limits, total: int
 ) -> tuple[Threads, list[float]] | None:
     """Threads and the units each trainer can do, with which a step takes no longer; None where there are none."""
-    now = present.threads
+    now, shares = present.threads, limits.threads_are_shared
     trains = any(host and most for host, most in zip(limits.is_host, limits.most_units, strict=True))
     train = now.train
     counts = (0, 0)
@@ -63,32 +80,37 @@ def _plan(
         capacities = within_capacities(fit, within_s, train, limits)
         if sum(capacities) < total:
             capacities = [float(most) for most in limits.most_units]
-        split = _lightest(fit, capacities, total, now)
+        split = _lightest(fit, capacities, total, now, shares_cores=shares)
         sample = fit.sample.fewest_threads(fit.sample.work_s(split), within_s)
         load = fit.load.fewest_threads(fit.load.work_s(split), within_s)
         if max(sample, load) > limits.cores:
             return None
         counts = (int(sample), int(load))
+        if not trains:
+            if sum(counts) > limits.cores and not limits.threads_are_shared:
+                return None
+            break
         if limits.threads_are_shared:
-            train = limits.cores if trains else now.train
+            train = limits.cores
             continue
-        left = limits.cores - sum(counts)
-        if left < (1 if trains else 0):
+        train = limits.cores - sum(counts)
+        if train < 1:
             return None
-        if trains:
-            train = int(left)
     capacities = within_capacities(fit, within_s, train, limits)
     if sum(capacities) < total:
         return None
     if limits.threads_are_shared:
         # Cores that do not have to be shared make every stage faster.
-        split = _lightest(fit, capacities, total, now)
+        split = _lightest(fit, capacities, total, now, shares_cores=shares)
         kept = Threads(sample=max(counts[0], now.sample), load=max(counts[1], now.load), train=train)
         is_busy = fit.core_part * fit.core_s(split, kept) > _MARGIN * within_s
         threads = Threads(sample=counts[0], load=counts[1], train=train) if is_busy else kept
     else:
         threads = _threads(counts, train, present, limits, trains)
-    if fit.host_s(_lightest(fit, capacities, total, threads), threads) > within_s * 1.0001:
+    if (
+        fit.host_s(_lightest(fit, capacities, total, threads, shares_cores=shares), threads)
+        > within_s * 1.0001
+    ):
         return None
     return threads, capacities
 
@@ -130,20 +152,30 @@ def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) ->
     return split
 
 
-def _lightest(fit: Fit, capacities: Sequence[float], total: int, threads: Threads) -> list[float]:
+def _lightest(
+    fit: Fit, capacities: Sequence[float], total: int, threads: Threads, *, shares_cores: bool
+) -> list[float]:
     """A split within the capacities with which the host's stages are short: filled in the order of what units cost."""
-    best: list[float] = []
-    best_s = math.inf
-    for costs in fit.unit_costs(capacities):
-        split = [0.0] * len(capacities)
-        left = float(total)
-        for trainer in sorted(range(len(split)), key=lambda index, costs=costs: costs[index]):
-            split[trainer] = min(capacities[trainer], left)
-            left -= split[trainer]
-        seconds = fit.host_s(split, threads)
-        if seconds < best_s:
-            best, best_s = split, seconds
-    return best
+    costs = fit.unit_costs(capacities)
+    split = _filled(costs, capacities, total)
+    host = fit.host
+    if not shares_cores or host is None or not capacities[host]:
+        return split
+    # What the host's own trainer computes keeps cores busy too.
+    line = fit.propagate[host]
+    if line is not None:
+        costs[host] += line.unit_s + line.launch_s / capacities[host]
+    other = _filled(costs, capacities, total)
+    return min(split, other, key=lambda found: fit.host_s(found, threads))
+
+
+def _filled(costs: Sequence[float], capacities: Sequence[float], total: int) -> list[float]:
+    split = [0.0] * len(capacities)
+    left = float(total)
+    for trainer in sorted(range(len(split)), key=lambda index: costs[index]):
+        split[trainer] = min(capacities[trainer], left)
+        left -= split[trainer]
+    return split
 
 
 def _between(
