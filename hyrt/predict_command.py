@@ -10,9 +10,12 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.advice import Advice
+    from hyrt_perfmodel.assignment import Assignment
     from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.predict import Prediction
     from hyrt_perfmodel.workload import Training
+
+    from hyrt.config import Config
 
 
 def predict(
@@ -81,11 +84,13 @@ def predict(
         raise ConfigError("--plot draws the scaling table: give a range, like --accelerators 1..16")
     try:
         machine = _platform(platform, devices)
-        work = _work(arguments or [], data, model, workload)
         if len(counts) == 1:
             machine = with_accelerators(machine, counts[0])
+        config = None if workload is not None else _config(arguments or [], data, model, machine, platform)
+        work = _work(arguments or [], data, model, workload, config)
         steps = _on(machine, work, is_file=workload is not None)
-        now = predict_training(machine, steps, paper=paper)
+        given = None if config is None or paper else _given(config, machine, steps)
+        now = predict_training(machine, steps, assignment=given, paper=paper)
         advice = advise(machine, steps, now, paper=paper)
         scaling = []
         for count in counts if len(counts) > 1 else ():
@@ -94,6 +99,8 @@ def predict(
             scaling.append((count, predict_training(scaled, steps, paper=paper)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    except OverflowError as error:
+        raise ConfigError(f"a size or a rate is beyond what can be computed with: {error}") from error
     if plot is not None:
         _draw(scaling, plot)
     if as_json:
@@ -150,22 +157,60 @@ def _platform(name: str, devices: str | None) -> Platform:
     return chosen
 
 
-def _work(arguments: Sequence[str], data: str | None, model: str | None, workload: Path | None) -> Training:
-    from hyrt.errors import ConfigError
+def _config(
+    arguments: Sequence[str], data: str | None, model: str | None, machine: Platform, platform: str
+) -> Config:
+    """The settings; on this machine `devices` are the trainers that are predicted."""
+    from hyrt_perfmodel.platform_file import THIS_MACHINE
 
-    if workload is not None:
-        if arguments or data is not None or model is not None:
-            raise ConfigError("--workload gives all sizes: leave --data, --model and settings out")
-        from hyrt_perfmodel.workload_file import load_workload
-
-        return load_workload(workload)
     from hyrt.run_settings import new_config, option_overrides, sort_arguments
 
     file, overrides = sort_arguments(arguments)
-    config = new_config(file, [*option_overrides(data__source=data, model__kind=model), *overrides])
-    from hyrt.predicted_training import training_of
+    names = ",".join(trainer.name for trainer in machine.trainers()) if platform == THIS_MACHINE else None
+    options = option_overrides(data__source=data, model__kind=model, devices=names)
+    return new_config(file, [*options, *overrides])
 
-    return training_of(config)
+
+def _work(
+    arguments: Sequence[str],
+    data: str | None,
+    model: str | None,
+    workload: Path | None,
+    config: Config | None,
+) -> Training:
+    if config is not None:
+        from hyrt.predicted_training import training_of
+
+        return training_of(config)
+    from hyrt_perfmodel.workload_file import load_workload
+
+    from hyrt.errors import ConfigError
+
+    if arguments or data is not None or model is not None:
+        raise ConfigError("--workload gives all sizes: leave --data, --model and settings out")
+    assert workload is not None
+    return load_workload(workload)
+
+
+def _given(config: Config, machine: Platform, work: Training) -> Assignment | None:
+    """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
+    from dataclasses import replace
+
+    from hyrt_perfmodel.mapping import initial_assignment
+
+    from hyrt.device_names import split_by_shares
+
+    runtime = config.runtime
+    counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
+    fixed = {stage: count for stage, count in counts.items() if count}
+    if not fixed and config.split is None:
+        return None
+    found = initial_assignment(machine, work)
+    if fixed:
+        found = initial_assignment(machine, work, threads=replace(found.threads, **fixed))
+    if config.split is not None:
+        found = replace(found, split=tuple(split_by_shares(work.batch_size, config.split)))
+    return found
 
 
 def _on(machine: Platform, work: Training, *, is_file: bool) -> Training:

@@ -56,14 +56,17 @@ def training_of(config: Config) -> Training:
             spec.train,
             2 if spec.dtype == "float16" else 4,
         )
+    from hyrt.graph.graph import SparseFeatures
     from hyrt.graph.source import open_graph
     from hyrt.runtime.run_training import run_training
 
-    training = run_training(config, open_graph(source, normalize=config.data.normalize))
+    graph = open_graph(source, normalize=config.data.normalize)
+    training = run_training(config, graph)
     if training is None:
-        raise ConfigError(
-            f"{source} cannot be predicted: its features are sparse, or it has no training vertices"
-        )
+        reason = "it has no training vertices"
+        if isinstance(graph.features, SparseFeatures):
+            reason = "its features are sparse, and the model counts dense rows only"
+        raise ConfigError(f"{source} cannot be predicted: {reason}")
     return training
 
 

@@ -27,8 +27,9 @@ _JUDGED_PERIODS = 3
 _SETTLED_STEPS = 16
 _SETTLED_GAIN = 0.1
 _HOST_PART = 0.95
-# Where devices' speeds come and go, a change must promise more.
-_RESTLESS_GAIN = 0.15
+# A speed comes and goes where its logarithm, a median of so many steps, has been this far up and down.
+_RESTLESS_RANGE = 0.4
+_SMOOTHED = 3
 # Steps under the present assignment before the next decision.
 _LEAST_STEPS = 2
 # What a run can do is explored in its first steps.
@@ -42,7 +43,7 @@ class ModelPolicy:
     Each trainer's time is a line over its targets, each host stage's a curve over its threads; both go exactly through
     what the newest steps took, and older steps say how steep they are. The assignment that minimises the fitted iteration
     is taken when it promises more than noise does. Only steps that ran under the last decision count for the next one. A
-    change of a device's speed rescales what was seen before it; where speeds come and go, only a large gain moves anything.
+    change of a device's speed rescales what was seen before it; where speeds come and go, nothing moves.
     """
 
     name = "model"
@@ -140,7 +141,7 @@ def _is_worth_it(
         wanted = _SETTLED_GAIN
     if choice.gain <= wanted + _GAIN_ERRORS * error:
         return False
-    return choice.gain > _RESTLESS_GAIN or not is_restless(history, model)
+    return not is_restless(history, model)
 
 
 def _misfit(model: Fit, evidence: Evidence) -> float:
@@ -161,20 +162,29 @@ def _moved(before: Assignment, after: Assignment) -> float:
 
 
 def is_restless(history: Sequence[Observation], model: Fit) -> bool:
-    """Whether trainers' speeds come and go: some have changed twice, and back, in steps of the present size."""
-    split = np.array([step.assignment.split for step in history], dtype=np.float64)
-    seconds = np.array([step.propagate_s for step in history])
-    now = split[-1]
+    """Whether a trainer's speed has changed and changed back: what is gained by following it is lost again."""
+    # While a run explores, sizes are so different that the model's own errors look like changes.
+    known = [step for step in history if step.step >= _EXPLORED_STEPS]
+    if len(known) < 2 * _SMOOTHED:
+        return False
+    split = np.array([step.assignment.split for step in known], dtype=np.float64)
+    seconds = np.array([step.propagate_s for step in known])
+    train = np.array([model.train_curve.at(step.assignment.threads.train) for step in known])
     for trainer, line in enumerate(model.propagate):
-        if line is None or model.is_host[trainer] or not now[trainer]:
+        busy = split[:, trainer] > 0
+        if line is None or busy.sum() < 2 * _SMOOTHED:
             continue
-        near = np.abs(split[:, trainer] - now[trainer]) < 0.3 * now[trainer]
-        if near.sum() < 8:
-            continue
-        expected = line.launch_s + line.unit_s * split[near, trainer]
-        speed = np.log(np.maximum(seconds[near, trainer], 1e-12) / expected)
-        smooth = np.median([speed[:-2], speed[1:-1], speed[2:]], axis=0)
+        expected = line.launch_s + line.unit_s * split[:, trainer] * (
+            train if model.is_host[trainer] else 1.0
+        )
+        times = np.log(np.maximum(seconds[busy, trainer], 1e-12) / expected[busy])
+        smooth = np.median(np.lib.stride_tricks.sliding_window_view(times, _SMOOTHED), axis=1)
         low, high = float(smooth.min()), float(smooth.max())
-        if high - low > 0.3 and int(np.count_nonzero(np.diff(smooth > (low + high) / 2))) >= 2:
+        if high - low < _RESTLESS_RANGE:
+            continue
+        # Between a third and two thirds of the way, it is where it was.
+        part = (smooth - low) / (high - low)
+        sides = part[(part < 1 / 3) | (part > 2 / 3)] > 0.5
+        if np.count_nonzero(np.diff(sides)) >= 2:
             return True
     return False
