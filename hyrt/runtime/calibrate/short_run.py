@@ -31,8 +31,17 @@ class ShortRun:
     threads: Mapping[str, int]
 
 
-def short_run(config: Config, graph: Graph, *, warm: int, steps: int) -> ShortRun:
+def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: bool = False) -> ShortRun:
     """Train `warm` steps and then at least `steps` that count; evaluates nothing and writes nothing.
+
+    Parameters
+    ----------
+    config, graph
+        The run.
+    warm, steps
+        Steps before those that count, and those.
+    balance
+        Whether the run starts from its prediction and its policy may move work; else it stays as the settings say.
 
     Raises
     ------
@@ -52,9 +61,11 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int) -> ShortRu
     train = config.train.model_copy(update={"epochs": warm + steps})
     evaluate = config.evaluate.model_copy(update={"every": 0})
     # What is measured stays as it is, whatever an older calibration says.
-    balance = config.balance.model_copy(update={"policy": "static", "predict": False})
+    fixed = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
-        config.model_copy(update={"train": train, "evaluate": evaluate, "balance": balance}),
+        config.model_copy(
+            update={"train": train, "evaluate": evaluate, "balance": config.balance if balance else fixed}
+        ),
         graph,
         emit=hear,
         should_stop=is_enough,

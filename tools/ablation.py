@@ -1,0 +1,160 @@
+"""The ladder of HyScale-GNN's ablation (Fig. 11) and its normalised epoch times (Table VII), here and in simulation.
+
+Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage prefetching (the pipeline).
+Without the pipeline each step's stages run one after the other. Here, the rungs are runs on this machine with cpu and a second device, in
+turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulate`), with the built-in platform's assumed
+rates and 5 % noise. The published factors are the largest over its workloads.
+
+    python tools/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from hyrt.process import prepare_process
+
+RUNGS = ("all on the accelerator", "hybrid, static split", "+ resource manager", "+ two-stage prefetching")
+PUBLISHED = (1.0, 1.13, 1.33, 1.79)
+# Peak fp32 TFLOP/s (Table II) of two EPYC 7763 and four accelerators.
+PEAK = {"2x-epyc7763-4x-a5000": 2 * 3.6 + 4 * 27.8, "2x-epyc7763-4x-u250": 2 * 3.6 + 4 * 0.6}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source", default="synthetic:products-s")
+    parser.add_argument("--second", default="opencl:0")
+    parser.add_argument("--model", default="graphsage")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--simulated-only", action="store_true")
+    parser.add_argument("--table", type=Path)
+    return parser.parse_args()
+
+
+def here(options: argparse.Namespace) -> list[str]:
+    """The rungs on this machine: median ms a step over the rounds."""
+    from hyrt.config import build_config
+    from hyrt.graph.source import open_graph
+    from hyrt.runtime.calibrate.short_run import short_run
+
+    graph = open_graph(options.source)
+    rungs = (
+        {"devices": [options.second], "runtime": {"pipelined": False}},
+        {"devices": ["cpu:0", options.second], "runtime": {"pipelined": False}},
+        {
+            "devices": ["cpu:0", options.second],
+            "runtime": {"pipelined": False},
+            "balance": {"policy": "model"},
+        },
+        {"devices": ["cpu:0", options.second], "balance": {"policy": "model"}},
+    )
+    spent: list[list[float]] = [[] for _ in rungs]
+    for _ in range(options.rounds):
+        for seconds, settings in zip(spent, rungs, strict=True):
+            config = build_config(
+                {
+                    "model": {"kind": options.model, "hidden": options.hidden},
+                    "sampler": {"fanout": [25, 10]},
+                    "balance": {"policy": "static"},
+                    **settings,
+                }
+            )
+            seconds.append(short_run(config, graph, warm=30, steps=options.steps, balance=True).iteration_s)
+    return rows([statistics.median(seconds) for seconds in spent])
+
+
+def rows(seconds: list[float]) -> list[str]:
+    return [
+        f"| {rung} | {1e3 * each:.2f} | {seconds[0] / each:.2f} | {published:.2f} |"
+        for rung, each, published in zip(RUNGS, seconds, PUBLISHED, strict=True)
+    ]
+
+
+def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
+    """The rungs on a published machine, and the epoch time of the last."""
+    from hyrt_perfmodel.assignment import Assignment, Threads
+    from hyrt_perfmodel.datasets import DATASETS
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.mapping import initial_assignment
+    from hyrt_perfmodel.model_workload import model_workload
+    from hyrt_perfmodel.platform_file import load_platform
+    from hyrt_perfmodel.simulate import simulate
+    from hyrt_perfmodel.sizes import expected_sizes
+    from hyrt_perfmodel.workload import Training, in_proportion
+
+    from hyrt.runtime.balance.policies import default_policy_name, policy
+
+    platform = load_platform(name)
+    known = DATASETS[dataset]
+    degrees = DegreeDistribution.assumed(known.vertices, known.edges, num_targets=known.targets)
+    sizes = expected_sizes(degrees, (25, 10), 1024)
+    work = model_workload(model, sizes.vertices, sizes.edges, [known.features, 256, known.classes])
+    trainers = platform.trainers()
+    training = Training(
+        at=in_proportion(work, 1024),
+        targets_per_epoch=known.targets,
+        batch_size=1024 * len(trainers),
+        model=model,
+    )
+    cores = platform.host.cores or 3
+    third = Threads(sample=cores // 3, load=cores // 3, train=cores // 3)
+    count = len(trainers) - 1
+    each, left = divmod(training.batch_size, count)
+    offload = Assignment(split=(0, *(each + (i < left) for i in range(count))), threads=third)
+    # The static split is the prediction's without the resource manager's threads.
+    static = replace(initial_assignment(platform, training, threads=third), threads=third)
+    chosen = policy(default_policy_name)
+    seconds = [
+        simulate(
+            platform, training, start=start, policy=used, iterations=300, depth=depth, noise=0.05, seed=1
+        ).settled_iteration_s(first=200)
+        for start, used, depth in (
+            (offload, None, 1),
+            (static, None, 1),
+            (static, chosen, 1),
+            (static, chosen, 4),
+        )
+    ]
+    return rows(seconds), seconds[-1] * known.targets / training.batch_size
+
+
+def main() -> None:
+    options = arguments()
+    prepare_process()
+    head = "| rung | ms a step | speed-up | published (largest) |\n|---|---:|---:|---:|"
+    lines = []
+    if not options.simulated_only:
+        lines += [
+            f"## This machine: cpu:0 and {options.second}, {options.model} {options.hidden}, {options.source}\n",
+            head,
+            *here(options),
+            "",
+        ]
+    normalised = [
+        "\n## Normalised epoch times (seconds x peak TFLOP/s), simulated\n",
+        "| machine | model | dataset | epoch s | normalised |",
+        "|---|---|---|---:|---:|",
+    ]
+    for name in PEAK:
+        for model in ("gcn", "graphsage"):
+            for dataset in ("ogbn-products", "ogbn-papers100M"):
+                rungs, epoch_s = simulated(name, dataset, model)
+                lines += [f"## Simulated: {name}, {model}, {dataset}\n", head, *rungs, ""]
+                normalised.append(
+                    f"| {name} | {model} | {dataset} | {epoch_s:.3f} | {epoch_s * PEAK[name]:.1f} |"
+                )
+    text = "\n".join(lines + normalised)
+    print(text)
+    if options.table:
+        options.table.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
