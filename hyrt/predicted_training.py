@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.datasets import DATASETS
 from hyrt_perfmodel.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes import BlockSizes, expected_sizes
+from hyrt_perfmodel.sampled_sizes import SampledSizes
+from hyrt_perfmodel.sizes import expected_sizes
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8
+_HALVINGS = 12
 
 
 def training_of(config: Config) -> Training:
@@ -75,9 +76,13 @@ def _from_degrees(
 ) -> Training:
     from hyrt.configured_training import configured_training
 
+    # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among thousands.
+    most = min(config.data.batch_size, max(1, targets))
+    counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
+    sizes = SampledSizes({count: expected_sizes(degrees, config.fanouts, count) for count in counts})
     return configured_training(
         config,
-        _remembered(lambda count: expected_sizes(degrees, config.fanouts, count)),
+        sizes.at,
         num_features=features,
         num_classes=classes,
         num_targets=targets,
@@ -85,15 +90,3 @@ def _from_degrees(
         feature_bytes=float(degrees.num_vertices) * features * value_bytes,
         graph_bytes=float(degrees.num_edges) * _ID_BYTES + float(degrees.num_vertices) * _OFFSET_BYTES,
     )
-
-
-def _remembered(sizes: Callable[[float], BlockSizes]) -> Callable[[float], BlockSizes]:
-    """The same, each number of targets worked out once."""
-    known: dict[float, BlockSizes] = {}
-
-    def at(targets: float) -> BlockSizes:
-        if targets not in known:
-            known[targets] = sizes(targets)
-        return known[targets]
-
-    return at

@@ -275,6 +275,9 @@ class Platform:
     relative_error: float | None = None
 
     def __post_init__(self) -> None:
+        error = self.relative_error
+        if error is not None and not 0 <= error <= 1:
+            raise ValueError(f"platform {self.name!r}: relative_error is {error!r}: give a part, from 0 to 1")
         if not self.host.trains and not any(accelerator.count for accelerator in self.accelerators):
             raise ValueError(
                 f"platform {self.name!r} has no trainer: let the host train, or add an accelerator"
