@@ -145,6 +145,8 @@ def _platform(name: str, devices: str | None) -> Platform:
     except CalibrationError as error:
         others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
         raise ConfigError(f"{error}, or name a platform: {others}, or a .yaml file") from error
+    if name == THIS_MACHINE:
+        _say_what_is_stale()
     if devices is None:
         return found
     from hyrt_perfmodel.this_machine import full_name, with_trainers
@@ -155,6 +157,22 @@ def _platform(name: str, devices: str | None) -> Platform:
         there = ", ".join(trainer.name for trainer in found.trainers())
         raise ConfigError(f"--devices {devices}: calibrated are {there}: run `hyrt calibrate` for others")
     return chosen
+
+
+def _say_what_is_stale() -> None:
+    """On standard error; a calibration of another machine is no calibration of this one."""
+    from hyrt_perfmodel.calibration import read_calibration, why_stale
+
+    from hyrt.errors import ConfigError
+    from hyrt.runtime.calibrate.identity import this_machine
+
+    kept = read_calibration()
+    here = this_machine(kept.machine.devices)
+    reasons = why_stale(kept, here)
+    if reasons and kept.machine.node != here.node:
+        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or name a --platform")
+    for reason in reasons:
+        typer.echo(f"stale: the calibration was {reason}: run `hyrt calibrate`", err=True)
 
 
 def _config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.assignment import Threads as StageThreads
 from hyrt_perfmodel.mapping import initial_assignment
@@ -18,7 +20,9 @@ from hyrt.runtime.run_training import run_training
 from hyrt.runtime.setup import assign_threads, first_split
 
 
-def predict_run(config: Config, graph: Graph) -> ExpectedRun | None:
+def predict_run(
+    config: Config, graph: Graph, say: Callable[[str], None] = lambda text: None
+) -> ExpectedRun | None:
     """What the performance model expects of a run on this machine; None where it is not calibrated.
 
     Also None for runs that it has no words for: subgraph sampling, sparse features, devices that were not measured.
@@ -29,14 +33,20 @@ def predict_run(config: Config, graph: Graph) -> ExpectedRun | None:
         All settings; `devices` names the trainers.
     graph
         To be trained on.
+    say
+        Hears why there is no prediction although somebody has calibrated.
     """
-    calibration = usable()
+    calibration, reason = usable()
     if calibration is None:
+        if reason:
+            say(f"no prediction: {reason}")
         return None
     names = [full_name(request.name) for request in config.device_requests]
     platform = with_trainers(calibration.platform, names)
     training = run_training(config, graph) if platform is not None else None
     if platform is None or training is None:
+        lacking = "devices" if platform is None else "sampler or sparse features"
+        say(f"no prediction: the calibration says nothing of this run's {lacking}")
         return None
     trainers = platform.trainers(training.model)
     if any(training.model not in models for models in _measured_models(platform)):

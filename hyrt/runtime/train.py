@@ -198,7 +198,9 @@ class Training:
         config = self._config
         found = find_trainers(config)
         if config.balance.predict and self._own_model:
-            self._expected = predict_run(config, self._graph)
+            self._expected = predict_run(
+                config, self._graph, lambda text: self._emit(Notice(kind="info", text=text))
+            )
         threads = assign_threads(config, sum(info.host_cores > 0 for _, info in found), self._expected)
         per_epoch = self._sampler.steps_per_epoch()
         last = config.train.epochs * per_epoch

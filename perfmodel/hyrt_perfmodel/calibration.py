@@ -125,7 +125,7 @@ def read_calibration(path: Path | None = None) -> Calibration:
             measured=content["measured"],
         )
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(f"{type(error).__name__} {error}".split())
         raise CalibrationError(
             f"{path}: is not a calibration that this version of hyrt wrote ({reason}): {_REMEDY}"
         ) from error

@@ -35,13 +35,21 @@ def keep(calibration: Calibration) -> None:
         ) from error
 
 
-def usable() -> Calibration | None:
-    """The calibration, if it was made here with these cores and versions; the devices are not asked."""
+def usable() -> tuple[Calibration | None, str]:
+    """The calibration, if it was made here with these cores and versions; the devices are not asked.
+
+    Returns
+    -------
+    It, or None with the reason, which is empty where nobody has calibrated.
+    """
+    if not calibration_file().exists():
+        return None, ""
     try:
         calibration = read_calibration()
-    except CalibrationError:
-        return None
-    return None if why_stale(calibration, this_machine(calibration.machine.devices)) else calibration
+    except CalibrationError as error:
+        return None, str(error)
+    reasons = why_stale(calibration, this_machine(calibration.machine.devices))
+    return (None, f"the calibration was {reasons[0]}: run `hyrt calibrate`") if reasons else (calibration, "")
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:

@@ -29,7 +29,7 @@ EXPECTED = ExpectedRun(
 
 @pytest.fixture
 def predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.runtime.train.predict_run", lambda config, graph: EXPECTED)
+    monkeypatch.setattr("hyrt.runtime.train.predict_run", lambda config, graph, say: EXPECTED)
 
 
 def run(folder: Path | None = None, module: torch.nn.Module | None = None, **sections: Any):
@@ -103,6 +103,6 @@ def test_no_prediction_where_it_is_not_wanted_or_not_of_this_model(predicted: No
 
 
 def test_a_prediction_of_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.runtime.train.predict_run", lambda config, graph: EXPECTED)
+    monkeypatch.setattr("hyrt.runtime.train.predict_run", lambda config, graph, say: EXPECTED)
     with pytest.raises(ValueError, match=r"not one of 48 units among \['cpu:1', 'cpu:0'\]"):
         run(data={"batch_size": 48})
