@@ -1,7 +1,7 @@
 """The ladder of HyScale-GNN's ablation (Fig. 11) and its normalised epoch times (Table VII), here and in simulation.
 
 Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage prefetching (the pipeline).
-Without the pipeline each step's stages run one after the other. Here, the rungs are runs on this machine with cpu and a second device, in
+Without prefetching (`runtime.depth=1`) a step's stages run one after the other. Here, the rungs are runs on this machine with cpu and a second device, in
 turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulate`), with the built-in platform's assumed
 rates and 5 % noise. The published factors are the largest over its workloads.
 
@@ -46,11 +46,11 @@ def here(options: argparse.Namespace) -> list[str]:
 
     graph = open_graph(options.source)
     rungs = (
-        {"devices": [options.second], "runtime": {"pipelined": False}},
-        {"devices": ["cpu:0", options.second], "runtime": {"pipelined": False}},
+        {"devices": [options.second], "runtime": {"depth": 1}},
+        {"devices": ["cpu:0", options.second], "runtime": {"depth": 1}},
         {
             "devices": ["cpu:0", options.second],
-            "runtime": {"pipelined": False},
+            "runtime": {"depth": 1},
             "balance": {"policy": "model"},
         },
         {"devices": ["cpu:0", options.second], "balance": {"policy": "model"}},
