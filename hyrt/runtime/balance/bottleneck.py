@@ -30,6 +30,8 @@ class BottleneckPolicy:
         if latest.assignment != present:
             return Decision(assignment=present)
         tasks = task_times(latest, limits)
+        if not any(tasks.values()):
+            return Decision(assignment=present)
         action = choose_action(tasks)
         if action == ("work", "samplers"):
             after = _balance_samplers(latest, tasks, present, limits)

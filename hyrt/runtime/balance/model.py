@@ -58,10 +58,12 @@ class ModelPolicy:
         if is_allowed and len(history) < _LEAST_STEPS:
             return stay
         is_start = len(history) < _FULL_HISTORY
-        found = probe(history, present, limits, is_start=is_start)
+        found = probe(history, present, limits, is_start=is_start) if is_allowed else None
         if found is not None:
             return found
         evidence = gather(history, limits.delay)
+        if slowest(evidence.periods[0].seconds) <= 0:
+            return stay
         model = fit(evidence, limits, knows_mates=is_start)
         if (
             is_allowed
@@ -146,7 +148,11 @@ def _is_worth_it(
 
 def _misfit(model: Fit, evidence: Evidence) -> float:
     """How far the model is off, relatively, for the assignments before the present one."""
-    older = [period for period in evidence.periods[1 : 1 + _JUDGED_PERIODS] if not period.is_past]
+    older = [
+        period
+        for period in evidence.periods[1 : 1 + _JUDGED_PERIODS]
+        if not period.is_past and slowest(period.seconds) > 0
+    ]
     if not older:
         return 0.0
     errors = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
 
 from hyrt.runtime.balance.bottleneck import BottleneckPolicy, choose_action, task_times
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
 
 TASKS = ("T_SC", "T_SA", "T_L", "T_TC", "T_accel")
 SAMPLERS, TRAINERS = ("work", "samplers"), ("work", "trainers")

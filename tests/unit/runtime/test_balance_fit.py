@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
 
 from hyrt.runtime.balance.evidence import FIRST_TRAINER, LOAD, gather
 from hyrt.runtime.balance.fit import fit
@@ -15,7 +16,6 @@ from hyrt.runtime.balance.host_stage import fit_host_stage
 from hyrt.runtime.balance.reason import moves
 from hyrt.runtime.balance.solve import best_assignment
 from hyrt.runtime.balance.thread_curve import ThreadCurve
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
 
 THREADS = Threads(sample=2, load=2, train=4)
 LIMITS = Limits(

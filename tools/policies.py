@@ -1,0 +1,196 @@
+"""Compare the resource manager's policies on random machines and workloads, in simulation.
+
+    python tools/policies.py --cases 500 --processes 2
+
+For each pair: the best assignment that never changes, by search; then each policy from a random start, with 5 % noise, and
+the same noise for the best assignment. Prints, for each policy:
+
+settled     its throughput in steps 60 to 159 over that of the best assignment
+at step 30  the same of the assignment that step 30 runs under, without noise
+still       cases in which no later step differs from step 30 in more than 5 % of its targets, or is 5 % slower or faster
+recovered   throughput of the assignment 40 steps after a trainer became half as fast, over that of the best one then
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from best_static import best_static
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.simulate import Change, Simulation, simulate
+from policy_cases import DELAY, Case, random_case
+
+from hyrt.runtime.balance.policies import POLICIES, policy
+
+NOISE = 0.05
+STEPS, SETTLED, STILL = 160, 60, 30
+CHANGE, RECOVERED = 60, 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy did with one case. All ratios are throughputs over those of the best static assignment."""
+
+    seed: int
+    policy: str
+    start: float
+    settled: float
+    at_step_30: float
+    moved: float
+    slower: float
+    decisions: int
+    recovered: float
+
+
+def outcomes(seed: int, names: Sequence[str]) -> list[Outcome]:
+    """Every policy on the case of a seed."""
+    case = random_case(seed)
+    _, best = best_static(case)
+    trainer = _changed_trainer(case, best)
+    slow = replace(case, slow=(trainer, 0.5))
+    _, slow_best = best_static(slow, [best])
+    runs = {name: _run(case, name, ()) for name in names}
+    change = (Change(step=CHANGE, trainer=trainer, factor=0.5),)
+    slow_runs = {name: _run(case, name, change) for name in names}
+    # No policy is better than the best: where one found a better assignment, that is the best.
+    last = [run.assignments[-1] for run in runs.values()]
+    best_s = min(case.simulated_s(each) for each in (best, *last))
+    noisy_s = min(_noisy_s(case, each) for each in (best, *last))
+    slow_s = min(
+        slow.simulated_s(each) for each in (slow_best, *(run.assignments[-1] for run in slow_runs.values()))
+    )
+    found = []
+    for name, run in runs.items():
+        known = {each: case.simulated_s(each) for each in set(run.assignments[STILL:])}
+        at_30 = run.assignments[STILL]
+        later = run.assignments[STILL:]
+        found.append(
+            Outcome(
+                seed=seed,
+                policy=name,
+                start=best_s / case.simulated_s(case.start),
+                settled=noisy_s / run.settled_iteration_s(SETTLED, STEPS),
+                at_step_30=best_s / known[at_30],
+                moved=max(_moved(at_30, each) for each in later),
+                slower=max(abs(known[each] / known[at_30] - 1) for each in later),
+                decisions=len(run.decisions),
+                recovered=slow_s / slow.simulated_s(slow_runs[name].assignments[RECOVERED]),
+            )
+        )
+    return found
+
+
+def _run(case: Case, name: str, changes: Sequence[Change]) -> Simulation:
+    return simulate(
+        case.platform,
+        case.training,
+        start=case.start,
+        policy=policy(name),
+        iterations=STEPS,
+        depth=DELAY,
+        noise=NOISE,
+        seed=case.seed,
+        limits=case.limits,
+        changes=changes,
+    )
+
+
+def _noisy_s(case: Case, assignment: Assignment) -> float:
+    run = simulate(
+        case.platform,
+        case.training,
+        start=assignment,
+        iterations=STEPS,
+        depth=DELAY,
+        noise=NOISE,
+        seed=case.seed,
+        limits=case.limits,
+    )
+    return run.settled_iteration_s(SETTLED, STEPS)
+
+
+def _changed_trainer(case: Case, best: Assignment) -> int:
+    """One of those that matter: with a good part of the best assignment's targets."""
+    busy = [index for index, units in enumerate(best.split) if units * 3 * len(best.split) >= sum(best.split)]
+    return busy[case.seed % len(busy)]
+
+
+def _moved(before: Assignment, after: Assignment) -> float:
+    """Part of the targets that another trainer has."""
+    pairs = zip(before.split, after.split, strict=True)
+    return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
+
+
+def _all_outcomes(seeds: range, names: Sequence[str], processes: int) -> list[Outcome]:
+    with ProcessPoolExecutor(processes) as pool:
+        found = pool.map(outcomes, seeds, [names] * len(seeds), chunksize=4)
+        return [outcome for each in found for outcome in each]
+
+
+def table(found: Sequence[Outcome]) -> str:
+    """The figures of each policy, as Markdown."""
+    lines = [
+        "| policy | cases | settled: median | worst | 1st centile | cases < 0.90 | at step 30: median | worst "
+        "| still after step 30 | most moved | recovered in 40: median | worst | cases < 0.90 | decisions |",
+        "| --- " * 14 + "|",
+    ]
+    for name in dict.fromkeys(outcome.policy for outcome in found):
+        of = [outcome for outcome in found if outcome.policy == name]
+        settled = np.array([outcome.settled for outcome in of])
+        at_30 = np.array([outcome.at_step_30 for outcome in of])
+        recovered = np.array([outcome.recovered for outcome in of])
+        still = np.mean([outcome.moved <= 0.05 and outcome.slower <= 0.05 for outcome in of])
+        cells = [
+            name,
+            f"{len(of)}",
+            f"{np.median(settled):.3f}",
+            f"{settled.min():.3f}",
+            f"{np.quantile(settled, 0.01):.3f}",
+            f"{int((settled < 0.9).sum())}",
+            f"{np.median(at_30):.3f}",
+            f"{at_30.min():.3f}",
+            f"{still:.3f}",
+            f"{max(outcome.moved for outcome in of):.3f}",
+            f"{np.median(recovered):.3f}",
+            f"{recovered.min():.3f}",
+            f"{int((recovered < 0.9).sum())}",
+            f"{np.mean([outcome.decisions for outcome in of]):.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--worst", type=int, default=5, help="how many of the worst cases to name")
+    parser.add_argument("--json", type=Path, help="write every outcome there")
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    seeds = range(options.first, options.first + options.cases)
+    found = _all_outcomes(seeds, options.policies.split(","), options.processes)
+    print(table(found))
+    for name in options.policies.split(","):
+        of = [outcome for outcome in found if outcome.policy == name]
+        for key in ("settled", "recovered"):
+            worst = sorted(of, key=lambda outcome, key=key: getattr(outcome, key))[: options.worst]
+            print(f"worst {key} of {name}:", *(f"{each.seed}: {getattr(each, key):.3f}" for each in worst))
+    print(f"{options.cases} cases in {time.perf_counter() - begun:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1))
+
+
+if __name__ == "__main__":
+    main()
