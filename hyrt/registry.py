@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP = "hyrt.devices"
 
 # A driver that hangs while it looks for its hardware must not hang the command that asks what there is.
-_PROBE_TIMEOUT_S = 10.0
+_PROBE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
