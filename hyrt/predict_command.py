@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.advice import Advice
     from hyrt_perfmodel.assignment import Assignment
     from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.predict import Prediction
     from hyrt_perfmodel.workload import Training
 
     from hyrt.config import Config
+
+# The search for the best split takes seconds with more.
+_MOST_ACCELERATORS = 128
 
 
 def predict(
@@ -78,10 +80,14 @@ def predict(
     from hyrt_perfmodel.predict import with_accelerators
 
     from hyrt.errors import ConfigError
+    from hyrt.report.predict_table import prediction_lines, scaling_lines
+    from hyrt.report.scaling_plot import check_plot, draw_scaling
 
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
         raise ConfigError("--plot draws the scaling table: give a range, like --accelerators 1..16")
+    if plot is not None:
+        check_plot(plot)
     try:
         machine = _platform(platform, devices)
         if len(counts) == 1:
@@ -99,20 +105,29 @@ def predict(
             scaling.append((count, predict_training(scaled, steps, paper=paper)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    except OverflowError as error:
+    except ArithmeticError as error:
         raise ConfigError(f"a size or a rate is beyond what can be computed with: {error}") from error
+    for each in (now, *(prediction for _, prediction in scaling)):
+        _check_finite(each)
     if plot is not None:
-        _draw(scaling, plot)
+        draw_scaling(scaling, plot)
+    assumptions = [] if config is None else _assumptions(config)
     if as_json:
         import json
 
-        found: dict[str, Any] = {**now.to_json(), "advice": [asdict(line) for line in advice]}
+        found: dict[str, Any] = {
+            **now.to_json(),
+            "advice": [asdict(line) for line in advice],
+            "assumptions": assumptions,
+        }
         if scaling:
             found["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in scaling]
         typer.echo(json.dumps(found))
         return
-    for line in [*_lines(now, advice), *_scaling_lines(scaling)]:
-        typer.echo(line)
+    lines = prediction_lines(now, advice, machine, assumptions)
+    if scaling:
+        lines += ["", *scaling_lines(scaling)]
+    _print(lines)
 
 
 def _counts(text: str | None) -> list[int]:
@@ -125,9 +140,9 @@ def _counts(text: str | None) -> list[int]:
         counts = list(range(int(first), int(last if dots else first) + 1))
     except ValueError:
         counts = []
-    if not counts or counts[0] < 0 or counts[-1] > 1024:
+    if not counts or counts[0] < 0 or counts[-1] > _MOST_ACCELERATORS:
         raise ConfigError(
-            f"--accelerators {text}: give a number like 4, or a range like 1..16, of at most 1024"
+            f"--accelerators {text}: give a number like 4, or a range like 1..16, of at most {_MOST_ACCELERATORS}"
         )
     return counts
 
@@ -240,87 +255,37 @@ def _on(machine: Platform, work: Training, *, is_file: bool) -> Training:
     return replace(work, batch_size=work.batch_size * len(machine.trainers()))
 
 
-def _lines(now: Prediction, advice: Sequence[Advice]) -> list[str]:
-    marked = now.bottleneck
-    lines = ["stage        ms a step"]
-    for stage, seconds in now.stages.stages_s.items():
-        extra = f"  + synchronize {_ms(now.stages.synchronize_s)}" if stage == "propagate" else ""
-        shown = seconds - (now.stages.synchronize_s if stage == "propagate" else 0.0)
-        lines.append(f"{stage:10} {_ms(shown):>11}{extra}{'  ◀ bottleneck' if stage == marked else ''}")
-    if marked == "cores":
-        lines.append(
-            f"{'cores':10} {_ms(now.iteration_s):>11}  ◀ bottleneck: what the stages need of them together"
+def _check_finite(prediction: Prediction) -> None:
+    """Rates of almost nothing, and work of nothing at all, are numbers too."""
+    import math
+
+    from hyrt.errors import ConfigError
+
+    times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
+    if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
+        raise ConfigError(
+            f"a size or a rate is beyond what can be computed with: an epoch on {prediction.platform} takes "
+            f"{prediction.epoch_s} s, its {prediction.bottleneck} {prediction.iteration_s} s a step"
         )
-    low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
-    lines.append(
-        f"epoch {_s(now.epoch_s)} ({_s(low)} to {_s(high)}) · {now.iterations:,} steps of {_ms(now.iteration_s)} ms · "
-        f"{now.throughput_mteps:,.1f} MTEPS"
-    )
-    threads = now.assignment.threads
-    split = " · ".join(
-        f"{name} {units}" for name, units in zip(now.trainers, now.assignment.split, strict=True)
-    )
-    lines.append(
-        f"split {split} · threads sample {threads.sample}, load {threads.load}, train {threads.train}"
-    )
-    for name, memory in now.memory.items():
-        have = "" if memory.have_bytes is None else f" of {memory.have_bytes / 2**30:,.1f}"
-        fits = "" if memory.have_bytes is None else ": fits" if memory.fits else ": DOES NOT FIT"
-        lines.append(f"memory {name} {memory.need_bytes / 2**30:,.2f} GiB{have}{fits}")
-    lines.append(f"ideal, if all trainers' speeds added up: {_s(now.ideal_epoch_s)}")
-    if advice:
-        lines += [
-            f"to go faster: {line.change}: {_s(line.epoch_s)} (then bound by {line.bottleneck})"
-            for line in advice
-        ]
-    else:
-        lines.append("to go faster: no single change gives more than a few per cent")
-    lines.append(f"sure of this to about ± {now.relative_error:.0%}: {now.platform}, {now.source}")
-    return lines
+    if prediction.iteration_s == 0 or prediction.epoch_s == 0:
+        raise ConfigError(
+            "a step of this workload takes no time at all: give vertices, edges and features above 0"
+        )
 
 
-def _scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
-    if not scaling:
-        return []
-    first = scaling[0][1].epoch_s
-    return [
-        "",
-        "accelerators     epoch  speed-up  bottleneck",
-        *(
-            f"{count:12} {_s(each.epoch_s):>9} {first / each.epoch_s:8.2f}x  {each.bottleneck}"
-            for count, each in scaling
-        ),
-    ]
+def _assumptions(config: Config) -> list[str]:
+    from hyrt.predicted_training import assumptions_of
+
+    return assumptions_of(config)
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"
+def _print(lines: Sequence[str]) -> None:
+    import shutil
+    import sys
 
+    from hyrt.report.predict_table import encodable, wrapped
 
-def _s(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:,.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def _draw(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
-    from hyrt.errors import ConfigError, DataNotWritten
-
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError('--plot needs matplotlib: pip install "hyrt[plot]"') from None
-    counts = [count for count, _ in scaling]
-    first = scaling[0][1].epoch_s
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(counts, [first / each.epoch_s for _, each in scaling], marker="o", label="predicted")
-    axes.plot(counts, [count / counts[0] if counts[0] else count for count in counts], "--", label="linear")
-    axes.set_xlabel("accelerators")
-    axes.set_ylabel(f"speed-up over {counts[0]}")
-    axes.set_title(scaling[0][1].platform)
-    axes.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise DataNotWritten(f"{path}: cannot be drawn: {error}") from error
+    # Into a file or a pipe lines go whole: what reads them need not join them again.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in wrapped(lines, width):
+        typer.echo(encodable(line, sys.stdout.encoding))

@@ -71,6 +71,27 @@ def training_of(config: Config) -> Training:
     return training
 
 
+def assumptions_of(config: Config) -> list[str]:
+    """What is assumed of the work where it is neither published nor counted, one sentence each.
+
+    Parameters
+    ----------
+    config
+        As `training_of` takes it.
+    """
+    found = []
+    source, kind = config.data.source, config.model.kind
+    if source in DATASETS:
+        found.append(f"{source} has log-normal degrees, and training vertices like all others")
+    elif source.startswith("synthetic:"):
+        found.append(f"{source} has the degrees of the law it is drawn by")
+    if kind == "gin":
+        found.append("a gin layer costs its aggregation and two products; its activation is free")
+    elif kind == "gat":
+        found.append("a gat layer reads a row for each edge and head; scores and softmax are free")
+    return found
+
+
 def _from_degrees(
     config: Config, degrees: DegreeDistribution, features: int, classes: int, targets: int, value_bytes: int
 ) -> Training:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,8 @@ PLATFORM = {
 def files(tmp_path: Path) -> Path:
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(WORKLOAD))
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(PLATFORM))
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
+    (tmp_path / "empty.yaml").touch()
     return tmp_path
 
 
@@ -62,7 +66,8 @@ def test_a_named_dataset_is_not_loaded(tmp_path: Path) -> None:
     done = hyrt("predict", "--data", "ogbn-papers100M", "--model", "gcn", "--platform", GPU, cwd=tmp_path)
     assert "◀ bottleneck" in done.stdout
     assert "sure of this to about ± 30%" in done.stdout
-    assert "a5000:0" in done.stdout
+    assert "· a5000 4 x " in done.stdout
+    assert "assumed: ogbn-papers100M has log-normal degrees" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -74,6 +79,8 @@ def test_more_accelerators(files: Path) -> None:
     assert [row["accelerators"] for row in scaling] == list(range(1, 17))
     assert scaling[-1]["epoch_s"] < scaling[0]["epoch_s"]
     assert plot.read_bytes().startswith(b"\x89PNG")
+    hyrt(*words, "--plot", "scaling.svg", cwd=files)
+    assert "<svg" in (files / "scaling.svg").read_text()
     table = hyrt(*words, cwd=files).stdout.splitlines()
     assert [line.split()[0] for line in table[-16:]] == [str(count) for count in range(1, 17)]
 
@@ -95,7 +102,14 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--accelerators", "9..1", "--platform", GPU], "--accelerators 9..1"),
         (["--accelerators", "x", "--platform", GPU], "--accelerators x"),
         (["--accelerators", "2", "--platform", "amd-epyc-7763"], "has no accelerator"),
+        (["--accelerators", "1..129", "--platform", GPU], "of at most 128"),
         (["--plot", "x.png", "--platform", GPU], "give a range"),
+        (["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU], "--plot x.txt: cannot draw"),
+        (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x: cannot draw"),
+        (["--platform", "binary.yaml"], "binary.yaml"),
+        (["--platform", "empty.yaml"], "empty.yaml"),
+        (["--platform", "w.yaml"], "w.yaml: unknown key"),
+        (["--platform", "."], "cannot be read"),
         (["--devices", "cpu", "--platform", GPU], "--devices chooses among this machine's"),
         (["--platform", GPU, "sampler.kind=saint"], "sampler.kind=saint cannot be predicted"),
         (["--platform", GPU, "model.hiden=4"], "did you mean 'model.hidden'"),
@@ -129,9 +143,78 @@ def test_neither_torch_nor_numba_is_needed_for_files(files: Path) -> None:
         "import hyrt.cli\n"
         "try: hyrt.cli.main()\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
-        "assert not {'torch', 'numba'} & set(sys.modules), 'imported'"
+        "assert not {'torch', 'numba', 'matplotlib'} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], cwd=files, check=True, capture_output=True, timeout=60)
+
+
+def test_files_are_predicted_in_a_second(files: Path) -> None:
+    def took_s() -> float:
+        begin = time.perf_counter()
+        hyrt("predict", "--workload", "w.yaml", "--platform", "p.yaml", cwd=files)
+        return time.perf_counter() - begin
+
+    # The first may compile modules; others may use the cores meanwhile.
+    assert min(took_s() for _ in range(4)) < 1
+
+
+def test_without_matplotlib(files: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "sys.argv = ['hyrt', *'predict --workload w.yaml --platform p.yaml'.split(), *sys.argv[1:]]\n"
+        "import hyrt.cli; hyrt.cli.main()"
+    )
+    words = [sys.executable, "-c", code, "--accelerators", "1..2"]
+    done = subprocess.run([*words, "--plot", "x.png"], cwd=files, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'error: --plot needs matplotlib: pip install "hyrt[plot]"\n'
+    subprocess.run(words, cwd=files, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_outputs_of_few_characters(files: Path, encoding: str) -> None:
+    words = ["predict", "--workload", "w.yaml", "--platform", "p.yaml", "--paper"]
+    done = subprocess.run(
+        [str(HYRT), *words],
+        cwd=files,
+        env=environment(PYTHONIOENCODING=encoding),
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode(encoding).splitlines()
+    assert any(
+        line.startswith("transfer") and "bottleneck (fpga link 12 GB/s effective)" in line for line in lines
+    )
+
+
+def test_a_narrow_terminal(files: Path) -> None:
+    ours, its = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        with os.fdopen(its, "wb") as stdout:
+            done = subprocess.run(
+                [str(HYRT), "predict", "--data", "ogbn-products", "--platform", GPU],
+                cwd=files,
+                env=environment(COLUMNS="50"),
+                stdout=stdout,
+                timeout=60,
+            )
+        shown = terminal.read(1 << 16).decode()
+    assert done.returncode == 0
+    lines = shown.splitlines()
+    assert lines[0] == "stage        ms/step   share"
+    assert max(map(len, lines)) <= 50
+    assert any(line.startswith("    ") for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["gin", "gat"])
+def test_says_what_is_assumed_of_a_model(tmp_path: Path, kind: str) -> None:
+    done = hyrt(
+        "predict", "--data", "synthetic:tiny", "--model", kind, "--platform", GPU, "--json", cwd=tmp_path
+    )
+    law, layer = json.loads(done.stdout)["assumptions"]
+    assert law.startswith("synthetic:tiny")
+    assert layer.startswith(f"a {kind} layer")
 
 
 def test_a_closed_pipe_is_no_error(files: Path) -> None:

@@ -1,0 +1,235 @@
+"""The text of a prediction: stages, epoch, assignment, memory, what to change next, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from hyrt_perfmodel.advice import Advice
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.predict import Memory, Prediction
+
+_GIB = 2**30
+_MIB = 2**20
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
+_ASCII = str.maketrans({"◀": "<", "·": "-", "±": "+-"})
+
+
+def prediction_lines(
+    now: Prediction, advice: Sequence[Advice], platform: Platform, assumptions: Sequence[str] = ()
+) -> list[str]:
+    """What `hyrt predict` prints of one prediction.
+
+    Parameters
+    ----------
+    now
+        The prediction.
+    advice
+        What would make it faster, the best first.
+    platform
+        That it was made for.
+    assumptions
+        About the work, beside those that the platform's `source` tells.
+    """
+    low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
+    lines = [
+        *_stage_lines(now, platform),
+        f"epoch {seconds(now.epoch_s)} ({seconds(low)} to {seconds(high)}) · "
+        f"{now.iterations:,} step{'' if now.iterations == 1 else 's'} of {_ms(now.iteration_s)} ms · "
+        f"{now.throughput_mteps:,.1f} MTEPS",
+        f"split {_split(now)} · {_threads(now)}",
+        f"memory {_memory(now.memory)}",
+        f"ideal if all devices added up: {seconds(now.ideal_epoch_s)}",
+    ]
+    if advice:
+        lines += [
+            f"to go faster: {line.change}: {seconds(line.epoch_s)} an epoch, then {_bound(line.bottleneck)}"
+            for line in advice
+        ]
+    else:
+        lines.append("to go faster: no single change gives more than a few per cent")
+    lines.append(f"sure of this to about ± {now.relative_error:.0%}: {now.platform}, {now.source}")
+    return lines + [f"assumed: {assumption}" for assumption in assumptions]
+
+
+def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
+    """The table over numbers of accelerators: epoch, speed-up over its first row, bottleneck.
+
+    Parameters
+    ----------
+    scaling
+        Numbers of accelerators and their predictions.
+    """
+    if not scaling:
+        return []
+    first = scaling[0][1].epoch_s
+    lines = ["accelerators       epoch  speed-up  bottleneck"]
+    for count, each in scaling:
+        idle = sum(not units for units in _accelerator_units(each))
+        lines.append(
+            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  {each.bottleneck}"
+            f"{f' ({idle} of {count} get nothing)' if idle else ''}"
+        )
+    return lines
+
+
+def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+    """Break lines at blanks; what goes on is indented.
+
+    Parameters
+    ----------
+    lines
+        Of text; none has a line break.
+    width
+        Columns of the terminal; None where it is none, and lines stay whole.
+    """
+    if width is None:
+        return list(lines)
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, max(width, 20), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text with plain characters for those that an output's encoding lacks."""
+    encoding = encoding or "utf-8"
+    if encoding.lower().startswith("utf"):
+        return text
+    return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+
+
+def seconds(time_s: float) -> str:
+    """Three digits and a unit that suits: `46.1 ms`, `3.52 s`, `12.3 min`, `2.1 h`, `40.0 days`."""
+    if time_s < 0.1:
+        return f"{_ms(time_s)} ms"
+    if time_s < 120:
+        return f"{_digits(time_s)} s"
+    if time_s < 2 * _HOUR_S:
+        return f"{time_s / 60:.1f} min"
+    if time_s < 2 * _DAY_S:
+        return f"{time_s / _HOUR_S:.1f} h"
+    days = time_s / _DAY_S
+    return f"{days:,.1f} days" if days < 1e6 else f"{days:.3g} days"
+
+
+def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
+    lines = ["stage        ms/step   share"]
+    for stage, stage_s in now.stages.stages_s.items():
+        synchronize_s = now.stages.synchronize_s if stage == "propagate" else 0.0
+        line = f"{stage:10} {_ms(stage_s):>9} {_share(stage_s, now):>7}"
+        if synchronize_s:
+            line += f"  with synchronize {_ms(synchronize_s)}"
+        if stage == now.bottleneck:
+            line += f"  ◀ bottleneck{_reason(now, platform)}"
+        lines.append(line)
+    if now.bottleneck == "cores":
+        lines.append(
+            f"{'cores':10} {_ms(now.iteration_s):>9} {_share(now.iteration_s, now):>7}  ◀ bottleneck"
+            " (what the stages need of them together)"
+        )
+    return lines
+
+
+def _reason(now: Prediction, platform: Platform) -> str:
+    """What the bottleneck waits for, in brackets; empty where there is nothing to add."""
+    if now.bottleneck == "load" and not platform.host.loading:
+        return f" (host memory {platform.host.memory_gb_s:.3g} GB/s effective)"
+    times = {
+        "transfer": now.stages.trainer_transfer_s,
+        "propagate": now.stages.trainer_propagate_s,
+    }.get(now.bottleneck)
+    if not times or len(times) < 2:
+        return ""
+    slowest = max(range(len(times)), key=lambda i: times[i])
+    if now.bottleneck == "propagate":
+        if now.stages.synchronize_s > times[slowest]:
+            return " (most of it synchronizes)"
+        # Equal devices are equally slow: the kind says more than one of them.
+        return f" ({_kind(now.trainers[slowest])} is the slowest trainer)"
+    name = _kind(now.trainers[slowest])
+    links = [kind.link_gb_s for kind in platform.accelerators if kind.kind == name]
+    return f" ({name} link {links[0]:.3g} GB/s effective)" if links else ""
+
+
+def _split(now: Prediction) -> str:
+    """`cpu:0 296 · a5000 4 x 182`; equal devices may differ by a target: `a5000 2 x 183, 2 x 182`."""
+    parts = []
+    for kind, names in _by_kind(now.trainers):
+        units = [now.assignment.split[i] for i in names]
+        if len(units) == 1:
+            parts.append(f"{now.trainers[names[0]]} {units[0]}")
+            continue
+        runs = [(len(list(run)), value) for value, run in groupby(sorted(units, reverse=True))]
+        parts.append(f"{kind} " + ", ".join(f"{count} x {value}" for count, value in runs))
+    return " · ".join(parts)
+
+
+def _threads(now: Prediction) -> str:
+    threads = now.assignment.threads
+    return f"threads sample {threads.sample}, load {threads.load}, train {threads.train}"
+
+
+def _memory(memory: Mapping[str, Memory]) -> str:
+    """`host 60 of 512 GiB: fits · a5000 16 MiB of 24 GiB each: fits`, of equal devices the fullest."""
+    parts = []
+    names = tuple(memory)
+    for kind, places in _by_kind(names):
+        devices = [memory[names[i]] for i in places]
+        fullest = max(devices, key=lambda device: device.need_bytes)
+        text = f"{names[places[0]] if len(places) == 1 else kind} {_bytes(fullest.need_bytes)}"
+        if fullest.have_bytes is not None:
+            text += f" of {_bytes(fullest.have_bytes)}"
+        if len(places) > 1:
+            text += " each"
+        if fullest.have_bytes is not None:
+            text += ": fits" if all(device.fits for device in devices) else ": DOES NOT FIT"
+        parts.append(text)
+    return " · ".join(parts)
+
+
+def _by_kind(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+    """Kinds of devices in order, and the places of each."""
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(_kind(name), []).append(i)
+    return iter(places.items())
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(":")[0] or name
+
+
+def _accelerator_units(each: Prediction) -> list[int]:
+    pairs = zip(each.trainers, each.assignment.split, strict=True)
+    return [units for name, units in pairs if _kind(name) != "cpu"]
+
+
+def _bound(bottleneck: str) -> str:
+    return "the cores are the bottleneck" if bottleneck == "cores" else f"{bottleneck} is the bottleneck"
+
+
+def _share(stage_s: float, now: Prediction) -> str:
+    return f"{stage_s / now.iteration_s:.0%}" if now.iteration_s else "-"
+
+
+def _ms(time_s: float) -> str:
+    return _digits(time_s * 1e3)
+
+
+def _bytes(count: float) -> str:
+    return f"{_digits(count / _MIB)} MiB" if count < 0.1 * _GIB else f"{_digits(count / _GIB)} GiB"
+
+
+def _digits(value: float) -> str:
+    """Three digits: 0, 0.0250, 9.10, 14.8, 1,240."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    return f"{value:,.0f}" if 99.95 <= value < 1e9 else f"{value:#.3g}"
