@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -208,8 +209,15 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
         The most each may get; together at least `total`.
     total
         Targets of a step.
+
+    Raises
+    ------
+    OverflowError
+        If a trainer's seconds are beyond what a number holds.
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, most, strict=True) if limit)
+    if not math.isfinite(high):
+        raise OverflowError(f"{total} targets on one trainer take {high} s")
     low = 0.0
     while high - low > _NEAR_ENOUGH * high:
         middle = (low + high) / 2
