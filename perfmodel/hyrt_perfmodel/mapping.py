@@ -219,7 +219,9 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
     if not math.isfinite(high):
         raise OverflowError(f"{total} targets on one trainer take {high} s")
     low = 0.0
-    while high - low > _NEAR_ENOUGH * high:
+    # What is left over is taken back one by one.
+    near = min(_NEAR_ENOUGH, 1 / total)
+    while high - low > near * high:
         middle = (low + high) / 2
         units = sum(_each_within(costs, most, middle, total))
         if units >= total:
