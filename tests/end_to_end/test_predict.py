@@ -131,6 +131,24 @@ def test_wrong_words(files: Path, words: list[str], says: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("form", [["--paper"], []])
+def test_sizes_out_of_this_world(files: Path, form: list[str]) -> None:
+    sizes = {"vertices": [1e300, 1e299, 1e298], "features": [10**9, 10, 10]}
+    (files / "v.yaml").write_text(yaml.safe_dump({**WORKLOAD, **sizes}))
+    done = hyrt("predict", "--workload", "v.yaml", "--platform", "p.yaml", "--json", *form, cwd=files, code=2)
+    assert "beyond what can be computed with" in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_work_at_all(files: Path) -> None:
+    (files / "v.yaml").write_text(
+        yaml.safe_dump({**WORKLOAD, "vertices": [0, 0, 0], "edges": [0, 0], "sample_s": 0})
+    )
+    (files / "q.yaml").write_text(yaml.safe_dump({"host": PLATFORM["host"], "accelerators": []}))
+    done = hyrt("predict", "--workload", "v.yaml", "--platform", "q.yaml", "--paper", cwd=files, code=2)
+    assert "above 0" in done.stderr
+
+
 def test_a_plot_that_cannot_be_written(files: Path) -> None:
     words = ["predict", "--workload", "w.yaml", "--platform", "p.yaml", "--accelerators", "1..2"]
     done = hyrt(*words, "--plot", "nowhere/x.png", cwd=files, code=1)
