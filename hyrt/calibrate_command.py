@@ -78,9 +78,10 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        f"a whole step {host.step_s * 1e3:.2f} ms besides its stages; of the cores' time the stages use "
+        "a whole step takes besides its stages, and these use of the cores' time: "
         + ", ".join(
-            f"{part:.0%} with {kinds or 'no trainer there'}" for kinds, part in host.efficiency_of.items()
+            f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with {kinds or 'no trainer there'}"
+            for kinds, sharing in host.sharing_of.items()
         )
     )
     runs = measured["runs"]

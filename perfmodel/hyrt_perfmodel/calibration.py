@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hyrt_perfmodel.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates, Sharing
 
 _REMEDY = "run `hyrt calibrate`"
 
@@ -162,6 +162,9 @@ def _host(content: Mapping[str, Any]) -> Host:
             **_of(Host, content),
             "models": _models(content, "models"),
             "models_alone": _models(content, "models_alone"),
+            "sharing_of": {
+                kinds: Sharing(**sharing) for kinds, sharing in content.get("sharing_of", {}).items()
+            },
             "forms": tuple(content.get("forms", ("rows",))),
             "loading": tuple(LoadCost(**entry) for entry in content.get("loading", ())),
             "sampling": tuple(SampleCost(**entry) for entry in content.get("sampling", ())),

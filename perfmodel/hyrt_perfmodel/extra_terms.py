@@ -70,12 +70,16 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
 
 
 def num_values(workload: Workload) -> float:
-    """Values that enter and leave the updates: |V^l| (f_in^l + f^l), summed over the layers.
+    """Values that enter and leave the updates: |V^l| (f_in^l + f^l), summed over the layers; attention has a row for each head.
 
     Products of narrow matrices run at the pace of these, not of their multiply-accumulates, as bias, activation, dropout
     and loss do.
     """
     return sum(
-        workload.vertices[layer] * (workload.f_in(layer) + workload.features[layer])
+        workload.vertices[layer]
+        * (
+            max(workload.f_in(layer), workload.rows_per_edge * workload.features[layer - 1])
+            + workload.features[layer]
+        )
         for layer in range(1, workload.layers + 1)
     )

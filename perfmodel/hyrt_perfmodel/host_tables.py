@@ -59,7 +59,7 @@ class SampleCost:
         Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
     graph_bytes
         Of the topology.
-    targets
+    edges
         Of the mini-batch.
     threads
         Of the sample stage.
@@ -69,7 +69,7 @@ class SampleCost:
 
     renumbers: bool
     graph_bytes: float
-    targets: float
+    edges: float
     threads: int
     edges_per_s: float
 
@@ -77,7 +77,7 @@ class SampleCost:
         check_positive(
             "sampling",
             graph_bytes=self.graph_bytes,
-            targets=self.targets,
+            edges=self.edges,
             threads=self.threads,
             edges_per_s=self.edges_per_s,
         )
@@ -122,15 +122,15 @@ def load_seconds(
 
 
 def edges_per_second(
-    table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, targets: float, threads: int
+    table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
 ) -> float:
     """Sampled edges a second, between the measured graphs, mini-batches and thread counts, as in `load_seconds`."""
 
-    def by_targets(entries: Sequence[SampleCost]) -> float:
-        return between(targets, {entry.targets: entry.edges_per_s for entry in entries})
+    def by_edges(entries: Sequence[SampleCost]) -> float:
+        return between(edges, {entry.edges: entry.edges_per_s for entry in entries})
 
     def by_graph(entries: Sequence[SampleCost]) -> float:
-        return between(graph_bytes, grouped(entries, lambda entry: entry.graph_bytes, by_targets))
+        return between(graph_bytes, grouped(entries, lambda entry: entry.graph_bytes, by_edges))
 
     entries = [entry for entry in table if entry.renumbers == renumbers]
     return between(threads, grouped(entries, lambda entry: float(entry.threads), by_graph))

@@ -11,6 +11,7 @@ from hyrt_perfmodel.extra_terms import Terms
 from hyrt_perfmodel.memory import most_units
 from hyrt_perfmodel.platform import Host, Platform, Trainer
 from hyrt_perfmodel.stage_times import (
+    host_trainers,
     iteration_s,
     stage_times,
     step_synchronize_s,
@@ -93,6 +94,12 @@ def initial_assignment(
             break
         split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
         best = min(best, candidate(split, chosen), key=_seconds)
+    # Trainers of one kind alone: with others on the same cores they may do less than by themselves.
+    for kind in sorted(set(costs.kinds)):
+        only = [units if kind == other else 0 for units, other in zip(most, costs.kinds, strict=True)]
+        if sum(only) >= training.batch_size:
+            split = tuple(equal_times(costs.of(chosen), only, training.batch_size))
+            best = min(best, candidate(split, chosen), key=_seconds)
     evaluated = 0
     while evaluated < _MOST_TRIED:
         now = best[1]
@@ -163,7 +170,9 @@ class _Costs:
         self._platform, self._training, self._terms = platform, training, terms
         self._trainers = platform.trainers(training.model)
         self._known: dict[tuple[int, int], dict[float, float]] = {}
-        self._synchronize_s = step_synchronize_s(self._trainers, training, platform.host, terms)
+        self._synchronize_s = step_synchronize_s(
+            self._trainers, training, platform.host, terms, host_trainers(self._trainers)
+        )
         # Equal accelerators cost the same, whatever their number.
         alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
         self.kinds = [alike.index(kind) for kind in alike]

@@ -45,6 +45,28 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How stages and trainers get on with each other on the host's cores.
+
+    Parameters
+    ----------
+    step_s
+        What a step costs whatever its size: the optimiser, and waking threads that others keep from a core.
+    efficiency
+        Part of the cores' time that the stages use where the cores are the bottleneck.
+    """
+
+    step_s: float
+    efficiency: float
+
+    def __post_init__(self) -> None:
+        check_not_negative("host: sharing_of", step_s=self.step_s)
+        check_positive("host: sharing_of", efficiency=self.efficiency)
+        if self.efficiency > 1:
+            raise ValueError(f"host: sharing_of: efficiency is {self.efficiency!r}, a part: give at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The CPU side: it samples, loads, and perhaps trains.
 
@@ -80,8 +102,8 @@ class Host:
         Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
     core_efficiency
         Part of the cores' time that the stages use where the cores are the bottleneck.
-    efficiency_of
-        The same for the kinds of trainers that compute on the host together, where it was measured: `cpu`, `cpu+opencl`.
+    sharing_of
+        Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`, `cpu+opencl`.
     loading, sampling
         What the first two stages were measured to take; empty where only bandwidths are known.
     shared_memory_gb_s
@@ -105,7 +127,7 @@ class Host:
     forms: tuple[LoadForm, ...] = ("rows",)
     serial_part: float = 0.0
     core_efficiency: float = 1.0
-    efficiency_of: Mapping[str, float] = field(default_factory=dict)
+    sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     shared_memory_gb_s: float | None = None
@@ -125,12 +147,15 @@ class Host:
             weights_gb_s=self.weights_gb_s,
         )
         check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
-        for kinds, part in self.efficiency_of.items():
-            check_positive(f"host: efficiency_of {kinds}", part=part)
         if self.core_efficiency > 1 or self.serial_part > 1:
             raise ValueError("host: core_efficiency and serial_part are parts: give numbers of at most 1")
         if not isinstance(self.trains, bool):
             raise ValueError(f"host: trains is {self.trains!r}: give true or false")
+
+    def sharing(self, kinds: str) -> Sharing:
+        """What was measured with these kinds of trainers on the host together, or else what is known in general."""
+        known = self.sharing_of.get(kinds)
+        return Sharing(step_s=self.step_s, efficiency=self.core_efficiency) if known is None else known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,9 @@ def stage_times(
         0.0 if work is None else trainer_propagate_s(trainer, work, training, terms, host, threads)
         for trainer, work in zip(trainers, workloads, strict=True)
     )
-    synchronize_s = step_synchronize_s(trainers, training, host, terms)
+    # All replicas take the new weights, also those that had no targets.
+    together = host_trainers([trainer for trainer, _ in busy])
+    synchronize_s = step_synchronize_s(trainers, training, host, terms, together)
     sample_s = _sample_s(host, threads, training, busy, terms)
     return StageTimes(
         sample_s=sample_s,
@@ -62,7 +64,7 @@ def stage_times(
         trainer_transfer_s=transfers,
         trainer_propagate_s=propagates,
         core_s=_core_s(host, busy, training, terms, synchronize_s),
-        host_trainers=_host_trainers([trainer for trainer, _ in busy]),
+        host_trainers=together,
     )
 
 
@@ -71,12 +73,13 @@ def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> fl
     terms = Terms() if terms is None else terms
     slowest = stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
     if terms.shared_cores and host.cores and times.core_s is not None:
-        efficiency = host.efficiency_of.get(times.host_trainers, host.core_efficiency)
+        efficiency = host.sharing(times.host_trainers).efficiency
         return max(slowest, times.core_s / (host.cores * efficiency))
     return slowest
 
 
-def _host_trainers(trainers: Sequence[Trainer]) -> str:
+def host_trainers(trainers: Sequence[Trainer]) -> str:
+    """Kinds of the trainers that compute on the host's cores: the key of `Host.sharing`."""
     kinds = {trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.host_cores}
     return "+".join(sorted(kinds))
 
@@ -184,13 +187,15 @@ def host_part(host: Host, threads: int) -> float:
     return relative_s(host.cores) / relative_s(min(threads, host.cores))
 
 
-def step_synchronize_s(trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms) -> float:
-    """Over the slowest link; the host's own replica is there already."""
+def step_synchronize_s(
+    trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms, together: str
+) -> float:
+    """Over the slowest link; the host's own replica is there already. `together` names the trainers on the host's cores."""
     link = min(trainer.link_gb_s for trainer in trainers) * _GB
     work = training.at(1.0)
     seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
     if terms.launch:
-        seconds += host.step_s + stages.synchronize_s(work, host.weights_gb_s * _GB)
+        seconds += host.sharing(together).step_s + stages.synchronize_s(work, host.weights_gb_s * _GB)
     return seconds
 
 
@@ -210,7 +215,7 @@ def _sample_s(
                 host.sampling,
                 renumbers=load_form(trainer, training, terms) == "rows",
                 graph_bytes=training.graph_bytes,
-                targets=workload.vertices[-1],
+                edges=workload.num_edges,
                 threads=threads.sample,
             )
             for trainer, workload in busy

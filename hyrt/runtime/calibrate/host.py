@@ -23,7 +23,10 @@ SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,features=4"
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
-_BATCHES = (64, 1024)
+_BATCHES = (64, 1024, 4096)
+_LOADED_BATCH = 1024
+# More than most last-level caches hold.
+_CACHE_BYTES = 2**26
 # As the models' first layers aggregate.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
@@ -49,11 +52,24 @@ class Timing:
     spread: float
 
 
-def timing(work: Callable[[], object], repetitions: int = REPETITIONS) -> Timing:
-    """Time a call several times; the first one, which may compile, is left out."""
+class CacheSweep:
+    """Empties the caches as the other stages of a run do: between two mini-batches of its own, a stage finds little of what it left."""
+
+    def __init__(self) -> None:
+        self._buffer = np.ones(_CACHE_BYTES // 8)
+
+    def __call__(self) -> None:
+        self._buffer += 1
+
+
+def timing(
+    work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
+) -> Timing:
+    """Time a call several times, each after `before`; the first one, which may compile, is left out."""
     work()
     spent = []
     for _ in range(repetitions):
+        before()
         started = time.perf_counter()
         work()
         spent.append(time.perf_counter() - started)
@@ -88,6 +104,7 @@ def sequential_gb_s(workers: Workers) -> Timing:
 def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
     """The sampling table of a graph, with the spread of every entry."""
     targets = graph.split("train")
+    sweep = CacheSweep()
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
         sampler = NeighborSampler(graph, targets, _FANOUTS, batch, 0)
         with Workers(threads, "hyrt.calibrate.sample") as workers:
@@ -107,22 +124,23 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
                     edges.append(drawn.num_edges)
                     drawn.release()
 
-                measured = timing(sample)
-                rate = statistics.median(edges) / measured.seconds
+                measured = timing(sample, before=sweep)
+                drawn_edges = statistics.median(edges)
                 cost = SampleCost(
                     renumbers=renumbers,
                     graph_bytes=graph_bytes,
-                    targets=batch,
+                    edges=drawn_edges,
                     threads=threads,
-                    edges_per_s=rate,
+                    edges_per_s=drawn_edges / measured.seconds,
                 )
                 yield cost, measured.spread
 
 
 def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
     """The loading table of a graph's size: what a row costs, and what its bytes do, from a narrow and a wide matrix."""
-    sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, max(_BATCHES), 0)
+    sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, _LOADED_BATCH, 0)
     matrices = [np.ones((graph.num_vertices, width), np.float32) for width in _WIDTHS]
+    sweep = CacheSweep()
     for threads, ((form, model), plan) in itertools.product(thread_counts(cores), _PLANS.items()):
         rows = 0.0
         measured = []
@@ -133,6 +151,7 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
                 # Another mini-batch each time: rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):
                     batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
+                    sweep()
                     started = time.perf_counter()
                     loader.load(batch, plan, workers)
                     spent.append(time.perf_counter() - started)

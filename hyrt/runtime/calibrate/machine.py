@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,7 +86,7 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
         accelerators=tuple(_accelerator(trainer) for trainer in others),
         source=f"measured {datetime.date.today().isoformat()}",
     )
-    runs = _runs(platform, large, cpu, others, say)
+    runs = _runs(platform, {SMALL: small, LARGE: large}, cpu, others, say)
     overlap = fit_overlap(runs)
     errors = [*overlap.relative_errors, *(error for trainer in trainers for error in trainer.errors)]
     platform = replace(
@@ -214,13 +214,31 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
     return tuple(_FORMS[form] for form in info.forms if form in _FORMS)
 
 
-# Short runs: the widths are those of the probes, so that nothing is compiled anew.
-_RUNS = ((0, 1024), (0, 256), (4, 1024))
-_WARM, _STEPS = 9, 24
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A short run: its widths are a probe's, so that nothing is compiled anew. `steps` count."""
+
+    kind: Kind
+    probe: int
+    batch: int
+    graph: str
+    steps: int
+
+
+# Long steps and short ones, on a graph beyond the caches and on one within them.
+_RUNS = (
+    _Run("graphsage", 0, 1024, LARGE, 24),
+    _Run("graphsage", 0, 256, LARGE, 40),
+    _Run("gcn", 4, 1024, LARGE, 32),
+    _Run("gin", 5, 512, SMALL, 120),
+    _Run("graphsage", 5, 1024, SMALL, 120),
+    _Run("gcn", 5, 128, SMALL, 200),
+)
+_WARM = 9
 
 
 def _runs(
-    platform: Platform, graph: Graph, cpu: _Trainer, others: Sequence[_Trainer], say: Say
+    platform: Platform, graphs: Mapping[str, Graph], cpu: _Trainer, others: Sequence[_Trainer], say: Say
 ) -> list[MeasuredRun]:
     """Train the CPU alone, every accelerator alone, and both together, for a second each."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
@@ -233,18 +251,22 @@ def _runs(
             host=replace(platform.host, trains="cpu" in kinds),
             accelerators=tuple(a for a in platform.accelerators if a.kind in kinds),
         )
-        runs += [_run(part, graph, trainers, index, batch) for index, batch in _RUNS]
+        runs += [
+            _run(part, graphs[what.graph], trainers, what) for what in _RUNS if _can(trainers, what.kind)
+        ]
     return runs
 
 
-def _run(
-    platform: Platform, graph: Graph, trainers: Sequence[_Trainer], index: int, batch: int
-) -> MeasuredRun:
-    probe = PROBES[index]
+def _can(trainers: Sequence[_Trainer], kind: Kind) -> bool:
+    return all(kind in trainer.rates for trainer in trainers)
+
+
+def _run(platform: Platform, graph: Graph, trainers: Sequence[_Trainer], what: _Run) -> MeasuredRun:
+    probe, batch = PROBES[what.probe], what.batch
     graph = with_widths(graph, probe)
     config = build_config(
         {
-            "model": {"kind": "graphsage", "hidden": probe.hidden, "layers": len(probe.fanouts)},
+            "model": {"kind": what.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},
             "sampler": {"fanout": list(probe.fanouts)},
             "data": {"batch_size": batch},
             "devices": [trainer.info.name for trainer in trainers],
@@ -253,7 +275,7 @@ def _run(
     )
     training = run_training(config, graph)
     assert training is not None
-    run = short_run(config, graph, warm=_WARM, steps=_STEPS)
+    run = short_run(config, graph, warm=_WARM, steps=what.steps)
     threads = Threads(sample=run.threads["sample"], load=run.threads["load"], train=run.threads["propagate"])
     assignment = Assignment(split=tuple(run.split.values()), threads=threads)
     return MeasuredRun(platform, training, assignment, run.iteration_s)

@@ -17,7 +17,7 @@ from hyrt_perfmodel.calibration import (
     why_stale,
 )
 from hyrt_perfmodel.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates, Sharing
 
 MACHINE = Machine(
     node="here",
@@ -41,8 +41,9 @@ FOUND = Calibration(
             forms=("rows", "aggregated", "in_place"),
             models={"gcn": Rates(memory_gb_s=math.inf, macs_per_s=1e11, launch_s=0.001)},
             loading=(LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),),
-            sampling=(SampleCost(renumbers=True, graph_bytes=1e6, targets=64, threads=1, edges_per_s=2e7),),
+            sampling=(SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),),
             core_efficiency=0.75,
+            sharing_of={"cpu+opencl": Sharing(step_s=4e-3, efficiency=0.7)},
         ),
         accelerators=(Accelerator(kind="npu", memory_gb_s=100.0, macs_per_s=1e12, link_gb_s=math.inf),),
     ),

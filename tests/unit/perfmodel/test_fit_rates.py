@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
@@ -95,9 +93,11 @@ def test_the_steps_own_cost_and_the_cores_efficiency_come_back() -> None:
         runs.append(run_of(host, batch, bound))
     fit = fit_overlap(runs)
     assert max(abs(error) for error in fit.relative_errors) < 0.05
-    assert fit.efficiency_of.keys() == {"cpu"}
-    assert fit.efficiency_of["cpu"] == pytest.approx(0.8, abs=0.05)
-    assert fit.step_s == pytest.approx(1e-3, rel=0.2)
-    assert math.isfinite(fit.step_s)
+    assert fit.sharing_of.keys() == {"cpu"}
+    assert fit.sharing_of["cpu"].efficiency == pytest.approx(0.8, abs=0.05)
+    assert fit.sharing_of["cpu"].step_s == pytest.approx(1e-3, rel=0.2)
+    assert fit.of(chain).sharing("cpu") == fit.sharing_of["cpu"]
+    # Of trainers that did not run together, the mean is what is known.
+    assert fit.of(chain).sharing("cpu+opencl").efficiency == pytest.approx(fit.sharing_of["cpu"].efficiency)
     with pytest.raises(ValueError, match="no runs"):
         fit_overlap([])

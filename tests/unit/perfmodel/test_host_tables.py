@@ -45,7 +45,7 @@ def test_sampling_knows_graphs_batches_threads_and_numbering() -> None:
         SampleCost(
             renumbers=numbered,
             graph_bytes=g,
-            targets=t,
+            edges=t,
             threads=n,
             edges_per_s=1e6 * n * t / g * (1 + numbered),
         )
@@ -56,14 +56,14 @@ def test_sampling_knows_graphs_batches_threads_and_numbering() -> None:
     ]
 
     def rate(**at: float) -> float:
-        given = {"graph_bytes": 1e6, "targets": 64, "threads": 1, "renumbers": False, **at}
+        given = {"graph_bytes": 1e6, "edges": 64, "threads": 1, "renumbers": False, **at}
         return edges_per_second(table, **given)  # type: ignore[arg-type]
 
     assert rate() == pytest.approx(64)
     assert rate(renumbers=True) == pytest.approx(128)
     assert rate(graph_bytes=1e7) == pytest.approx(6.4)
-    assert rate(targets=256) == pytest.approx(256)
-    assert rate(threads=2, targets=1024, graph_bytes=1e8) == pytest.approx(20.48)
+    assert rate(edges=256) == pytest.approx(256)
+    assert rate(threads=2, edges=1024, graph_bytes=1e8) == pytest.approx(20.48)
 
 
 @pytest.mark.parametrize("change", [{"gb_s": 0}, {"row_s": -1}, {"threads": 0}, {"matrix_bytes": math.nan}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Limits, Threads
 from hyrt_perfmodel.mapping import equal_times, initial_assignment
 from hyrt_perfmodel.memory import most_units, trainer_memory_bytes
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, Sharing
 from hyrt_perfmodel.stage_times import iteration_s, stage_times
 from hyrt_perfmodel.workload import Training, Workload, in_proportion
 
@@ -211,3 +212,26 @@ def test_equal_accelerators_stay_equal_where_the_host_is_the_bottleneck() -> Non
         ),
     )
     assert max(chosen.split[1:]) - min(chosen.split[1:]) <= 1
+
+
+def test_a_trainer_that_slows_the_others_more_than_it_helps_gets_nothing() -> None:
+    """Also where it is the one that would do most of the work: what it costs comes with its company."""
+    host = Host(
+        memory_gb_s=1e3,
+        macs_per_s=1e9,
+        cores=2,
+        sharing_of={
+            "cpu": Sharing(step_s=0.0, efficiency=1.0),
+            "cpu+other": Sharing(step_s=50.0, efficiency=1.0),
+            "other": Sharing(step_s=40.0, efficiency=1.0),
+        },
+    )
+    other = Accelerator(kind="other", memory_gb_s=1e3, macs_per_s=2e9, link_gb_s=math.inf, host_cores=1)
+    platform = Platform(name="shared", host=host, accelerators=(other,))
+    work = Workload(
+        vertices=(10_000.0, 1000.0), edges=(1000.0,), features=(1000, 1000), concat=False, bytes_per_value=4
+    )
+    training = Training(
+        at=lambda targets: work.scaled(targets / 1000), targets_per_epoch=1000, batch_size=1000, sample_s=0.0
+    )
+    assert initial_assignment(platform, training).split == (1000, 0)
