@@ -283,7 +283,8 @@ def _print(lines: Sequence[str]) -> None:
     import shutil
     import sys
 
-    from hyrt.report.predict_table import encodable, wrapped
+    from hyrt.report.encodable import encodable
+    from hyrt.report.predict_table import wrapped
 
     # Into a file or a pipe lines go whole: what reads them need not join them again.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -15,7 +15,6 @@ _GIB = 2**30
 _MIB = 2**20
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
-_ASCII = str.maketrans({"◀": "<", "·": "-", "±": "+-"})
 
 
 def prediction_lines(
@@ -96,14 +95,6 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
         )
         or [""]
     ]
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """The text with plain characters for those that an output's encoding lacks."""
-    encoding = encoding or "utf-8"
-    if encoding.lower().startswith("utf"):
-        return text
-    return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
 
 
 def seconds(time_s: float) -> str:

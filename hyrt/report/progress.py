@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from hyrt.report.encodable import encodable
 from hyrt.report.progress_line import (
     epoch_line,
     evaluation_line,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REDRAW_S = 0.1
-_ASCII = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "~", "…": ".", "→": "->"})
 
 
 class Progress:
@@ -226,10 +226,7 @@ class Progress:
     def _print_plain(self, text: str) -> None:
         if self._stream is None:
             return
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        if not encoding.lower().startswith("utf"):
-            text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-        self._stream.write(text.encode("utf-8", "replace").decode() + "\n")
+        self._stream.write(encodable(text, getattr(self._stream, "encoding", None)) + "\n")
         self._stream.flush()
 
     def _redraw(self, line: str) -> None:

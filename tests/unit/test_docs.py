@@ -26,6 +26,16 @@ def test_links_lead_somewhere(path: Path) -> None:
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+def test_the_performance_models_example_runs() -> None:
+    page = (ROOT / "docs" / "performance-model.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    # Noise makes steps longer on the whole, and the simulated pipeline fills once.
+    assert 1 <= names["run"].iteration_s.mean() / names["prediction"].iteration_s < 1.2
+    assert names["scaling"][4] < names["scaling"][1]
+
+
 @pytest.mark.parametrize("code", BLOCKS, ids=range(len(BLOCKS)))
 def test_the_readme_runs(code: str) -> None:
     names: dict[str, Any] = {}

@@ -11,7 +11,8 @@ from hyrt_perfmodel.host_tables import LoadCost
 from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.predict import Memory, Prediction
 
-from hyrt.report.predict_table import encodable, prediction_lines, scaling_lines, seconds, wrapped
+from hyrt.report.encodable import encodable
+from hyrt.report.predict_table import prediction_lines, scaling_lines, seconds, wrapped
 
 GIB = 2**30
 PLATFORM = Platform(
