@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt calibrate`, `hyrt predict`, `hyrt data ...`."""
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt doctor`, `hyrt calibrate`, `hyrt predict`, `hyrt report`, `hyrt data ...`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hyrt import __version__
 from hyrt.calibrate_command import calibrate
 from hyrt.data_commands import data_app
 from hyrt.devices_command import devices
+from hyrt.doctor_command import doctor
 from hyrt.errors import HyrtError
 from hyrt.predict_command import predict
+from hyrt.report_command import report
 from hyrt.run_command import run
 from hyrt.weights_commands import evaluate, infer
 
@@ -31,8 +33,10 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("infer")(infer)
 app.command("devices")(devices)
+app.command("doctor")(doctor)
 app.command("calibrate")(calibrate)
 app.command("predict")(predict)
+app.command("report")(report)
 app.add_typer(data_app, name="data")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 from hyrt import __version__
 from hyrt.config import Config
@@ -107,11 +108,26 @@ class Session:
             if isinstance(error, Stalled):
                 raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
             raise
+        written = self._write_report()
         if status == "interrupted":
             self._progress.say(self._how_to_go_on())
             return self._signals.exit_code
-        self._progress.say(f"run folder {path}")
+        self._progress.say(f"run folder {path}" + (f" · report {written}" if written else ""))
         return 0
+
+    def _write_report(self) -> Path | None:
+        """The page of the run so far; a run that went well does not fail for it."""
+        from hyrt.report.html.page import REPORT, page_of
+        from hyrt.report.html.run_record import read_run
+        from hyrt.report.html.write_page import write_page
+
+        path = self._folder.path / REPORT
+        try:
+            write_page(path, page_of(read_run(self._folder.path)))
+        except HyrtError as error:
+            self._progress.handle(Notice(kind="warning", text=f"no report: {error}"))
+            return None
+        return path
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -149,6 +165,7 @@ class Session:
         # On a full disk this fails too; what the user needs to know is the first error.
         with contextlib.suppress(HyrtError):
             self._folder.handle(RunEnded(status="failed", summary=summary))
+            self._write_report()
         with contextlib.suppress(OSError):
             if has_checkpoint(self._folder.checkpoints):
                 print(self._how_to_go_on(), file=sys.stderr)

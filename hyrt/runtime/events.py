@@ -81,6 +81,8 @@ class StepGroup:
     """Mean wall time of a step."""
     stage_s: Mapping[str, float]
     """Mean seconds of work a step: sample, load, transfer, propagate, synchronize."""
+    busy_s: Mapping[str, float]
+    """Mean seconds a step that each trainer propagates."""
     blocked_s: Mapping[str, float]
     """Mean seconds a step that each stage waited, keyed `<stage>.input` and `<stage>.output`."""
     bottleneck: str

@@ -50,6 +50,10 @@ class StepGroups:
         self._seconds += step_s
         self._lr = lr
         self._blocked = blocked_s
+        for share in work.shares:
+            self._busy_s[share.trainer] = self._busy_s.get(share.trainer, 0.0) + share.seconds.get(
+                "propagate", 0.0
+            )
         for stage, seconds in work.seconds.items():
             self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
             self._total_stage_s[stage] = self._total_stage_s.get(stage, 0.0) + seconds
@@ -86,6 +90,7 @@ class StepGroups:
                 mteps=self._edges / self._seconds / 1e6 if self._seconds else 0.0,
                 step_s=self._seconds / count,
                 stage_s=stage_s,
+                busy_s={name: self._busy_s.get(i, 0.0) / count for i, name in enumerate(self.split)},
                 blocked_s=blocked,
                 bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
                 split=self.split,
@@ -129,6 +134,7 @@ class StepGroups:
         self._correct = self._targets = self._edges = 0
         self._seconds = 0.0
         self._stage_s: dict[str, float] = {}
+        self._busy_s: dict[int, float] = {}
         self._lr = 0.0
         self._blocked = {}
         self._step = 0

@@ -27,7 +27,7 @@ def test_the_default_command_learns_a_generated_graph(tmp_path: Path) -> None:
     assert f"test accuracy {found['metrics']['test']['accuracy']:.3f} (best validation" in shown
     assert f"run folder runs/{run.name}" in shown
     assert {path.name for path in run.iterdir()} == {
-        ".lock", "checkpoints", "config.yaml", "env.json", "metrics.jsonl", "summary.json"
+        ".lock", "checkpoints", "config.yaml", "env.json", "metrics.jsonl", "report.html", "summary.json"
     }  # fmt: skip
     kinds = {record["event"] for record in records(run)}
     # Threads may be moved, where the clock suggests it.

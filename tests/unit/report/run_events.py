@@ -54,6 +54,7 @@ def steps(step: int, **changes: Any) -> StepGroup:
             "propagate": 0.0409,
             "synchronize": 0.0004,
         },
+        "busy_s": {"cpu:0": 0.030},
         "blocked_s": {"load.input": 0.03},
         "bottleneck": "propagate",
         "split": {"cpu": 1024},

@@ -1,0 +1,225 @@
+"""Every declared backend, each asked and tried in a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from hyrt.device_names import AUTO
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.finding import Finding, State, one_line
+from hyrt.errors import describe
+from hyrt.registry import declared
+
+_CONFORMANCE = "python -m hyrt.testing"
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """What the backends said.
+
+    Parameters
+    ----------
+    declared
+        Entry points by kind; more than one is a conflict.
+    answers
+        By kind; of those that were asked.
+    problem
+        Why the declarations cannot be read; then there are none.
+    """
+
+    declared: Mapping[str, Sequence[EntryPoint]]
+    answers: Mapping[str, Answer]
+    problem: str = ""
+
+    @property
+    def devices(self) -> list[Mapping[str, Any]]:
+        """Everything that was found, as `hyrt.doctor.children.backends` describes it."""
+        return [info for answer in self.answers.values() for found in answer.all("found") for info in found]
+
+    @property
+    def own_memory(self) -> list[str]:
+        """Real devices that mini-batches are copied to."""
+        return [
+            info["name"]
+            for info in self.devices
+            if not (info["zero_copy"] or info["host_cores"] or info["simulated"])
+        ]
+
+
+def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
+    """Let every backend look for its devices and train a step on them.
+
+    Parameters
+    ----------
+    children
+        Runs them.
+    limit_s
+        For each backend.
+    threads
+        For devices that compute on the host.
+    """
+    try:
+        entries = declared()
+    except Exception as error:  # The metadata of any installed distribution may be damaged.
+        return Backends({}, {}, one_line(describe(error)))
+    kinds = [kind for kind, those in entries.items() if len(those) == 1]
+    return Backends(entries, children.ask("backends", kinds, limit_s=limit_s, threads=threads))
+
+
+def judge_backends(
+    asked: Backends, wanted: Sequence[str], known: Mapping[str, str] | None = None
+) -> list[Finding]:
+    """Findings; what the settings name and does not work is broken, what they do not name a warning.
+
+    Parameters
+    ----------
+    asked
+        What the backends said.
+    wanted
+        Names of devices a run shall use (`kind` or `kind:index`), or `auto`.
+    known
+        Problems that have a finding already, and its check: a backend that only repeats one points there.
+    """
+    if asked.problem:
+        found = f"the installed distributions' entry points cannot be read: {asked.problem}"
+        remedy = "pip check; reinstall the distribution whose *.dist-info is damaged"
+        return [Finding(check="backends", state="broken", found=found, remedy=remedy)]
+    findings: list[Finding] = []
+    for kind in sorted(asked.declared):
+        findings += [_pointing(finding, known or {}) for finding in _judge(kind, asked, wanted)]
+    for name in dict.fromkeys(wanted):
+        findings += _judge_wanted(name, asked)
+    if AUTO in wanted and not any(
+        finding.state == "ok" and finding.figures.get("computes") for finding in findings
+    ):
+        findings.append(
+            Finding(
+                check="devices",
+                state="broken",
+                found="devices=auto finds no device that can train",
+                remedy="see what is said of each backend above",
+            )
+        )
+    return findings
+
+
+def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
+    check = f"backend {kind}"
+    kinds = {name.partition(":")[0] for name in wanted}
+    if kind not in asked.answers:
+        owners = " and ".join(sorted(_provider(entry) for entry in asked.declared[kind]))
+        remedy = "uninstall one of them"
+        return [
+            Finding(
+                check=check,
+                state="broken" if kind in kinds else "warning",
+                found=f"is declared by {owners}",
+                remedy=remedy,
+            )
+        ]
+    answer = asked.answers[kind]
+    provider = _provider(asked.declared[kind][0])
+    figures = {"provider": provider, "devices": answer.first("found") or []}
+    missing = answer.first("missing")
+    if missing is not None:
+        # A device that the settings name and is not there has a finding of its own.
+        return [Finding(check=check, state="note", found=one_line(str(missing)), figures=figures)]
+    findings = [
+        each
+        for info in answer.first("found") or ()
+        for each in _judge_device(info, answer, kind in kinds, AUTO in kinds)
+    ]
+    if answer.problem and not any(finding.state != "ok" for finding in findings):
+        findings.append(
+            Finding(
+                check=check,
+                state="broken" if kind in kinds else "warning",
+                found=f"{provider}: {answer.problem}",
+                remedy=_remedy(kind, answer.problem, provider),
+                figures=figures,
+            )
+        )
+    return findings
+
+
+def _pointing(finding: Finding, known: Mapping[str, str]) -> Finding:
+    cause = next((check for problem, check in known.items() if finding.found.endswith(problem)), None)
+    return finding if cause is None else replace(finding, remedy=f"first what is said of {cause} above")
+
+
+def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[Finding]:
+    """What its step said; nothing of a device that was not tried, as it is another one's cores."""
+    name = info["name"]
+    events = [said for said in answer.said if said.get("device") == name]
+    if not events:
+        return []
+    check = f"device {name}"
+    last = events[-1]
+    figures = {key: value for key, value in info.items() if key != "name"}
+    if last["event"] == "trained":
+        figures |= {key: last[key] for key in ("computes", "losses", "open_s", "seconds")}
+        what = (
+            f"trained two steps in {last['seconds']:.1f} s, sums as in float64"
+            if last["computes"]
+            else "takes and gives back mini-batches (simulated)"
+        )
+        return [Finding(check=check, state="ok", found=f"{info['description']}: {what}", figures=figures)]
+    why = last.get("why") or answer.problem
+    # auto takes every real device that has cores of its own, and the CPU.
+    needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
+    state: State = "broken" if needed else "warning"
+    return [
+        Finding(
+            check=check,
+            state=state,
+            found=f"{info['description']}: a training step fails: {one_line(why)}",
+            remedy=_remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} tells more",
+            figures=figures,
+        )
+    ]
+
+
+def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
+    """A device that the settings name and is not there."""
+    kind, _, number = name.partition(":")
+    if name == AUTO or (kind in asked.declared and kind not in asked.answers):
+        return []
+    check = f"device {name}"
+    if kind not in asked.declared:
+        there = ", ".join(sorted(asked.declared)) or "none"
+        remedy = f"name one of these kinds: {there}; or install the package that provides it"
+        return [Finding(check=check, state="broken", found=f"there is no backend {kind!r}", remedy=remedy)]
+    answer = asked.answers[kind]
+    infos = answer.first("found")
+    if infos is None and answer.problem:
+        return []  # The backend's own finding says it.
+    numbers = {info["index"] for info in infos or ()}
+    if number and not number.isdecimal():
+        return [
+            Finding(
+                check=check,
+                state="broken",
+                found="is no name of a device",
+                remedy="write kind or kind:number, like cpu or cuda:0",
+            )
+        ]
+    if int(number or 0) in numbers:
+        return []
+    why = answer.first("missing") or f"there are {len(numbers)} of its kind"
+    remedy = "run without it (--devices), or make it visible: hyrt devices"
+    return [Finding(check=check, state="broken", found=f"is not there: {one_line(str(why))}", remedy=remedy)]
+
+
+def _remedy(kind: str, problem: str, provider: str) -> str:
+    if "hangs" in problem or "did not end" in problem:
+        return f"restart the driver of {kind}, or the machine; till then run with other --devices"
+    if provider and not provider.startswith("hyrt "):
+        return f"update or uninstall {provider}; till then run with other --devices"
+    return f"update or reinstall the driver and the packages of {kind}; till then run with other --devices"
+
+
+def _provider(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

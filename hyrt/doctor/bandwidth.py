@@ -1,0 +1,67 @@
+"""Measured bandwidth of host memory."""
+
+from __future__ import annotations
+
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.finding import Finding
+
+# More than caches hold; little enough for a container of half a gigabyte.
+_MOST_BYTES = 96 * 2**20
+_LEAST_BYTES = 4 * 2**20
+# Below it (one old channel of memory, gathered) loading bounds every run.
+_SLOW_GB_S = 1.0
+# It is calibrated with wider rows, on an idle machine.
+_PART_OF_CALIBRATED = 0.4
+
+
+def check_bandwidth(
+    children: Children, limit_s: float, threads: int, memory_now: int | None
+) -> list[Finding]:
+    """Copy and gather, with nothing else of the doctor's running.
+
+    Parameters
+    ----------
+    children
+        Runs it.
+    limit_s
+        For both.
+    threads
+        That share the work.
+    memory_now
+        Bytes that may be taken; an eighth of it at most is.
+    """
+    most = _MOST_BYTES if memory_now is None else min(_MOST_BYTES, memory_now // 16)
+    answers = children.ask(
+        "bandwidth", ["host"], limit_s=limit_s, threads=threads, num_bytes=max(_LEAST_BYTES, most)
+    )
+    return judge_bandwidth(answers["host"], threads)
+
+
+def judge_bandwidth(answer: Answer, threads: int) -> list[Finding]:
+    """Findings from what was measured."""
+    copy, gather, calibrated = (answer.first(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s"))
+    figures = {"copy_gb_s": copy, "gather_gb_s": gather, "calibrated_gb_s": calibrated, "threads": threads}
+    if answer.problem:
+        return [
+            Finding(
+                check="bandwidth",
+                state="warning",
+                found=f"could not be measured: {answer.problem}",
+                remedy="see what is said of the packages and the kernel cache above",
+                figures=figures,
+            )
+        ]
+    found = (
+        f"copies {copy:.1f} GB/s (read and written), gathers rows at {gather:.1f} GB/s, "
+        f"{threads} thread{'s' * (threads > 1)}"
+    )
+    if calibrated is not None and gather < _PART_OF_CALIBRATED * calibrated:
+        remedy = "end what else loads the memory, or run `hyrt calibrate` again where the machine has changed"
+        text = f"{found}; when it was calibrated it gathered at {calibrated:.1f} GB/s"
+        return [Finding(check="bandwidth", state="warning", found=text, remedy=remedy, figures=figures)]
+    if gather < _SLOW_GB_S:
+        remedy = "end what else loads the machine; a container may have too little CPU time (see cpus)"
+        return [
+            Finding(check="bandwidth", state="warning", found=f"only {found}", remedy=remedy, figures=figures)
+        ]
+    return [Finding(check="bandwidth", state="ok", found=found, figures=figures)]

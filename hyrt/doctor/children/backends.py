@@ -1,0 +1,117 @@
+"""One declared backend: what it finds, and a small real training step on each of its devices."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.errors import DeviceUnavailable, describe
+from hyrt.registry import backends
+
+_LEARNING_RATE = 1e-3
+
+
+def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: Any) -> None:
+    """Say `found` (device descriptions) or `missing`, and for each device `trained` or `failed`.
+
+    Parameters
+    ----------
+    item
+        The kind.
+    say
+        Hears it.
+    threads
+        For devices that compute on the host.
+    **arguments
+        No more.
+    """
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    backend: type[Device] = backends()[item].load()
+    found = list(backend.probe())
+    for info in found:
+        if not isinstance(info, DeviceInfo) or info.kind != item:
+            raise DeviceUnavailable(f"its probe finds {info!r}, which is no device of kind {item!r}")
+    if not found:
+        speaks = getattr(backend, "missing", None)
+        say(missing=(str(speaks()) if speaks is not None else "") or "none found")
+        return
+    say(found=[_facts(info) for info in found])
+    for info in _chosen(found):
+        say(device=info.name, event="begun")
+        try:
+            outcome = _train(backend, info, threads)
+        except Exception as error:  # A driver may raise anything; the other devices are tried all the same.
+            say(device=info.name, event="failed", why=describe(error))
+        else:
+            say(device=info.name, event="trained", **outcome)
+
+
+def _facts(info: DeviceInfo) -> dict[str, Any]:
+    facts = {key: value for key, value in asdict(info).items() if key not in ("rates", "forms")}
+    return {"name": info.name, **facts}
+
+
+def _chosen(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Every device that is hardware of its own; of those that share the host's cores or are simulated, the first."""
+    shared = [info for info in found if info.host_cores or info.simulated]
+    return [info for info in found if info not in shared] + shared[:1]
+
+
+def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, Any]:
+    """Two steps with an update between them; their sums are compared with a dense computation in float64.
+
+    Raises
+    ------
+    HyrtError, Failed
+        If the device refuses, or its sums are wrong.
+    """
+    import torch
+
+    from hyrt.testing import cases
+    from hyrt.testing.trial import Trial, agree, expected, load, step
+
+    started = time.perf_counter()
+    with _opened(backend, info, threads) as (trial, device):
+        opened_s = time.perf_counter() - started
+        assert isinstance(trial, Trial)
+        model = trial.model()
+        parameters = load(device, model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+        losses = []
+        for number in range(2):
+            batch = trial.batch(model=model, step=cases.STEP + number)
+            result = step(device, batch)
+            computes = not info.simulated or any(bool(gradient.any()) for gradient in result.gradients)
+            if computes:
+                agree(result, expected(model, batch, trial.graph(model=model)))
+            losses.append(result.loss_sum)
+            for parameter, gradient in zip(parameters, result.gradients, strict=True):
+                parameter.grad = gradient / result.normalizer
+            optimizer.step()
+            device.update(parameters)
+            batch.release()
+    return {
+        "computes": computes,
+        "losses": losses,
+        "open_s": opened_s,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+@contextlib.contextmanager
+def _opened(backend: type[Device], info: DeviceInfo, threads: int) -> Iterator[tuple[Any, Device]]:
+    from hyrt.testing.trial import Trial
+
+    trial = Trial(
+        lambda options: backend.open(info, DeviceOptions(threads=threads, memory_bytes=options.memory_bytes))
+    )
+    try:
+        yield trial, trial.open(threads=threads)
+    finally:
+        trial.close_all()

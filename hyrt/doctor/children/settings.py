@@ -1,0 +1,76 @@
+"""A run's settings, its dataset, and what both take: everything that reads them is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hyrt.errors import HyrtError
+
+
+def answer(
+    item: str,
+    say: Callable[..., None],
+    *,
+    words: Sequence[str],
+    options: Mapping[str, str | None],
+    found: Sequence[Mapping[str, Any]],
+    **arguments: Any,
+) -> None:
+    """Say `config`, `data`, and `needs`; or `wrong` and what (`settings`, `data`), or `unknown` and why.
+
+    Parameters
+    ----------
+    item
+        Any.
+    say
+        Hears it.
+    words
+        A settings file and overrides, as `hyrt run` takes them.
+    options
+        Overrides by key, with `__` for a point.
+    found
+        Devices of the machine.
+    **arguments
+        No more.
+    """
+    from hyrt.run_settings import new_config, option_overrides, sort_arguments
+
+    try:
+        file, overrides = sort_arguments(words)
+        config = new_config(file, [*option_overrides(**options), *overrides])
+    except HyrtError as error:
+        say(wrong="settings", why=str(error))
+        return
+    say(
+        config={
+            "file": None if file is None else str(file),
+            "source": config.data.source,
+            "devices": [request.name for request in config.device_requests],
+            "threads": {
+                "sample_threads": config.runtime.sample_threads,
+                "load_threads": config.runtime.load_threads,
+                "train_threads": config.runtime.train_threads,
+            },
+        }
+    )
+    from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes, to_json
+    from hyrt.doctor.children.needs import needs
+
+    try:
+        sizes = dataset_sizes(config.data.source, config.data.split, config.data.normalize)
+    except HyrtError as error:
+        say(wrong="data", why=str(error))
+        return
+    except SizesUnknown as error:
+        say(unknown=str(error))
+        return
+    except OSError as error:
+        say(wrong="data", why=f"{error.filename or Path(config.data.source)}: {error.strerror or error}")
+        return
+    say(data=sizes.found, sizes=to_json(sizes))
+    try:
+        say(needs=needs(config, sizes, found))
+    except (ValueError, ArithmeticError) as error:
+        say(unknown=str(error))

@@ -1,0 +1,56 @@
+"""How many CPUs a run may use: the affinity mask and the control group's quota, against what the machine has."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from hyrt.cores import cgroup_limits, processor_name
+from hyrt.doctor.finding import Finding
+
+
+def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | None = None) -> list[Finding]:
+    """CPUs of the machine, of this process, and of its control group.
+
+    Parameters
+    ----------
+    root
+        Where `proc` and `sys` are.
+    affinity
+        CPUs of this process's mask; asked of the system by default.
+    host
+        CPUs of the machine; asked of the system by default.
+    """
+    host = (os.cpu_count() or 1) if host is None else host
+    affinity = _affinity(host) if affinity is None else affinity
+    quota = cgroup_limits(root / "proc/self/cgroup", root / "sys/fs/cgroup")["cpus"]
+    usable = affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+    figures = {
+        "host": host,
+        "affinity": affinity,
+        "cgroup_cpus": quota,
+        "usable": usable,
+        "model": processor_name(),
+    }
+    reasons = []
+    if affinity < host:
+        reasons.append(f"the affinity mask allows {affinity}")
+    if quota is not None and quota < affinity:
+        reasons.append(f"the control group allows the time of {quota:g}")
+    found = f"{usable} of {host}{': ' if reasons else ''}{' and '.join(reasons)}"
+    if quota is not None and quota < 1:
+        return [
+            Finding(
+                check="cpus",
+                state="warning",
+                found=f"{found}: less than one, so all threads of a run are paused again and again",
+                remedy="give the container at least one CPU (docker run --cpus, limits.cpu of a pod, cpu.max)",
+                figures=figures,
+            )
+        ]
+    return [Finding(check="cpus", state="ok", found=found, figures=figures)]
+
+
+def _affinity(host: int) -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else host

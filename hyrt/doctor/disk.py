@@ -1,0 +1,74 @@
+"""Where the run folder will be: whether it can be written, and whether checkpoints fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hyrt.doctor.finding import Finding, size
+from hyrt.doctor.writable import nearest_folder, why_not_writable
+
+_LITTLE_BYTES = 2**30
+
+
+def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
+    """The folder that will hold the run folders.
+
+    Parameters
+    ----------
+    output
+        It; need not be there.
+    need
+        `total_bytes`, and by name what it is for; None where nothing was asked or it cannot be estimated.
+    """
+    problem = why_not_writable(output)
+    if problem:
+        return [
+            Finding(
+                check="run folder",
+                state="broken",
+                found=f"no run can be kept in {output}: {problem}",
+                remedy="free space, or choose another folder: hyrt run --output FOLDER",
+                figures={"output": str(output)},
+            )
+        ]
+    place = nearest_folder(output)
+    state = os.statvfs(place)
+    free = state.f_bavail * state.f_frsize
+    figures = {
+        "output": str(output),
+        "free_bytes": free,
+        "free_files": state.f_favail if state.f_files else None,
+        "need": None if need is None else dict(need),
+    }
+    found = f"{size(free)} free in {place}"
+    if need is not None:
+        parts = ", ".join(
+            f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
+            for name, value in need.items()
+            if name != "total_bytes" and value
+        )
+        found = f"{found}; a run keeps about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
+        if need["total_bytes"] > free:
+            return [
+                Finding(
+                    check="run folder",
+                    state="broken",
+                    found=found,
+                    remedy="free space, choose another folder (hyrt run --output FOLDER), or lower checkpoint.keep",
+                    figures=figures,
+                )
+            ]
+    elif free < _LITTLE_BYTES:
+        return [
+            Finding(
+                check="run folder",
+                state="warning",
+                found=f"only {found}",
+                remedy="free space, or choose another folder: hyrt run --output FOLDER",
+                figures=figures,
+            )
+        ]
+    return [Finding(check="run folder", state="ok", found=found, figures=figures)]

@@ -1,0 +1,87 @@
+"""What a check found out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+State = Literal["ok", "note", "warning", "broken"]
+STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
+"""From best to worst; only `broken` makes the exit code 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of a diagnosis.
+
+    Parameters
+    ----------
+    check
+        Its name, for people and programs; several findings may share it.
+    state
+        `broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`: good to know.
+    found
+        What is there, or what is wrong, in one line.
+    remedy
+        What to do; every warning and everything broken has one.
+    figures
+        What was measured or read, with units in the names.
+
+    Raises
+    ------
+    ValueError
+        If a warning or something broken comes without a remedy.
+    """
+
+    check: str
+    state: State
+    found: str
+    remedy: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.state in ("warning", "broken") and not self.remedy:
+            raise ValueError(f"finding {self.check!r}: say what to do about: {self.found}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As `hyrt doctor --json` prints it."""
+        return {
+            "check": self.check,
+            "state": self.state,
+            "found": self.found,
+            "remedy": self.remedy,
+            "figures": _finite(self.figures),
+        }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """1 if something a run needs is broken, else 0."""
+    return int(any(finding.state == "broken" for finding in findings))
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people, in powers of 1024."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= factor:
+            return (
+                f"{num_bytes / factor:.3g} {unit}"
+                if num_bytes < 999.5 * factor
+                else f"{num_bytes / factor:,.0f} {unit}"
+            )
+    return f"{num_bytes:.0f} bytes"
+
+
+def one_line(text: str) -> str:
+    """Text of others (drivers, exceptions) as one printable line."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,0 +1,42 @@
+"""The user's cache folder, where measured rates and the calibration are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hyrt.doctor.finding import Finding
+from hyrt.doctor.writable import why_not_writable
+
+
+def check_kept_rates(cache: Path | None = None) -> list[Finding]:
+    """Whether what is measured can be kept.
+
+    Parameters
+    ----------
+    cache
+        The user's cache folder; XDG_CACHE_HOME or ~/.cache by default.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") if cache is None else cache
+    folder = cache / "hyrt"
+    problem = why_not_writable(folder)
+    if problem:
+        return [
+            Finding(
+                check="kept rates",
+                state="warning",
+                found=f"measured rates and the calibration cannot be kept: {problem}",
+                remedy="set XDG_CACHE_HOME to a folder that can be written",
+                figures={"folder": str(folder)},
+            )
+        ]
+    calibrated = any(folder.glob("calibration-*.yaml")) if folder.is_dir() else False
+    found = str(folder) if calibrated else f"{folder}; `hyrt calibrate` lets runs start from a prediction"
+    return [
+        Finding(
+            check="kept rates",
+            state="ok" if calibrated else "note",
+            found=found,
+            figures={"folder": str(folder), "calibrated": calibrated},
+        )
+    ]

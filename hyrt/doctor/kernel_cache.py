@@ -1,0 +1,124 @@
+"""numba's cache of compiled kernels: writable, and whole."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.finding import Finding, size
+
+# As `hyrt.kernel_cache` names the temporary folder that it makes where no other can be written.
+_TEMPORARY = "hyrt-kernels-"
+_WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a folder that can be written and stays"
+_FIRST_REMEDY = "first what is said of the packages above"
+_SHOWN = 3
+
+
+def check_kernel_cache(children: Children, limit_s: float) -> list[Finding]:
+    """Read every cached kernel back in a child process, and write to its folder.
+
+    Parameters
+    ----------
+    children
+        Runs it.
+    limit_s
+        For each of two passes.
+    """
+    return judge_kernel_cache(
+        children.ask("kernels", ["beside", "used"], limit_s=limit_s), os.environ.get("NUMBA_CACHE_DIR")
+    )
+
+
+def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[Finding]:
+    """Findings from what the two passes said.
+
+    Parameters
+    ----------
+    answers
+        Of `beside` and `used`.
+    chosen
+        NUMBA_CACHE_DIR.
+    """
+    used, beside = answers["used"], answers["beside"]
+    folders = {each["folder"]: each["problem"] for each in used.said if "folder" in each}
+    damaged: dict[str, str] = dict(used.first("damaged") or {})
+    if used.problem:
+        damaged |= beside.first("damaged") or {}
+    figures = {
+        "folders": sorted(folders),
+        "files": used.first("files"),
+        "bytes": used.first("bytes"),
+        "damaged": dict(sorted(damaged.items())),
+    }
+    if damaged:
+        names = sorted(damaged)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:_SHOWN])
+        # A kernel without its index is compiled anew, so all of a folder may go.
+        return [
+            Finding(
+                check="kernel cache",
+                state="broken",
+                found=f"{len(names)} damaged: {shown}{more} ({damaged[names[0]]})",
+                remedy=_removal({str(Path(name).parent) for name in names}),
+                figures=figures,
+            )
+        ]
+    if used.problem or beside.problem:
+        return [
+            Finding(
+                check="kernel cache",
+                state="broken",
+                found=f"the kernels cannot be loaded: {used.problem or beside.problem}",
+                remedy=_WRITABLE_REMEDY
+                if "no locator available" in used.problem
+                else _FIRST_REMEDY
+                + (f"; else {_removal(places)}" if (places := beside.first("places")) else ""),
+                figures=figures,
+            )
+        ]
+    if chosen is not None and Path(chosen).name.startswith(_TEMPORARY):
+        return [
+            Finding(
+                check="kernel cache",
+                state="warning",
+                found="no folder for compiled kernels can be written, so every run compiles them anew (half a minute)",
+                remedy=_WRITABLE_REMEDY,
+                figures=figures,
+            )
+        ]
+    unwritable = {folder: problem for folder, problem in folders.items() if problem}
+    ignored = chosen is not None and not any(
+        Path(folder).is_relative_to(Path(chosen).absolute()) for folder in folders
+    )
+    if unwritable or ignored:
+        problem = next(
+            iter(unwritable.values()),
+            f"NUMBA_CACHE_DIR={chosen} cannot be used; in its place: {_short(folders)}",
+        )
+        return [
+            Finding(
+                check="kernel cache",
+                state="warning",
+                found=f"{problem}{': kernels are compiled anew in every run' if unwritable else ''}",
+                remedy=_WRITABLE_REMEDY,
+                figures=figures,
+            )
+        ]
+    found = f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_short(folders)}"
+    if not figures["files"]:
+        found = f"empty and writable: {_short(folders)}; the first run compiles for half a minute"
+    return [Finding(check="kernel cache", state="ok", found=found, figures=figures)]
+
+
+def _removal(folders: Iterable[str]) -> str:
+    places = " ".join(shlex.quote(folder) + "/*.nb[ic]" for folder in sorted(folders))
+    return f"rm {places}; the kernels are then compiled anew"
+
+
+def _short(folders: dict[str, str]) -> str:
+    parent = os.path.commonpath(sorted(folders)) if folders else "nowhere"
+    return parent if len(folders) < 2 else f"{len(folders)} folders in {parent}"

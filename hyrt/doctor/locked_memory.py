@@ -1,0 +1,85 @@
+"""RLIMIT_MEMLOCK: how much a driver may pin so that a device copies from it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+from hyrt.cores import read_system_file
+from hyrt.doctor.finding import Finding, size
+
+_CAP_IPC_LOCK = 1 << 14
+# Without settings: two staged mini-batches of the default size, 25 MB each, rounded up.
+_USUAL_BYTES = 64 * 2**20
+
+
+def check_locked_memory(
+    devices: Sequence[str],
+    need_bytes: float | None,
+    *,
+    limits: tuple[int, int] | None = None,
+    status: Path = Path("/proc/self/status"),
+) -> list[Finding]:
+    """The limit, against what devices with memory of their own are sent in one step.
+
+    Parameters
+    ----------
+    devices
+        Names of those devices.
+    need_bytes
+        Of their mini-batches in flight; None where that is not known.
+    limits
+        Soft and hard limit; asked of the system by default.
+    status
+        What the kernel says of this process, its capabilities among it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK) if limits is None else limits
+    exempt = _may_lock_all(status)
+    need = _USUAL_BYTES if need_bytes is None else need_bytes
+    figures = {
+        "soft_bytes": None if soft == resource.RLIM_INFINITY else soft,
+        "hard_bytes": None if hard == resource.RLIM_INFINITY else hard,
+        "exempt": exempt,
+        "need_bytes": need_bytes,
+        "devices": list(devices),
+    }
+    if soft == resource.RLIM_INFINITY:
+        return [Finding(check="locked memory", state="ok", found="no limit", figures=figures)]
+    found = f"at most {size(soft)} may be pinned"
+    if exempt:
+        return [
+            Finding(
+                check="locked memory",
+                state="ok",
+                found=f"{found}, but this process is exempt (CAP_IPC_LOCK)",
+                figures=figures,
+            )
+        ]
+    if not devices:
+        text = f"{found}; no device here has memory of its own, so none is needed"
+        return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
+    if need <= soft:
+        text = f"{found}; a run stages about {size(need)}"
+        return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
+    allowed = hard == resource.RLIM_INFINITY or hard >= need
+    first = "ulimit -l unlimited" if hard == resource.RLIM_INFINITY else f"ulimit -l {int(hard) // 1024}"
+    rest = "docker run --ulimit memlock=-1, LimitMEMLOCK=infinity of a service, or memlock in /etc/security/limits.conf"
+    return [
+        Finding(
+            check="locked memory",
+            state="warning",
+            found=f"{found}; {', '.join(devices)} stage about {size(need)}: a driver that counts pinned pages "
+            "refuses them, or copies twice",
+            remedy=f"{first}, or {rest}" if allowed else rest,
+            figures=figures,
+        )
+    ]
+
+
+def _may_lock_all(status: Path) -> bool:
+    for line in read_system_file(status).splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return bool(int(value, 16) & _CAP_IPC_LOCK)
+    return False

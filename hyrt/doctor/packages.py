@@ -1,0 +1,171 @@
+"""Python and the packages hyrt needs: their versions, and whether they can be imported."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from hyrt import __version__
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.finding import Finding
+
+_OLDEST_PYTHON = (3, 11)
+# Where the name to import is not that of the package.
+_MODULES = {"pyyaml": "yaml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A package hyrt needs, and the least version; empty for any."""
+
+    package: str
+    least: str
+
+    @property
+    def module(self) -> str:
+        return _MODULES.get(self.package.lower(), self.package.replace("-", "_"))
+
+    def __str__(self) -> str:
+        return f"{self.package}>={self.least}" if self.least else self.package
+
+
+def check_python() -> list[Finding]:
+    """The interpreter's version."""
+    found = f"{platform.python_version()} ({sys.executable})"
+    figures = {"version": platform.python_version(), "executable": sys.executable}
+    if sys.version_info >= _OLDEST_PYTHON:
+        return [Finding(check="python", state="ok", found=found, figures=figures)]
+    least = ".".join(map(str, _OLDEST_PYTHON))
+    return [
+        Finding(
+            check="python",
+            state="broken",
+            found=f"{found} is too old",
+            remedy=f"install hyrt into Python {least} or newer",
+            figures=figures,
+        )
+    ]
+
+
+def requirements() -> list[Requirement] | None:
+    """What the installed hyrt declares it needs, without extras; None where it is not installed."""
+    try:
+        declared = metadata.requires("hyrt") or []
+    except metadata.PackageNotFoundError:
+        return None
+    found = []
+    for text in declared:
+        match = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?", text)
+        if match and "extra" not in text.partition(";")[2]:
+            found.append(Requirement(match[1], match[2] or ""))
+    return found
+
+
+def check_packages(children: Children, limit_s: float) -> list[Finding]:
+    """Every package that hyrt needs, imported in a child process.
+
+    Parameters
+    ----------
+    children
+        Runs it.
+    limit_s
+        For each import.
+    """
+    wanted = requirements()
+    if wanted is None:
+        return [
+            Finding(
+                check="packages",
+                state="broken",
+                found="hyrt is on the path but not installed, so no backend is declared",
+                remedy="pip install hyrt, or pip install -e . in its source",
+            )
+        ]
+    return judge_packages(wanted, children.ask("packages", [each.module for each in wanted], limit_s=limit_s))
+
+
+def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) -> list[Finding]:
+    """Findings from what the imports said; all good packages are one."""
+    versions: dict[str, str | None] = {"hyrt": __version__}
+    problems = []
+    for each in wanted:
+        versions[each.package] = _installed(each.package)
+        problems += _problems(each, versions[each.package], answers[each.module])
+    bad = {finding.check.partition(" ")[2] for finding in problems}
+    good = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in bad)
+    return [Finding(check="packages", state="ok", found=good, figures={"versions": versions}), *problems]
+
+
+def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[Finding]:
+    check = f"package {wanted.package}"
+    origin = answer.first("origin")
+    figures = {
+        "version": version,
+        "origin": origin,
+        "import_s": answer.first("import_s"),
+        "problem": answer.problem,
+    }
+    if answer.problem:
+        where = f" from {origin}" if origin else ""
+        missing = version is None and origin is None
+        return [
+            Finding(
+                check=check,
+                state="broken",
+                found="is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
+                remedy=f"pip install '{wanted}'"
+                if missing
+                else f"pip install --force-reinstall '{wanted}', unless what is at that place hides the package",
+                figures=figures,
+            )
+        ]
+    running = answer.first("version") or version
+    if running is None:
+        return []
+    if _is_older(running, wanted.least):
+        return [
+            Finding(
+                check=check,
+                state="broken",
+                found=f"is {running}, hyrt needs {wanted.least} or newer",
+                remedy=f"pip install --upgrade '{wanted}'",
+                figures=figures,
+            )
+        ]
+    if version is not None and _release(running) != _release(version):
+        return [
+            Finding(
+                check=check,
+                state="warning",
+                found=f"says it is {running} ({origin}), but {version} is installed",
+                remedy=f"remove {origin} from the path (PYTHONPATH), or pip install --force-reinstall '{wanted}'",
+                figures=figures,
+            )
+        ]
+    return []
+
+
+def _installed(package: str) -> str | None:
+    """A damaged installation may have metadata without a version."""
+    try:
+        version: str | None = metadata.version(package)
+    except (metadata.PackageNotFoundError, KeyError):
+        return None
+    return version
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers a version starts with, without zeros at the end."""
+    match = re.match(r"\d+(?:\.\d+)*", version.strip().removeprefix("v"))
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _is_older(version: str, least: str) -> bool:
+    return _release(version) < _release(least)

@@ -1,0 +1,164 @@
+"""The settings a run would get: whether they can be read, their dataset is there, and they suit the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.finding import Finding, one_line, size
+
+# What a run without settings trains on.
+_DEFAULT_DEVICES = ("cpu",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the user says of the run.
+
+    Parameters
+    ----------
+    words
+        A settings file and overrides.
+    options
+        Overrides by key, with `__` for a point; None where not given.
+    """
+
+    words: tuple[str, ...] = ()
+    options: Mapping[str, str | None]
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is anything about a run in it; else only the machine is looked at."""
+        return bool(self.words) or any(value is not None for value in self.options.values())
+
+
+def ask_settings(
+    children: Children, asked: Asked, found: Sequence[Mapping[str, Any]], limit_s: float
+) -> Answer | None:
+    """Read the settings in a child process; None where there are none.
+
+    Parameters
+    ----------
+    children
+        Runs it.
+    asked
+        What the user says.
+    found
+        Devices of the machine.
+    limit_s
+        For all of it.
+    """
+    if not asked.is_given:
+        return None
+    return children.ask(
+        "settings",
+        ["settings"],
+        limit_s=limit_s,
+        words=list(asked.words),
+        options=dict(asked.options),
+        found=[dict(info) for info in found],
+    )["settings"]
+
+
+def wanted_devices(answer: Answer | None) -> list[str]:
+    """Names that a run shall use."""
+    config = None if answer is None else answer.first("config")
+    return list(_DEFAULT_DEVICES if config is None else config["devices"])
+
+
+def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
+    """Findings of settings, dataset, threads and device memory; none without settings.
+
+    Parameters
+    ----------
+    answer
+        Of `ask_settings`.
+    usable_cpus
+        CPUs that a run may use.
+    """
+    if answer is None:
+        return []
+    problems = [said for said in answer.said if "wrong" in said]
+    if answer.problem:
+        remedy = (
+            "see what is said of the packages above; `hyrt run --print-config` with the same words tells more"
+        )
+        return [
+            Finding(
+                check="settings", state="broken", found=f"cannot be read: {answer.problem}", remedy=remedy
+            )
+        ]
+    findings = [_wrong(said["wrong"], said["why"]) for said in problems]
+    config = answer.first("config")
+    if config is not None:
+        findings = [
+            Finding(
+                check="settings",
+                state="ok",
+                found=f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}",
+                figures=config,
+            ),
+            *_threads(config["threads"], usable_cpus),
+            *findings,
+        ]
+    data = answer.first("data")
+    if data is not None:
+        sizes = answer.first("sizes")
+        held = f"{size(sizes['memory_bytes'])} in memory"
+        held += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
+        findings.append(Finding(check="data", state="ok", found=f"{data}: {held}", figures=sizes))
+    unknown = answer.first("unknown")
+    if unknown is not None:
+        findings.append(
+            Finding(check="data", state="note", found=f"what it takes is not estimated: {unknown}")
+        )
+    needs = answer.first("needs")
+    if needs is not None:
+        for name, memory in needs["devices"].items():
+            findings += _device_memory(name, memory["need_bytes"], memory["have_bytes"])
+    return findings
+
+
+def _wrong(what: str, why: str) -> Finding:
+    remedy = "correct the setting; `hyrt run --print-config` lists all"
+    if what == "data":
+        remedy = (
+            "pip install 'hyrt[ogb]'"
+            if "ogb package" in why
+            else "give another data.source, or repair it: hyrt data info"
+        )
+    return Finding(check=what, state="broken", found=one_line(why), remedy=remedy)
+
+
+def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[Finding]:
+    over = [f"runtime.{name}={count}" for name, count in threads.items() if count > usable_cpus]
+    if not over:
+        return []
+    return [
+        Finding(
+            check="threads",
+            state="warning",
+            found=f"{', '.join(over)}: more than the {usable_cpus} CPUs a run may use, so they wait for each other",
+            remedy=f"lower them to {usable_cpus} or less, or leave them 0, which chooses",
+            figures={**threads, "usable": usable_cpus},
+        )
+    ]
+
+
+def _device_memory(name: str, need: int, have: int | None) -> list[Finding]:
+    figures = {"need_bytes": need, "have_bytes": have}
+    if have is None or need <= have:
+        there = "" if have is None else f" of {size(have)}"
+        text = f"{name} takes about {size(need)}{there}"
+        return [Finding(check="device memory", state="ok", found=text, figures=figures)]
+    return [
+        Finding(
+            check="device memory",
+            state="warning",
+            found=f"{name} would take about {size(need)} of {size(have)}: its part of each step will shrink till it fits",
+            remedy=f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout",
+            figures=figures,
+        )
+    ]

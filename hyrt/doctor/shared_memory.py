@@ -1,0 +1,48 @@
+"""/dev/shm: containers get 64 MiB of it unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hyrt.doctor.finding import Finding, size
+from hyrt.doctor.writable import why_not_writable
+
+_SMALL_BYTES = 64 * 2**20
+_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
+
+
+def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
+    """Its size.
+
+    hyrt's own stages are threads and need none of it; processes that hand each other data (torch's DataLoader, NCCL)
+    do, and end with a bus error where it is small.
+
+    Parameters
+    ----------
+    folder
+        Where it is mounted.
+    """
+    if not folder.is_dir():
+        if sys.platform != "linux":
+            return []
+        return [_warning(f"{folder} is not there: libraries that start processes fail", {})]
+    state = os.statvfs(folder)
+    figures = {"size_bytes": state.f_blocks * state.f_frsize, "free_bytes": state.f_bavail * state.f_frsize}
+    problem = why_not_writable(folder)
+    if problem:
+        return [_warning(f"{problem}: libraries that start processes fail", figures)]
+    found = f"{size(figures['free_bytes'])} free of {size(figures['size_bytes'])} in {folder}"
+    if figures["size_bytes"] <= _SMALL_BYTES:
+        return [
+            _warning(
+                f"{found}: enough for hyrt, whose stages are threads, not for torch's DataLoader or NCCL beside it",
+                figures,
+            )
+        ]
+    return [Finding(check="shared memory", state="ok", found=found, figures=figures)]
+
+
+def _warning(found: str, figures: dict[str, int]) -> Finding:
+    return Finding(check="shared memory", state="warning", found=found, remedy=_REMEDY, figures=figures)

@@ -1,0 +1,62 @@
+"""Findings as lines: the state in a word first, so that no colour is needed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+from hyrt.doctor.finding import STATES, Finding, State
+
+_STATE_WIDTH = max(map(len, STATES))
+_CHECK_WIDTH = 15
+_LEAST_WIDTH = 60
+# SGR codes: nothing, cyan, yellow, bold red.
+_COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
+
+
+def finding_lines(finding: Finding, width: int | None, *, coloured: bool) -> list[str]:
+    """One finding.
+
+    Parameters
+    ----------
+    finding
+        It.
+    width
+        Of the terminal; None does not wrap.
+    coloured
+        Whether the state's word is coloured.
+    """
+    state = finding.state.ljust(_STATE_WIDTH)
+    if coloured:
+        state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
+    start = _STATE_WIDTH + 2 + _CHECK_WIDTH + 2
+    texts = _wrapped(finding.found, start, width)
+    lines = [
+        f"{state}  {finding.check.ljust(_CHECK_WIDTH)}  {texts[0]}",
+        *(" " * start + text for text in texts[1:]),
+    ]
+    if finding.remedy:
+        remedy = _wrapped(f"do: {finding.remedy}", start, width)
+        lines += [" " * start + text for text in remedy]
+    return lines
+
+
+def last_line(findings: Sequence[Finding], seconds: float) -> str:
+    """How many of what, and what that means for a run."""
+    counts = Counter(finding.state for finding in findings)
+    parts = [
+        f"{counts[state]} {_plural(state, counts[state])}" for state in reversed(STATES) if counts[state]
+    ]
+    verdict = "a run cannot work as asked" if counts["broken"] else "a run can start"
+    return f"{', '.join(parts)} in {seconds:.1f} s: {verdict}"
+
+
+def _plural(state: State, count: int) -> str:
+    return f"{state}s" if state in ("note", "warning") and count > 1 else state
+
+
+def _wrapped(text: str, start: int, width: int | None) -> list[str]:
+    if width is None or width < _LEAST_WIDTH:
+        return [text]
+    return textwrap.wrap(text, width - start, break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,0 +1,240 @@
+"""Line charts as inline SVG: they take the page's colours, need no script and say their numbers in a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+WIDTH, HEIGHT = 520, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 30
+# More points than this are not seen; each bucket keeps its lowest and its highest.
+MOST_POINTS = 600
+MOST_ROWS = 60
+COLOURS = 8
+_LEAST_TICK = 1e-300
+# Of fewer values none leaves the frame.
+_FEW = 20
+
+Number = float | int
+Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a chart.
+
+    Parameters
+    ----------
+    name
+        For the legend.
+    x, y
+        Its points; NaN where there is none.
+    colour
+        Number of the page's colour, from 0.
+    dashed
+        Whether the line is, as expectations are.
+    """
+
+    name: str
+    x: Sequence[Number]
+    y: Sequence[Number]
+    colour: int = 0
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart.
+
+    Parameters
+    ----------
+    title
+        What it shows, with the unit.
+    series
+        Its lines.
+    x_name
+        What x counts.
+    value
+        How to write a y.
+    marks
+        x of moments with what happened then.
+    step
+        Whether values hold until the next point.
+    bands
+        (from x, to x, colour, name) along the lower edge.
+    cut
+        Whether a few values far above the others may leave the frame, as steps that compile or wait do.
+    """
+
+    title: str
+    series: Sequence[Series]
+    x_name: str = "step"
+    value: Format = field(default=lambda y: f"{y:.3g}")
+    marks: Sequence[tuple[float, str]] = ()
+    step: bool = False
+    bands: Sequence[tuple[float, float, int, str]] = ()
+    cut: bool = False
+
+    @property
+    def note(self) -> str:
+        """What the picture does not show; empty where it shows everything."""
+        points = [y for series in self.series for _, y in _finite(series)]
+        beyond = sum(y > self.top for y in points)
+        return (
+            f"{beyond} of {len(points)} values are beyond the frame, up to {self.value(max(points))}"
+            if beyond
+            else ""
+        )
+
+    @property
+    def top(self) -> float:
+        """The highest value that is drawn as it is: infinite unless some values are far from all others."""
+        points = sorted(y for series in self.series for _, y in _finite(series))
+        if not self.cut or len(points) < _FEW:
+            return math.inf
+        usual = 1.5 * points[int(0.95 * (len(points) - 1))]
+        return usual if 0 < usual < points[-1] else math.inf
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(_finite(series) for series in self.series)
+
+    @property
+    def svg(self) -> str:
+        """The picture; the page escapes nothing of it, so every text in it is escaped here."""
+        return _Drawing(self).svg()
+
+    @property
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and rows of its numbers: of many points every so manieth, and always the last."""
+        xs = sorted({float(x) for series in self.series for x in series.x})
+        if len(xs) > MOST_ROWS:
+            every = (len(xs) - 1) / (MOST_ROWS - 1)
+            xs = [xs[round(i * every)] for i in range(MOST_ROWS)]
+        at = [dict(zip(map(float, series.x), series.y, strict=True)) for series in self.series]
+        rows = []
+        for x in xs:
+            values = [series.get(x) for series in at]
+            rows.append(
+                [f"{x:g}", *("" if y is None or not math.isfinite(y) else self.value(y) for y in values)]
+            )
+        return [self.x_name, *(series.name for series in self.series)], rows
+
+
+class _Drawing:
+    def __init__(self, chart: Chart) -> None:
+        self._chart = chart
+        self._top = chart.top
+        points = [point for series in chart.series for point in _finite(series)]
+        xs, ys = [x for x, _ in points], [min(y, self._top) for _, y in points]
+        self._x = (min(xs), max(xs)) if xs else (0.0, 1.0)
+        if self._x[0] == self._x[1]:
+            self._x = (self._x[0] - 0.5, self._x[0] + 0.5)
+        low, high = (min(0.0, min(ys)), max(ys)) if ys else (0.0, 1.0)
+        # What stays far from zero is shown from where it is: accuracies, memory.
+        if ys and min(ys) > 0 and min(ys) > 0.6 * high:
+            low = min(ys) - 0.25 * (high - min(ys) or high)
+        self._ticks = ticks(low, high)
+        self._y = (self._ticks[0], self._ticks[-1])
+
+    def svg(self) -> str:
+        chart = self._chart
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}" '
+            'class="chart">'
+        ]
+        parts += [self._grid(y) for y in self._ticks]
+        parts += [self._x_label(x) for x in ticks(*self._x) if self._x[0] <= x <= self._x[1]]
+        parts += [self._band(*band) for band in chart.bands]
+        parts += [self._mark(*mark) for mark in chart.marks]
+        parts += [self._line(series) for series in chart.series]
+        return "".join(parts) + "</svg>"
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        (x0, x1), (y0, y1) = self._x, self._y
+        across = _LEFT + (x - x0) / (x1 - x0) * (WIDTH - _LEFT - _RIGHT)
+        down = HEIGHT - _BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - _TOP - _BOTTOM)
+        return round(across, 1), round(down, 1)
+
+    def _grid(self, y: float) -> str:
+        _, down = self._at(self._x[0], y)
+        return (
+            f'<path class="grid" d="M{_LEFT} {down}H{WIDTH - _RIGHT}"/>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{down + 4}" text-anchor="end">{escape(self._chart.value(y))}</text>'
+        )
+
+    def _x_label(self, x: float) -> str:
+        across, _ = self._at(x, self._y[0])
+        return f'<text class="tick" x="{across}" y="{HEIGHT - 10}" text-anchor="middle">{x:g}</text>'
+
+    def _band(self, first: float, last: float, colour: int, name: str) -> str:
+        left, down = self._at(max(first, self._x[0]), self._y[0])
+        right, _ = self._at(min(last, self._x[1]), self._y[0])
+        return (
+            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down - 5}" width="{max(right - left, 0.5):.1f}" '
+            f'height="5"><title>{escape(name)}</title></rect>'
+        )
+
+    def _mark(self, x: float, text: str) -> str:
+        if not self._x[0] <= x <= self._x[1]:
+            return ""
+        across, _ = self._at(x, self._y[0])
+        return (
+            f'<path class="mark" d="M{across} {_TOP}V{HEIGHT - _BOTTOM}">'
+            f"<title>{escape(f'{self._chart.x_name} {x:g}: {text}')}</title></path>"
+        )
+
+    def _line(self, series: Series) -> str:
+        drawn, path, before = thinned(_finite(series), MOST_POINTS), "", None
+        for x, y in drawn:
+            across, down = self._at(x, min(y, self._top))
+            if before is None:
+                path += f"M{across} {down}"
+            else:
+                path += f"H{across}V{down}" if self._chart.step else f"L{across} {down}"
+            before = x
+        if len(drawn) == 1:
+            path += "h0.1"
+        style = f"line colour{series.colour % COLOURS}" + (" dashed" if series.dashed else "")
+        return f'<path class="{style}" d="{path}"><title>{escape(series.name)}</title></path>' if path else ""
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Three to seven round numbers from at most `low` to at least `high`."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return [0.0, 1.0]
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    size = next((power * m for m in (1, 2, 5, 10) if power * m >= rough), power)
+    if not size or not math.isfinite(size) or size < _LEAST_TICK:
+        return [low, high]
+    first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
+    # As a person would write them, not 0.30000000000000004.
+    return [float(f"{i * size:.12g}") for i in range(first, last + 1)]
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about that many points: of each bucket its lowest and highest, and the first and last of all."""
+    if len(points) <= most:
+        return list(points)
+    found = [points[0]]
+    size = len(points) / (most / 2)
+    for bucket in range(int(most / 2)):
+        part = points[int(bucket * size) : int((bucket + 1) * size)]
+        if part:
+            found += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return [*found, points[-1]] if found[-1] != points[-1] else found
+
+
+def escape(text: str) -> str:
+    """For SVG's texts and attributes."""
+    for letter, word in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        text = text.replace(letter, word)
+    return text
+
+
+def _finite(series: Series) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in zip(series.x, series.y, strict=True) if math.isfinite(float(y))]

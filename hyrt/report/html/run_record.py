@@ -1,0 +1,88 @@
+"""What a run folder tells of its run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyrt.errors import DataError
+from hyrt.report.run_folder import RunFolder, read_metrics
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as its folder has it; parts that it did not reach are empty.
+
+    Parameters
+    ----------
+    path
+        Of the folder.
+    config
+        The text of config.yaml.
+    settings
+        The same as nested mappings.
+    environment, summary
+        env.json and summary.json.
+    lines
+        metrics.jsonl, in order.
+    """
+
+    path: Path
+    config: str
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    lines: Sequence[Line]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def status(self) -> str:
+        """`finished`, `early-stopped`, `interrupted`, `failed`, or `not ended` where there is no summary."""
+        return str(self.summary.get("status", "not ended"))
+
+    def of(self, event: str) -> list[Line]:
+        """The lines of one event."""
+        return [line for line in self.lines if line["event"] == event]
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no run folder.
+    DataError
+        If one of its files is damaged, naming it.
+    """
+    folder = RunFolder.open(path)
+    return RunRecord(
+        path=path,
+        config=(path / "config.yaml").read_text(encoding="utf-8"),
+        settings=folder.config().model_dump(mode="json"),
+        environment=_json(path / "env.json"),
+        summary=_json(path / "summary.json"),
+        lines=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}): delete it to make the report without it"
+        ) from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: holds no object: delete it to make the report without it")
+    return content

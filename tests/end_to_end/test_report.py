@@ -1,0 +1,174 @@
+"""report.html as a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from end_to_end.terminal import TINY, hyrt, only_run, records, summary
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+
+# Run in a copy of the page, since the page itself has no script: what only a browser knows.
+PROBE = """<script>addEventListener("load", () => {
+  const seen = {
+    across: document.documentElement.scrollWidth, window: innerWidth,
+    charts: [...document.querySelectorAll("svg.chart")].map(each => {
+      const box = each.getBoundingClientRect(); return [box.width, box.height, each.querySelectorAll("path.line").length]; }),
+    paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+    shown: [...document.querySelectorAll("details")].forEach(each => each.open = true),
+    focusable: [...document.querySelectorAll("a[href], summary, [tabindex]")].filter(each => { each.focus(); return document.activeElement === each; }).length,
+    reachable: document.querySelectorAll("a[href], summary, [tabindex]").length,
+    broken: [...document.querySelectorAll("nav a")].filter(each => !document.querySelector(each.getAttribute("href"))).length,
+  };
+  document.body.dataset.seen = JSON.stringify(seen);
+});</script>"""
+
+
+class Cells(HTMLParser):
+    """The rows of all tables, as texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        self._inside = tag in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data.strip()
+
+
+def rows(page: str) -> list[list[str]]:
+    cells = Cells()
+    cells.feed(page)
+    return cells.rows
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    shown = hyrt("run", *TINY, "--devices", "cpu:0,cpu:1", cwd=folder).stdout
+    made = only_run(folder)
+    assert f"report runs/{made.name}/report.html" in shown
+    return made
+
+
+def browse(page: Path, scratch: Path, *options: str) -> tuple[str, str]:
+    """The page's document as Chromium built it, and what it said on its console."""
+    assert BROWSER is not None
+    done = subprocess.run(
+        [
+            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *(
+                "--enable-logging=stderr",
+                "--virtual-time-budget=3000",
+                f"--user-data-dir={scratch / 'profile'}",
+            ),
+            *(*options, "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+def test_the_page_is_alone_and_says_what_the_summary_says(run: Path) -> None:
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"(?:src|href)=[\"'](?!#|data:,)", page), "it fetches nothing"
+    assert "<script" not in page
+    found = {row[0]: row[1] for row in rows(page) if len(row) == 2}
+    said = summary(run)
+    assert found["status"] == said["status"]
+    for split in ("val", "test"):
+        for metric, value in said["metrics"][split].items():
+            assert float(found[f"{split} {metric}"]) == pytest.approx(value, abs=5e-5)
+    assert int(found["steps"]) == said["steps"]
+    assert found["last split"] == ", ".join(f"{name} {units}" for name, units in said["split"].items())
+    assert float(found["peak memory"].split()[0]) == pytest.approx(
+        said["peak_memory_bytes"] / 2**30, abs=0.006
+    )
+    steps = [record for record in records(run) if record["event"] == "steps"]
+    busy = [record["busy_s"] for record in steps]
+    assert all(set(each) == {"cpu:0", "cpu:1"} and min(each.values()) > 0 for each in busy)
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    "options", [["--window-size=1200,900"], ["--window-size=500,900", "--force-dark-mode"]]
+)
+def test_a_browser_shows_it(run: Path, tmp_path: Path, options: list[str]) -> None:
+    page = tmp_path / "probed.html"
+    text = (run / "report.html").read_text(encoding="utf-8")
+    page.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    shown, console = browse(page, tmp_path, *options)
+    assert not console
+    seen = json.loads(
+        re.search(r'data-seen="([^"]*)"', shown)[1].replace("&quot;", '"')  # type: ignore[index]
+    )
+    assert seen["across"] <= seen["window"], "no scrolling sideways"
+    assert len(seen["charts"]) >= 9
+    assert all(width > 200 and height > 80 and lines >= 1 for width, height, lines in seen["charts"])
+    assert seen["focusable"] == seen["reachable"] > 10
+    assert seen["broken"] == 0
+    dark = "--force-dark-mode" in options
+    paper, ink = (sum(map(int, re.findall(r"\d+", seen[part])[:3])) for part in ("paper", "ink"))
+    assert (paper < ink) == dark
+
+
+def test_it_is_made_again_and_compares(run: Path, tmp_path: Path) -> None:
+    page = run / "report.html"
+    before = page.read_text(encoding="utf-8")
+    page.unlink()
+    hyrt("report", run, cwd=tmp_path)
+    assert page.read_text(encoding="utf-8") == before
+    hyrt("run", *TINY, "train.lr=0.01", "--name", "other", cwd=tmp_path)
+    shown = hyrt("report", run, "runs/other", "runs/other/.", cwd=tmp_path).stdout
+    assert shown == "report report.html\n"
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "2 runs beside each other" in text
+    found = {row[0]: row[1:] for row in rows(text) if len(row) == 3}
+    assert found["result"] == [run.name, "other"]
+    said = [summary(run), summary(tmp_path / "runs" / "other")]
+    assert [float(cell) for cell in found["test accuracy"]] == pytest.approx(
+        [each["metrics"]["test"]["accuracy"] for each in said], abs=5e-5
+    )
+    assert found["train.lr"][1] == "0.01"
+    assert "train.epochs" not in found, "only settings that differ"
+
+
+def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
+    assert "no such folder" in hyrt("report", "nowhere", cwd=tmp_path, code=2).stderr
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "summary.json").write_text("{", encoding="utf-8")
+    assert "summary.json" in hyrt("report", copy, cwd=tmp_path, code=2).stderr
+    assert "cannot be written" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=1).stderr
+
+
+def test_a_run_that_failed_has_one_too(tmp_path: Path) -> None:
+    hyrt("run", *TINY, "train.lr=1e30", "train.optimizer=SGD", cwd=tmp_path, code=1)
+    made = only_run(tmp_path)
+    found = {
+        row[0]: row[1] for row in rows((made / "report.html").read_text(encoding="utf-8")) if len(row) == 2
+    }
+    assert found["status"] == "failed"
+    assert found["error"] == summary(made)["error"]

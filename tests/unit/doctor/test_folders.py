@@ -1,0 +1,60 @@
+"""Folders that cannot be written, in ways that also stop root: a file in their place, a full disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hyrt.doctor.disk import check_disk
+from hyrt.doctor.kept_rates import check_kept_rates
+from hyrt.doctor.writable import nearest_folder, why_not_writable
+
+
+def test_writing_leaves_nothing(tmp_path: Path) -> None:
+    assert why_not_writable(tmp_path / "not" / "there") == ""
+    assert list(tmp_path.iterdir()) == []
+    assert nearest_folder(tmp_path / "not" / "there") == tmp_path
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert why_not_writable(file / "below") == f"{file} is not a folder"
+    (found,) = check_disk(file / "runs", None)
+    assert found.state == "broken"
+    assert "--output" in found.remedy
+    (kept,) = check_kept_rates(file)
+    assert kept.state == "warning"
+    assert "XDG_CACHE_HOME" in kept.remedy
+
+
+def test_a_dangling_link_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "is not a folder" in why_not_writable(tmp_path / "link" / "runs")
+
+
+def test_a_folder_of_the_system_cannot_be_written() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc")
+    assert why_not_writable(Path("/proc/self")).startswith("/proc/self cannot be written: ")
+
+
+def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
+    state = os.statvfs(tmp_path)
+    free = state.f_bavail * state.f_frsize
+    (small,) = check_disk(tmp_path / "runs", {"checkpoints_bytes": 2**20, "total_bytes": 2**20})
+    assert small.state == "ok"
+    assert "a run keeps about 1 MiB (checkpoints 1 MiB)" in small.found
+    (large,) = check_disk(tmp_path / "runs", {"checkpoints_bytes": 2 * free, "total_bytes": 2 * free})
+    assert large.state == "broken"
+    assert "checkpoint.keep" in large.remedy
+    assert large.figures["free_bytes"] == pytest.approx(free, rel=0.1)
+
+
+def test_rates_that_were_kept(tmp_path: Path) -> None:
+    assert check_kept_rates(tmp_path)[0].state == "note"
+    (tmp_path / "hyrt").mkdir()
+    (tmp_path / "hyrt" / "calibration-here.yaml").touch()
+    assert check_kept_rates(tmp_path)[0].state == "ok"

@@ -1,0 +1,207 @@
+"""Settings against datasets and machines; sizes against what opening the dataset finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hyrt.config import build_config
+from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
+from hyrt.doctor.children.needs import needs
+from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
+from hyrt.errors import DataError
+from hyrt.graph.graph import DenseFeatures
+from hyrt.graph.source import open_dataset, open_graph
+
+GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
+GPU |= {"host_cores": 0, "simulated": False}
+
+
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hyrt.graph.npz import write_npz
+
+    folder = tmp_path_factory.mktemp("data")
+    write_npz(open_dataset("synthetic:tiny", folder), folder / "tiny.npz")
+    return folder / "tiny.npz"
+
+
+@pytest.fixture(scope="module")
+def mapped(npz: Path) -> Path:
+    folder = npz.with_name("tiny")
+    folder.mkdir()
+    for key, array in np.load(npz).items():
+        np.save(folder / f"{key}.npy", array)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "npz", "folder"])
+def test_sizes_are_those_of_the_opened_graph(kind: str, npz: Path, mapped: Path) -> None:
+    source = {"synthetic": "synthetic:tiny", "npz": str(npz), "folder": str(mapped)}[kind]
+    graph = open_graph(source)
+    found = dataset_sizes(source, 0, "none")
+    assert isinstance(graph.features, DenseFeatures)
+    assert found.degrees.num_vertices == graph.num_vertices
+    assert found.degrees.num_edges == pytest.approx(graph.num_edges, rel=0.02)
+    assert (found.features, found.classes) == (graph.num_features, graph.num_classes)
+    assert found.targets == len(graph.split("train"))
+    held = graph.features.values.nbytes
+    topology = graph.indptr.nbytes + graph.indices.nbytes
+    if kind == "folder":
+        assert found.feature_bytes + found.graph_bytes == 0
+        assert found.mapped_bytes == pytest.approx(held + topology, rel=0.3)
+    else:
+        assert found.feature_bytes == held
+        assert found.graph_bytes == pytest.approx(topology, rel=0.02)
+
+
+def test_a_scaled_folder_is_in_memory(mapped: Path) -> None:
+    graph = open_graph(mapped, normalize="row")
+    assert isinstance(graph.features, DenseFeatures)
+    assert dataset_sizes(str(mapped), 0, "row").feature_bytes == graph.features.values.nbytes
+
+
+def test_datasets_that_are_not_there_or_damaged(npz: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        dataset_sizes(str(tmp_path / "none.npz"), 0, "none")
+    torn = tmp_path / "torn.npz"
+    torn.write_bytes(npz.read_bytes()[:5000])
+    with pytest.raises(DataError, match="damaged"):
+        dataset_sizes(str(torn), 0, "none")
+    short = tmp_path / "short"
+    short.mkdir()
+    for key, array in np.load(npz).items():
+        np.save(short / f"{key}.npy", array)
+    whole = (short / "features.npy").read_bytes()
+    (short / "features.npy").write_bytes(whole[:-4])
+    with pytest.raises(DataError, match=r"features.*cut short"):
+        dataset_sizes(str(short), 0, "none")
+
+
+def test_a_published_dataset_needs_the_package_that_downloads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib import metadata
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(DataError, match="ogb package"):
+        dataset_sizes("ogbn-products", 0, "none")
+    (tmp_path / "dataset" / "ogbn_products").mkdir(parents=True)
+    # Hu et al. 2020, table 2: 2,449,029 products in 61,859,140 undirected edges.
+    found = dataset_sizes("ogbn-products", 0, "none")
+    assert found.degrees.num_vertices == 2_449_029
+    assert found.feature_bytes == 2_449_029 * 100 * 4
+    (tmp_path / "dataset" / "ogbn_other").mkdir()
+    with pytest.raises(SizesUnknown):
+        dataset_sizes("ogbn-other", 0, "none")
+
+
+def test_needs_are_bounded_by_a_count_by_hand() -> None:
+    config = build_config(
+        {
+            "data": {"source": "synthetic:tiny", "batch_size": 256},
+            "model": {"kind": "gcn", "hidden": 64},
+            "sampler": {"fanout": [2, 3]},
+            "checkpoint": {"keep": 2},
+        }
+    )
+    sizes = dataset_sizes("synthetic:tiny", 0, "none")
+    found = needs(config, sizes, [])
+    # One layer of 16 -> 64 and one of 64 -> 4; three files of weights, two moments, and the best weights.
+    weights = 16 * 64 + 64 * 4
+    assert found["disk"] == {
+        "checkpoints_bytes": 3 * 4 * weights * 4,
+        "evaluation_bytes": 0,
+        "total_bytes": 3 * 4 * weights * 4,
+    }
+    # No mini-batch has more than 256 targets with 2 neighbours each with 3, nor more vertices than the graph.
+    rows = min(256 * 3 * 4, 2000)
+    most = 4 * (rows * 16 * 4 + 256 * 2 * 4 + 256 * 3 * 3 * 4 + 256 * 4 * 8) + 6 * weights * 4
+    most += (256 * 3 * (16 + 64) + 256 * (64 + 4) + 256 * 3 * 16) * 4
+    least = 4 * 256 * 16 * 4
+    assert least < found["host"]["training_bytes"] <= most
+    assert found["host"]["dataset_bytes"] == round(sizes.feature_bytes + sizes.graph_bytes)
+    assert found["devices"] == {}
+
+
+def test_a_device_of_its_own_memory_holds_its_share() -> None:
+    config = build_config({"data": {"source": "synthetic:tiny", "batch_size": 256}, "devices": "cpu=1,gpu=3"})
+    sizes = dataset_sizes("synthetic:tiny", 0, "none")
+    found = needs(config, sizes, [GPU])
+    memory = found["devices"]["gpu:0"]
+    assert memory["have_bytes"] == 2**20
+    # 192 targets at least stage their own rows.
+    assert memory["need_bytes"] > 2 * 192 * 16 * 4
+    limited = config.model_copy(
+        update={"runtime": config.runtime.model_copy(update={"device_memory_gib": 2**-12})}
+    )
+    assert needs(limited, sizes, [GPU])["devices"]["gpu:0"]["have_bytes"] == 2**18
+
+
+def test_what_cannot_be_estimated_says_why() -> None:
+    sizes = dataset_sizes("synthetic:tiny", 0, "none")
+    with pytest.raises(ValueError, match="random walks"):
+        needs(build_config({"sampler": {"kind": "saint"}}), sizes, [])
+
+
+def told(**options: str | None) -> Answer:
+    words = options.pop("words", None)
+    asked = Asked(words=tuple(words.split()) if words else (), options=options)
+    with Children() as children:
+        answer = ask_settings(children, asked, [GPU], 60.0)
+    assert answer is not None
+    return answer
+
+
+def states(answer: Answer, cpus: int = 2) -> list[tuple[str, str]]:
+    return [(found.check, found.state) for found in judge_settings(answer, cpus)]
+
+
+def test_settings_are_read_in_a_child(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("runtime: {sample_threads: 9}\n")
+    answer = told(words=f"{file} train.epochs=1", data__source="synthetic:tiny", devices="gpu")
+    assert wanted_devices(answer) == ["gpu"]
+    assert states(answer) == [
+        ("settings", "ok"),
+        ("threads", "warning"),
+        ("data", "ok"),
+        ("device memory", "warning"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "check", "text"),
+    [
+        ("train.epoch=1", "settings", "did you mean 'train.epochs'"),
+        ("data.source=/nowhere", "data", "no such file"),
+    ],
+)
+def test_wrong_settings_are_broken(words: str, check: str, text: str) -> None:
+    answer = told(words=words)
+    (found,) = [each for each in judge_settings(answer, 2) if each.state == "broken"]
+    assert found.check == check
+    assert text in found.found
+
+
+def test_without_settings_the_cpu_is_wanted() -> None:
+    with Children() as children:
+        assert ask_settings(children, Asked(options={"devices": None}), [], 60.0) is None
+    assert judge_settings(None, 2) == []
+    assert wanted_devices(None) == ["cpu"]
+
+
+def test_no_field_is_lost_between_the_processes() -> None:
+    said: tuple[dict[str, Any], ...] = ({"a": 1}, {"b": 2, "a": 3})
+    assert Answer(said).all("a") == [1, 3]
+    assert Answer(said).first("c") is None
