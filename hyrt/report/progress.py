@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from hyrt.report.dashboard import dashboard
 from hyrt.report.encodable import encodable
 from hyrt.report.progress_line import (
     epoch_line,
@@ -35,7 +36,7 @@ from hyrt.runtime.events import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.live import Live
 
 _REDRAW_S = 0.1
@@ -59,6 +60,8 @@ class Progress:
         Where to; standard output by default.
     plain
         Plain lines even on a terminal.
+    with_dashboard
+        On a terminal, redraw the whole pipeline instead of one line; elsewhere it changes nothing.
     quiet
         Only the last lines, at the end of the run; warnings go to standard error.
     interval_s
@@ -75,6 +78,7 @@ class Progress:
         *,
         plain: bool = False,
         quiet: bool = False,
+        with_dashboard: bool = False,
         interval_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
@@ -83,6 +87,7 @@ class Progress:
         # None where the process was started without one.
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._quiet = quiet
+        self._dashboard = with_dashboard
         self._interval_s = interval_s
         self._clock = clock
         self._console = console
@@ -95,6 +100,7 @@ class Progress:
         self._epoch_seconds: list[float] = []
         self._best: Evaluated | None = None
         self._predicted_s: float | None = None
+        self._predicted_step_s: float | None = None
         self._is_simulated = False
 
     def __enter__(self) -> Self:
@@ -116,6 +122,7 @@ class Progress:
                     self._print(f"{label:<10}{text}", indent=10)
             case Predicted():
                 self._predicted_s = event.epoch_s
+                self._predicted_step_s = event.iteration_s
                 self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
             case Balanced():
                 self._print(f"step {event.step:,}: {event.reason}", indent=2)
@@ -169,7 +176,7 @@ class Progress:
                 self._print(step_line(group, self._epochs, None))
         elif self._live is None or now - self._shown_s >= _REDRAW_S:
             self._shown_s = now
-            self._write(lambda: self._redraw(step_line(group, self._epochs, self._width)))
+            self._write(lambda: self._redraw(self._picture(group)))
 
     def _last_line(self, ended: RunEnded) -> str:
         """The best epoch's test score and the time of an epoch, as far as they are known."""
@@ -229,18 +236,25 @@ class Progress:
         self._stream.write(encodable(text, getattr(self._stream, "encoding", None)) + "\n")
         self._stream.flush()
 
-    def _redraw(self, line: str) -> None:
-        from rich.live import Live
+    def _picture(self, group: StepGroup) -> RenderableType:
         from rich.text import Text
 
-        text = Text(line, no_wrap=True, overflow="crop")
+        width = self._width or 80
+        if self._dashboard:
+            return dashboard(group, epochs=self._epochs, predicted_s=self._predicted_step_s, width=width)
+        text = Text(step_line(group, self._epochs, width), no_wrap=True, overflow="crop")
         text.highlight_regex(r"[━]+", "green")
         text.highlight_regex(r"\w+ [\d.,]+( ms)? ◀", "bold yellow")
+        return text
+
+    def _redraw(self, picture: RenderableType) -> None:
+        from rich.live import Live
+
         if self._live is None:
-            self._live = Live(text, console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(picture, console=self._console, auto_refresh=False, transient=True)
             self._live.start(refresh=True)
         else:
-            self._live.update(text, refresh=True)
+            self._live.update(picture, refresh=True)
 
     def _end_live(self) -> None:
         if self._live is not None:
