@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt doctor`, `hyrt calibrate`, `hyrt predict`, `hyrt report`, `hyrt data ...`."""
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt doctor`, `hyrt calibrate`, `hyrt predict`, `hyrt report`, `hyrt data ...`, `hyrt fpga ...`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hyrt.data_commands import data_app
 from hyrt.devices_command import devices
 from hyrt.doctor_command import doctor
 from hyrt.errors import HyrtError
+from hyrt.fpga_command import fpga_app
 from hyrt.predict_command import predict
 from hyrt.report_command import report
 from hyrt.run_command import run
@@ -38,6 +39,7 @@ app.command("calibrate")(calibrate)
 app.command("predict")(predict)
 app.command("report")(report)
 app.add_typer(data_app, name="data")
+app.add_typer(fpga_app, name="fpga")
 
 
 def _print_version(wanted: bool) -> None:

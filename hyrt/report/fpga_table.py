@@ -9,7 +9,7 @@ from typing import Any
 from hyrt_hls.explore import PAPER, Candidate
 from hyrt_hls.parts import Part
 from hyrt_hls.resources import Resources
-from hyrt_hls.vpp_report import HlsReport
+from hyrt_hls.vpp_report import HlsReport, beyond_the_model
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.workload import Training
 
@@ -55,13 +55,16 @@ def explored_lines(
     elif not any(_same(each, paper) for each in found):
         lines.append(f"{_row(paper, part, edges)}  Table IV's design, not on the front")
     lines.append("ms/step is the card's own time of all tasks; the link and the host are in hyrt predict")
-    for report in reports:
-        lines.append(f"read: {report.module} of {report.path}: {report.clock_hz / 1e6:.0f} MHz")
+    lines += [f"read: {each.path}: {each.module} runs at {each.clock_hz / 1e6:.0f} MHz" for each in reports]
+    lines += [f"beyond the model: {sentence}" for sentence in beyond_the_model(reports)]
     if base.assumed:
-        values = ", ".join(f"{name} {_value(getattr(base, name))}" for name in sorted(base.assumed))
+        values = ", ".join(f"{name} {getattr(base, name):.3g}" for name in sorted(base.assumed))
         lines.append(f"assumed until a build or a board tells: {values}")
     lines.append(
-        "assumed: resources by HP-GNN's published formulas, of all the part has; a shell takes some: see platforminfo"
+        f"assumed: each argument is read through one port from one bank of memory, {base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
+    )
+    lines.append(
+        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing take some: platforminfo tells"
     )
     return lines + [f"assumed: {assumption}" for assumption in assumptions]
 
@@ -72,6 +75,7 @@ def explored_json(
     found: Sequence[Candidate],
     paper: Candidate | str,
     base: FpgaDesign,
+    reports: Sequence[HlsReport],
     assumptions: Sequence[str],
 ) -> dict[str, Any]:
     """The same as one JSON object; parameters as of `explored_lines`."""
@@ -84,6 +88,8 @@ def explored_json(
         "features": sizes.features,
         "front": [_entry(each, part) for each in found],
         "table_iv": {"refused": paper} if isinstance(paper, str) else _entry(paper, part),
+        "reports": [str(each.path) for each in reports],
+        "beyond_the_model": beyond_the_model(reports),
         "assumed": {name: getattr(base, name) for name in sorted(base.assumed)},
         "assumptions": list(assumptions),
     }
@@ -129,7 +135,3 @@ def _same(a: Candidate, b: Candidate) -> bool:
 
 def _counts(sizes: Sequence[float]) -> str:
     return ", ".join(f"{size:,.0f}" for size in sizes)
-
-
-def _value(value: float) -> str:
-    return f"{value:.3g}"

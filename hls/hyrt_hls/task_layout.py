@@ -1,0 +1,468 @@
+"""What one launch of the trainer gets: the arrays of a task, their meaning, and what must hold of them.
+
+A task trains some targets: forward through all layers, softmax cross-entropy, backward, weight gradients.
+Layer l is
+
+    combined = A rows,    A sparse [num_dst * parts, num_src], one weighted edge an element;
+    output = dropout(relu(combined viewed as [num_dst, parts * in_width] @ weight + bias))
+
+so that sum, mean, normalisation, self loops and concatenation are all edges. Arrays are C-contiguous. A word
+is LANES floats (512 bits); a row takes ceil(width / LANES) words, its chunks, padded with zeros.
+
+The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix of C
+chunks lies in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the memory of sums
+(combined, output_gradient), which the gather units add into; those from it on are the memory of rows (output,
+combined_gradient), which the network reads from while it adds: two memories, since no memory has ports for
+both.
+
+Order of a launch, whose steps `regions` counts: forward, layer by layer, aggregate and update; the loss; then
+from the last layer to the first: mask (ReLU and dropout, on output_gradient in place), weight gradients, and
+from layer 2 on the gradient of combined and its aggregation into the output_gradient of the layer below.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+VERSION = 1
+LANES = 16
+"""Floats of a word."""
+HEADER = 16
+"""int32 of a task's header."""
+RECORD = 24
+"""int32 of a layer's record."""
+EDGE = 4
+"""int32 of an edge: from, to, the bits of its float32 weight, 0."""
+MOST_LAYERS = 8
+MOST_CHUNKS = 512
+"""Words of the widest row that a design takes (its row buffer)."""
+PANEL_ROWS = 8192
+"""Most rows of a weight matrix (parts * in_chunks * LANES), and most columns: a panel of it is on chip."""
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+def num_chunks(width: int) -> int:
+    """Words of a row of `width` floats."""
+    return -(-width // LANES)
+
+
+def row_base(arena_words: int) -> int:
+    """First word of a bank's memory of rows: 5/8 of the arena hold sums, 3/8 rows.
+
+    A multiple of 32768 words splits into whole UltraRAM.
+    """
+    return arena_words * 5 // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Dropout of rows: zero where the 16 bits drawn for (key, vertex, column) are below the threshold.
+
+    Parameters
+    ----------
+    threshold
+        Of 65536; 0 for none.
+    scale
+        What kept elements are multiplied with.
+    key
+        64 bits, of hyrt.sampling.generator.stream_key.
+    """
+
+    threshold: int = 0
+    scale: float = 1.0
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHeader:
+    """The first HEADER int32 of a task's description."""
+
+    layers: int
+    targets: int
+    classes: int
+    num_sources: int
+    in_chunks: int
+    in_width: int
+    dropout: Dropout = Dropout()  # of the input features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """The RECORD int32 of a layer.
+
+    `rows` are the destinations; edges are counted from the start of the task's edge list; `weights` is in
+    words of the weight array; `combined`, `output`, `output_gradient` and `combined_gradient` are offsets in
+    words of a bank (`combined_gradient` is -1 in layer 1).
+    """
+
+    rows: int
+    parts: int
+    num_src: int
+    in_chunks: int
+    out_chunks: int
+    relu: bool
+    first_edge: int
+    num_edges: int
+    first_back_edge: int
+    num_back_edges: int
+    weights: int
+    combined: int
+    output: int
+    output_gradient: int
+    combined_gradient: int
+    out_width: int
+    in_width: int
+    dropout: Dropout = Dropout()
+
+    @property
+    def depth(self) -> int:
+        """Rows of the layer's weight matrix, padding among them."""
+        return self.parts * self.in_chunks * LANES
+
+    @property
+    def weight_words(self) -> int:
+        """Words of the weight matrix and its bias row."""
+        return (self.depth + 1) * self.out_chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A matrix in the arena: what it is, where, and the first and last step at which it holds data."""
+
+    name: str
+    offset: int
+    words: int
+    of_rows: bool
+    born: int
+    dies: int
+
+
+def describe(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
+    """The description of a task: [HEADER + layers * RECORD] int32.
+
+    Raises
+    ------
+    ValueError
+        If the number of records is not the header's number of layers.
+    """
+    if len(records) != header.layers:
+        raise ValueError(f"task: {len(records)} layer records for {header.layers} layers")
+    task = np.zeros(HEADER + header.layers * RECORD, np.int32)
+    task[:6] = VERSION, header.layers, header.targets, header.classes, header.num_sources, header.in_chunks
+    task[6:10] = _dropout_words(header.dropout)
+    task[10] = header.in_width
+    for i, r in enumerate(records):
+        at = task[HEADER + i * RECORD :][:RECORD]
+        at[:6] = r.rows, r.parts, r.num_src, r.in_chunks, r.out_chunks, r.relu
+        at[6:10] = _dropout_words(r.dropout)
+        at[10:15] = r.first_edge, r.num_edges, r.first_back_edge, r.num_back_edges, r.weights
+        at[15:19] = r.combined, r.output, r.output_gradient, r.combined_gradient
+        at[19:21] = r.out_width, r.in_width
+    return task
+
+
+def read_header(task: Ints) -> TaskHeader:
+    """The header of a description.
+
+    Raises
+    ------
+    ValueError
+        If the array is no description of this version.
+    """
+    if task.dtype != np.int32 or task.ndim != 1 or len(task) < HEADER:
+        raise ValueError(
+            f"task: a description is at least {HEADER} int32, not {task.dtype} of shape {task.shape}"
+        )
+    if task[0] != VERSION:
+        raise ValueError(f"task: version {task[0]} of the description, {VERSION} is known")
+    layers = int(task[1])
+    if not 1 <= layers <= MOST_LAYERS or len(task) != HEADER + layers * RECORD:
+        raise ValueError(f"task: {len(task)} int32 for {layers} layers (1 to {MOST_LAYERS} are possible)")
+    return TaskHeader(
+        layers=layers,
+        targets=int(task[2]),
+        classes=int(task[3]),
+        num_sources=int(task[4]),
+        in_chunks=int(task[5]),
+        in_width=int(task[10]),
+        dropout=_read_dropout(task[6:10]),
+    )
+
+
+def read_records(task: Ints) -> list[LayerRecord]:
+    """The layers' records, layer 1 first.
+
+    Raises
+    ------
+    ValueError
+        As `read_header`.
+    """
+    records = []
+    for i in range(read_header(task).layers):
+        r = [int(value) for value in task[HEADER + i * RECORD :][:RECORD]]
+        records.append(
+            LayerRecord(
+                rows=r[0],
+                parts=r[1],
+                num_src=r[2],
+                in_chunks=r[3],
+                out_chunks=r[4],
+                relu=bool(r[5]),
+                dropout=_read_dropout(task[HEADER + i * RECORD :][6:10]),
+                first_edge=r[10],
+                num_edges=r[11],
+                first_back_edge=r[12],
+                num_back_edges=r[13],
+                weights=r[14],
+                combined=r[15],
+                output=r[16],
+                output_gradient=r[17],
+                combined_gradient=r[18],
+                out_width=r[19],
+                in_width=r[20],
+            )
+        )
+    return records
+
+
+def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
+    """Every matrix that a launch keeps in an arena of `pes` banks: its place, and its lifetime in steps."""
+    layers = len(records)
+    kept = []
+    for i, r in enumerate(records):
+        aggregate, loss = 2 * i, 2 * layers
+        mask = loss + 1 + 4 * (layers - 1 - i)
+        last = i == layers - 1
+        output_read = mask if r.relu else loss if last else aggregate + 2
+        dz_born = loss if last else mask - 1
+        name = f"layer {i + 1}: "
+        kept.append(
+            Region(
+                name + "combined",
+                r.combined,
+                _words(r.rows * r.parts, r.in_chunks, pes),
+                False,
+                aggregate,
+                mask + 1,
+            )
+        )
+        kept.append(
+            Region(
+                name + "output", r.output, _words(r.rows, r.out_chunks, pes), True, aggregate + 1, output_read
+            )
+        )
+        words = _words(r.rows, r.out_chunks, pes)
+        kept.append(
+            Region(name + "output_gradient", r.output_gradient, words, False, dz_born, mask + (2 if i else 1))
+        )
+        if i:
+            words = _words(r.rows * r.parts, r.in_chunks, pes)
+            kept.append(
+                Region(name + "combined_gradient", r.combined_gradient, words, True, mask + 2, mask + 3)
+            )
+    return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """The arrays that a launch reads.
+
+    Parameters
+    ----------
+    features
+        [num_sources, in_chunks * LANES] float32, rows of V^0.
+    edges
+        [edges, EDGE] int32, sections one after the other. Forward section of layer l: from = source row, to =
+        row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each
+        sorted by from, then to.
+    weights
+        [words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
+        * LANES], then one row of biases.
+    labels
+        [targets] int32.
+    target_weights
+        [targets] float32, ones where there are none.
+    vertices
+        [num_sources] int64 ids of the rows of V^0; the rows of every later layer are a prefix of them.
+    task
+        int32, as `describe` makes it.
+    """
+
+    features: Floats
+    edges: Ints
+    weights: Floats
+    labels: Ints
+    target_weights: Floats
+    vertices: NDArray[np.int64]
+    task: Ints
+
+    @property
+    def header(self) -> TaskHeader:
+        return read_header(self.task)
+
+    @property
+    def records(self) -> list[LayerRecord]:
+        return read_records(self.task)
+
+    @property
+    def score_shape(self) -> tuple[int, int]:
+        """Of the scores that a launch writes: [targets, out_chunks of the last layer * LANES]."""
+        return self.header.targets, self.records[-1].out_chunks * LANES
+
+    def check(self, capacity_words: int, pes: int) -> None:
+        """Refuse what would read or write out of range.
+
+        Parameters
+        ----------
+        capacity_words
+            Words of each bank of the arena.
+        pes
+            Banks.
+
+        Raises
+        ------
+        ValueError
+            Naming the first array, layer or edge that is wrong.
+        """
+        _check_arrays(self)
+        header, records = self.header, self.records
+        _check_chain(header, records, len(self.weights) // LANES)
+        for i, r in enumerate(records):
+            _check_edges(
+                self.edges, f"layer {i + 1}, forward", r.first_edge, r.num_edges, r.num_src, r.rows * r.parts
+            )
+            if i:
+                _check_edges(
+                    self.edges,
+                    f"layer {i + 1}, backward",
+                    r.first_back_edge,
+                    r.num_back_edges,
+                    r.rows * r.parts,
+                    r.num_src,
+                )
+        _check_regions(regions(records, pes), capacity_words)
+
+
+def _words(rows: int, chunks: int, pes: int) -> int:
+    return -(-rows // pes) * chunks
+
+
+def _dropout_words(dropout: Dropout) -> Ints:
+    scale = int(np.float32(dropout.scale).view(np.int32))
+    return np.frombuffer(struct.pack("<iiQ", dropout.threshold, scale, dropout.key), np.int32)
+
+
+def _read_dropout(words: Ints) -> Dropout:
+    threshold, scale, key = struct.unpack("<ifQ", np.ascontiguousarray(words).tobytes())
+    return Dropout(threshold, scale, key)
+
+
+def _check_arrays(task: Task) -> None:
+    header = task.header
+    shapes: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+        "features": (np.float32, (header.num_sources, header.in_chunks * LANES)),
+        "edges": (np.int32, (len(task.edges), EDGE)),
+        "weights": (np.float32, (len(task.weights),)),
+        "labels": (np.int32, (header.targets,)),
+        "target_weights": (np.float32, (header.targets,)),
+        "vertices": (np.int64, (header.num_sources,)),
+    }
+    for name, (dtype, shape) in shapes.items():
+        array = getattr(task, name)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"task: {name} is {array.dtype} {array.shape}: "
+                f"the description asks for {np.dtype(dtype)} {shape}"
+            )
+        if not array.flags.c_contiguous:
+            raise ValueError(f"task: {name} is not contiguous")
+    if header.targets < 1 or header.classes < 1:
+        raise ValueError(
+            f"task: {header.targets} targets, {header.classes} classes: give at least one of each"
+        )
+    bad = (task.labels < 0) | (task.labels >= header.classes)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise ValueError(f"task: label {task.labels[at]} of target {at}: there are {header.classes} classes")
+
+
+def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_words: int) -> None:
+    """Each layer takes what the one below gives; widths, thresholds and weights are in range."""
+    _check_dropout("the input", header.dropout)
+    rows, width, chunks = header.num_sources, header.in_width, header.in_chunks
+    end = 0
+    for i, r in enumerate(records):
+        name = f"layer {i + 1}"
+        if (r.num_src, r.in_width, r.in_chunks) != (rows, width, chunks):
+            raise ValueError(
+                f"task: {name} takes {r.num_src} rows of {r.in_width} values in {r.in_chunks} chunks, "
+                f"but there are {rows} of {width} in {chunks}"
+            )
+        if r.parts not in (1, 2) or not 1 <= r.rows <= r.num_src:
+            raise ValueError(f"task: {name} has {r.rows} rows of {r.parts} parts from {r.num_src} sources")
+        for what, count, words in (("input", r.in_width, r.in_chunks), ("output", r.out_width, r.out_chunks)):
+            if count < 1 or words != num_chunks(count) or words > MOST_CHUNKS:
+                raise ValueError(
+                    f"task: {name}: {what} of {count} values in {words} chunks "
+                    f"(at most {MOST_CHUNKS} of {LANES})"
+                )
+        if r.depth > PANEL_ROWS:
+            raise ValueError(f"task: {name}: a weight of {r.depth} rows: a panel holds {PANEL_ROWS}")
+        _check_dropout(name, r.dropout)
+        if r.weights < end or r.weights + r.weight_words > weight_words:
+            raise ValueError(
+                f"task: {name}: weights at words {r.weights} to {r.weights + r.weight_words}, "
+                f"of {weight_words} there are and {end} taken by the layers below"
+            )
+        end = r.weights + r.weight_words
+        rows, width, chunks = r.rows, r.out_width, r.out_chunks
+    if (rows, width) != (header.targets, header.classes):
+        raise ValueError(
+            f"task: the last layer has {rows} rows of {width} values "
+            f"for {header.targets} targets of {header.classes} classes"
+        )
+
+
+def _check_dropout(name: str, dropout: Dropout) -> None:
+    if not 0 <= dropout.threshold < 65536:
+        raise ValueError(f"task: dropout of {name}: threshold {dropout.threshold} is not in 0..65535")
+
+
+def _check_edges(edges: Ints, name: str, first: int, count: int, num_from: int, num_to: int) -> None:
+    if first < 0 or count < 0 or first + count > len(edges):
+        raise ValueError(f"task: {name}: edges {first} to {first + count} of {len(edges)}")
+    section = edges[first : first + count]
+    for column, (what, limit) in enumerate((("from", num_from), ("to", num_to))):
+        bad = (section[:, column] < 0) | (section[:, column] >= limit)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(f"task: {name}: edge {at} goes {what} row {section[at, column]} of {limit}")
+    step_from, step_to = np.diff(section[:, 0]), np.diff(section[:, 1])
+    bad = (step_from < 0) | ((step_from == 0) & (step_to < 0))
+    if bad.any():
+        raise ValueError(
+            f"task: {name}: edge {int(np.argmax(bad)) + 1} is out of order: sort by from, then to"
+        )
+
+
+def _check_regions(kept: Sequence[Region], capacity_words: int) -> None:
+    split = row_base(capacity_words)
+    for a in kept:
+        low, high = (split, capacity_words) if a.of_rows else (0, split)
+        if a.offset < low or a.offset + a.words > high:
+            raise ValueError(
+                f"task: {a.name} takes words {a.offset} to {a.offset + a.words} of a bank: "
+                f"its memory is {low} to {high}"
+            )
+    for a in kept:
+        for b in kept:
+            apart = a.offset + a.words <= b.offset or b.offset + b.words <= a.offset
+            if b is not a and not apart and a.born <= b.dies and b.born <= a.dies:
+                raise ValueError(f"task: {a.name} and {b.name} share words of the arena at the same time")

@@ -1,0 +1,1 @@
+"""How many clock cycles the FPGA trainer takes: cycle simulations, and closed forms fitted to them."""

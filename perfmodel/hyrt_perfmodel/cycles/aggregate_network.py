@@ -1,0 +1,200 @@
+"""The aggregate kernel's network, cycle by cycle.
+
+The kernel of `hyrt_hls` has this structure; `hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test
+holds the two equal cycle for cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, A its `adder_latency`.
+
+Units
+    duplicator      holds one group: up to n successive edges of one source, and one chunk (16 lanes) of its row. A source's
+                    edges come in groups of n, the last one may be smaller; a group is shown once for each chunk of the row,
+                    then the next group comes.
+    scatter unit s  one register (its skid): the message (to, chunk) of edge s of a group.
+    queue (s, g)    n x n of them, each with room for D messages.
+    gather unit g   owns the rows with to % n == g. One message a cycle; a pointer for the round robin.
+
+A cycle: everything is decided on the state at its beginning, then everything moves at its end.
+    1. Gather unit g looks at its queues in the order s = pointer, pointer + 1, ... (mod n) and takes the head of the first that is not
+       empty and whose address (to, chunk) it took in none of the A - 1 cycles before (the sum is still in the adder: read after write).
+       The pointer moves behind that queue. If there is none it waits, and the pointer stays.
+    2. Scatter unit s, if its register is full, pushes into the queue (s, to % n) if that holds less than D messages: a pop of the
+       same cycle frees its place only for the next one.
+    3. The duplicator's message s is taken by the unit's register if this is empty or pushes in this cycle. The units take
+       independently; when all messages of the group have been taken, the next group and chunk is there in the next cycle.
+
+Cycle 0 is the first in which the duplicator holds a group. A message taken by a gather unit in cycle t is in its bank A cycles
+later; the last one ends the run: cycles = t + A. The multipliers of the scatter units and the memory's latency add a constant that is
+not in here, and edges come fast enough: they are counted with the memory (`trainer_cycles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.cycles.design import FpgaDesign
+
+Integers = NDArray[np.int64]
+
+
+def network_cycles(
+    to: NDArray[Any],
+    chunks: int,
+    design: FpgaDesign,
+    *,
+    sources: NDArray[Any] | None = None,
+    compiled: bool = True,
+) -> int:
+    """Simulate the aggregation of a layer's edges.
+
+    Parameters
+    ----------
+    to
+        [E] integers, row of the result each edge adds to, in the order of the kernel's edge list.
+    chunks
+        Words of a row.
+    sources
+        [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the last are full.
+    compiled
+        Use numba where it is installed; the result is the same without.
+
+    Returns
+    -------
+    Cycles; 0 without edges.
+
+    Raises
+    ------
+    ValueError
+        If `to` is not one-dimensional, holds negative rows, or differs in length from `sources`; if there is no chunk.
+    """
+    if chunks < 1:
+        raise ValueError(f"aggregate network: chunks is {chunks}: give at least 1")
+    groups = edge_groups(to, design.pes, sources)
+    if len(groups) == 0:
+        return 0
+    run = _compiled() if compiled else _simulate
+    return int(run(groups, chunks, design.fifo_depth, design.adder_latency))
+
+
+def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> Integers:
+    """What the duplicator emits: [groups, pes] int64, the rows that a group's edges lead to; -1 where it has fewer.
+
+    Raises
+    ------
+    ValueError
+        As `network_cycles`.
+    """
+    rows = np.asarray(to)
+    if rows.ndim != 1:
+        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row an edge")
+    if len(rows) and int(rows.min()) < 0:
+        raise ValueError(f"aggregate network: edge {int(np.argmin(rows))} leads to row {int(rows.min())}")
+    first = np.zeros(len(rows), np.bool_)
+    first[:1] = True
+    if sources is not None:
+        leave = np.asarray(sources)
+        if leave.shape != rows.shape:
+            raise ValueError(
+                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one an edge"
+            )
+        first[1:] = leave[1:] != leave[:-1]
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, len(rows)))
+    position = np.arange(len(rows)) - np.repeat(starts, lengths)
+    of_source = -(-lengths // pes)
+    group = np.repeat(np.cumsum(of_source) - of_source, lengths) + position // pes
+    groups = np.full((int(of_source.sum()), pes), -1, np.int64)
+    groups[group, position % pes] = rows
+    return groups
+
+
+@cache
+def _compiled() -> Callable[[Integers, int, int, int], int]:
+    """The simulation compiled, or as it is where numba is not installed."""
+    try:
+        from numba import njit
+    except ImportError:
+        return _simulate
+    compiled: Callable[[Integers, int, int, int], int] = njit(cache=True, nogil=True)(_simulate)
+    return compiled
+
+
+def _simulate(groups: Integers, chunks: int, depth: int, latency: int) -> int:
+    """Run until every queue is drained; groups as of `edge_groups`, at least one of them."""
+    num_groups, pes = groups.shape
+    queues = np.empty((pes, pes, depth), np.int64)
+    heads = np.zeros((pes, pes), np.int64)
+    counts = np.zeros((pes, pes), np.int64)
+    pointer = np.zeros(pes, np.int64)
+    # Addresses taken in the last latency - 1 cycles, by cycle modulo that number.
+    recent = np.full((pes, max(latency - 1, 1)), -1, np.int64)
+    taken = np.empty(pes, np.int64)
+    register = np.full(pes, -1, np.int64)
+    pushes = np.zeros(pes, np.bool_)
+    pending = groups[0] >= 0
+    group = 0
+    chunk = 0
+    left = 0
+    for index in range(num_groups):
+        for unit in range(pes):
+            if groups[index, unit] >= 0:
+                left += chunks
+    cycle = 0
+    while True:
+        for gather in range(pes):
+            taken[gather] = -1
+            for step in range(pes):
+                scatter = (pointer[gather] + step) % pes
+                if counts[scatter, gather] > 0:
+                    address = queues[scatter, gather, heads[scatter, gather]]
+                    free = True
+                    for age in range(latency - 1):
+                        if recent[gather, age] == address:
+                            free = False
+                    if free:
+                        taken[gather] = scatter
+                        break
+        for scatter in range(pes):
+            pushes[scatter] = register[scatter] >= 0 and (
+                counts[scatter, register[scatter] // chunks % pes] < depth
+            )
+        for gather in range(pes):
+            address = -1
+            scatter = taken[gather]
+            if scatter >= 0:
+                address = queues[scatter, gather, heads[scatter, gather]]
+                heads[scatter, gather] = (heads[scatter, gather] + 1) % depth
+                counts[scatter, gather] -= 1
+                pointer[gather] = (scatter + 1) % pes
+                left -= 1
+            if latency > 1:
+                recent[gather, cycle % (latency - 1)] = address
+        if left == 0:
+            return cycle + latency
+        for scatter in range(pes):
+            if pushes[scatter]:
+                gather = register[scatter] // chunks % pes
+                tail = (heads[scatter, gather] + counts[scatter, gather]) % depth
+                queues[scatter, gather, tail] = register[scatter]
+                counts[scatter, gather] += 1
+                register[scatter] = -1
+        if group < num_groups:
+            waiting = False
+            for scatter in range(pes):
+                if pending[scatter]:
+                    if register[scatter] < 0:
+                        register[scatter] = groups[group, scatter] * chunks + chunk
+                        pending[scatter] = False
+                    else:
+                        waiting = True
+            if not waiting:
+                chunk += 1
+                if chunk == chunks:
+                    chunk = 0
+                    group += 1
+                if group < num_groups:
+                    for scatter in range(pes):
+                        pending[scatter] = groups[group, scatter] >= 0
+        cycle += 1

@@ -1,0 +1,223 @@
+"""Cycles of the aggregate network from a few statistics of its edges: what prediction uses where no edge list is at hand.
+
+The queues let the duplicator run ahead of the busiest bank for a while. So groups are taken in windows of w: a window takes as many cycles a
+chunk as it has groups, or as its busiest bank has messages, whichever is more. w grows with the depth of the queues over the chunks of a
+row, d = (D + SLACK) / chunks: w = 1 + RUN_AHEAD d + SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). Short
+queues give w = 1, where a group waits for its busiest bank; endless ones leave the larger of all groups and the busiest bank's edges. The
+loads of a window are sums of binomials, so the expected maximum is computed and only the three constants are fitted. A row whose sum
+stays in the adder longer than its chunks take, A > chunks, counts A / chunks times as a bank of its own.
+
+CONSTANTS_PLACEHOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, comb, floor, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.cycles.aggregate_network import edge_groups
+from hyrt_perfmodel.cycles.design import FpgaDesign
+
+Floats = NDArray[np.float64]
+
+SLACK = -0.5
+RUN_AHEAD = 2.25
+SPREAD = 3.75
+_LONGEST_WINDOW = 1024
+# From the duplicator to the gather unit: the scatter unit's register and the queue.
+_FILL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLoad:
+    """What the network's time depends on.
+
+    Parameters
+    ----------
+    groups, edges
+        How many there are, perhaps expected numbers.
+    bank_loads
+        [n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges in order.
+    spread
+        Variance of the number of a group's edges, without those in order.
+    bank_share, row_share
+        Part of all edges that lead to the bank, and to the row, with the most.
+    in_order
+        Part of the edges that lead to the row next to the last one reached first: they go round the banks in turn, as the
+        transposed edges of a sampled block do, whose sources are numbered as they are met. The others are taken as random.
+
+    Raises
+    ------
+    ValueError
+        If there is not one distribution of n + 1 parts a bank, a count is negative, or a part is not in 0..1.
+    """
+
+    groups: float
+    edges: float
+    bank_loads: tuple[tuple[float, ...], ...]
+    spread: float
+    bank_share: float
+    row_share: float = 0.0
+    in_order: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):
+            lengths = [len(bank) for bank in self.bank_loads]
+            raise ValueError(f"network load: {len(lengths)} banks with {lengths} parts: give n of n + 1 each")
+        if min(self.groups, self.edges, self.spread) < 0:
+            raise ValueError(f"network load: {self.groups} groups, {self.edges} edges, spread {self.spread}")
+        parts = (self.bank_share, self.row_share, self.in_order, *(p for bank in self.bank_loads for p in bank))
+        if not all(-1e-9 <= part <= 1 + 1e-9 for part in parts):
+            raise ValueError("network load: loads, shares and in_order are parts, between 0 and 1")
+
+    @property
+    def pes(self) -> int:
+        return len(self.bank_loads)
+
+    @classmethod
+    def of(cls, to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> NetworkLoad:
+        """Of an edge list, as `network_cycles` takes it.
+
+        Raises
+        ------
+        ValueError
+            As `network_cycles`.
+        """
+        rows = np.asarray(to)
+        groups = edge_groups(rows, pes, sources)
+        if len(rows) == 0:
+            return cls.expected({}, pes)
+        fresh = np.zeros(len(rows), np.bool_)
+        fresh[1:] = rows[1:] == np.maximum.accumulate(rows)[:-1] + 1
+        # In the groups, edges lie in their order.
+        banks = np.where(groups < 0, pes, groups % pes)
+        banks[groups >= 0] = np.where(fresh, pes, banks[groups >= 0])
+        loads = np.stack([(banks == bank).sum(1) for bank in range(pes)])
+        counts = np.stack([np.bincount(bank, minlength=pes + 1) for bank in loads]) / len(groups)
+        return cls(
+            groups=len(groups),
+            edges=len(rows),
+            bank_loads=tuple(tuple(bank) for bank in counts.tolist()),
+            spread=float(loads.sum(0).var()),
+            bank_share=float(np.bincount(rows % pes).max()) / len(rows),
+            row_share=float(np.unique(rows, return_counts=True)[1].max()) / len(rows),
+            in_order=float(fresh.mean()),
+        )
+
+    @classmethod
+    def expected(
+        cls,
+        degrees: Mapping[int, float],
+        pes: int,
+        *,
+        bank_shares: Sequence[float] | None = None,
+        row_share: float = 0.0,
+        in_order: float = 0.0,
+    ) -> NetworkLoad:
+        """From expected counts.
+
+        Parameters
+        ----------
+        degrees
+            How many sources have how many edges.
+        pes
+            n.
+        bank_shares
+            [n] parts of the edges that lead to each bank, in order or not; without it equal ones.
+        row_share, in_order
+            As above.
+        """
+        sizes = [0.0] * pes
+        for degree, count in degrees.items():
+            full, rest = divmod(degree, pes)
+            sizes[pes - 1] += full * count
+            if rest:
+                sizes[rest - 1] += count
+        groups = sum(sizes)
+        shares = [1.0 / pes] * pes if bank_shares is None else list(bank_shares)
+        free = 1.0 - in_order
+        number = np.arange(1, pes + 1)
+        parts = np.array(sizes) / groups if groups > 0 else np.zeros(pes)
+        mean = float(parts @ number)
+        variance = float(parts @ number**2) - mean**2
+        return cls(
+            groups=groups,
+            edges=groups * mean,
+            bank_loads=tuple(
+                _binomials(parts, min(max(share - in_order / pes, 0.0), 1.0), pes) for share in shares
+            ),
+            # Each edge is in order or not by chance.
+            spread=max(free**2 * variance + free * in_order * mean, 0.0),
+            bank_share=max(shares),
+            row_share=row_share,
+            in_order=in_order,
+        )
+
+
+def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) -> float:
+    """Expected cycles of an aggregation.
+
+    Raises
+    ------
+    ValueError
+        If the load is of another number of units than the design's, or there is no chunk.
+    """
+    if load.pes != design.pes:
+        raise ValueError(f"network load of {load.pes} units on a design with {design.pes}")
+    if chunks < 1:
+        raise ValueError(f"network load: chunks is {chunks}: give at least 1")
+    if load.groups == 0:
+        return 0.0
+    depth = max(design.fifo_depth + SLACK, 0.0) / chunks
+    window = min(1.0 + RUN_AHEAD * depth + SPREAD * depth**2, max(load.groups, 1.0), _LONGEST_WINDOW)
+    slowness = max(design.adder_latency / chunks, 1.0)
+    below, above = _pace(load, floor(window), slowness), _pace(load, ceil(window), slowness)
+    pace = below + (above - below) * (window - floor(window))
+    least = load.edges * max(load.bank_share, load.row_share * slowness)
+    return chunks * max(load.groups * pace, least) + _FILL + design.adder_latency
+
+
+@lru_cache(maxsize=4096)
+def _pace(load: NetworkLoad, window: int, slowness: float) -> float:
+    """Cycles a chunk and group, in windows of so many groups: the mean of max(groups, largest load) over `window`."""
+    pes, mean = load.pes, load.edges / load.groups
+    length = window * pes + 1
+    number = np.arange(pes + 1)
+    banks = np.array(load.bank_loads)
+    means = banks @ number
+    variances = np.maximum(banks @ number**2 - means**2, 0.0)
+    # Messages of one group are in one bank or another: loads of banks exclude each other, unlike independent ones.
+    together = float(np.sqrt(variances).sum()) ** 2 - float(variances.sum())
+    correlation = (load.spread - float(variances.sum())) / together if together > 0 else 0.0
+    below = np.ones(length)
+    for bank in set(load.bank_loads):
+        below *= _sum_distribution(np.array(bank), window, length) ** load.bank_loads.count(bank)
+    top = float(means.max()) * window
+    loads = top + (np.arange(length) - top) * sqrt(max(1.0 - correlation, 0.0))
+    times = np.maximum(loads + load.in_order * mean * window / pes, window)
+    if slowness > 1.0:
+        hit = min(load.row_share * mean, 1.0)
+        of_row = _sum_distribution(np.array([1.0 - hit, hit]), window, length)
+        below *= of_row[np.minimum(times / slowness, length - 1).astype(np.int64)]
+    return float(np.diff(below, prepend=0.0) @ times) / window
+
+
+def _sum_distribution(one: Floats, number: int, length: int) -> Floats:
+    """[length] probability that the sum of so many independent values, 0, 1, .. with probabilities `one`, is at most 0, 1, .."""
+    total = np.fft.irfft(np.fft.rfft(one, length) ** number, length)
+    return np.clip(np.cumsum(total), 0.0, 1.0)
+
+
+def _binomials(parts: Floats, share: float, pes: int) -> tuple[float, ...]:
+    """Of groups of 1, 2, .. n edges (parts), the parts with 0, 1, .. n of them where each is with probability `share`."""
+    found = [0.0] * (pes + 1)
+    for size, part in enumerate(parts.tolist(), 1):
+        for hits in range(size + 1):
+            found[hits] += part * comb(size, hits) * share**hits * (1.0 - share) ** (size - hits)
+    return tuple(found)

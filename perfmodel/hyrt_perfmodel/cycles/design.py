@@ -1,0 +1,101 @@
+"""What a build of the FPGA trainer is: its size, and the rates that only a real build knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hyrt_perfmodel.checks import check_not_negative, check_positive
+
+LANES = 16
+"""Values of a word: a row is aggregated in chunks of so many."""
+VALUE_BYTES = 4
+EDGE_BYTES = 16
+_MOST_PES = 64
+_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", "update_ii")
+_MEASURED = frozenset({"adder_latency", "clock_hz", "update_ii", "ddr_efficiency", "launch_s"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FpgaDesign:
+    """One compute unit of the trainer on one part.
+
+    Parameters
+    ----------
+    pes
+        n, scatter units and gather units of the aggregate network; at most 64.
+    mac_rows, mac_cols
+        Of the systolic array; m is their product. Columns come in cells of LANES.
+    fifo_depth
+        Messages that fit into each of the n x n queues.
+    adder_latency
+        Cycles from reading a sum to reading it again with the value added.
+    clock_hz
+        Of the kernel.
+    update_ii
+        Cycles between two operands of a multiply-accumulate of the array.
+    ddr_bytes_per_s, ddr_efficiency
+        Peak bandwidth of the memory, and the part of it that bursts reach.
+    launch_s
+        What starting a task costs whatever its size.
+    assumed
+        Names of fields that no build and no board has confirmed; a report of a build takes them out.
+
+    Raises
+    ------
+    ValueError
+        If a size is no whole number of at least 1, a rate not positive, the efficiency above 1, or `assumed` names no field.
+    """
+
+    pes: int = 8
+    mac_rows: int = 32
+    mac_cols: int = 64
+    fifo_depth: int = 32
+    adder_latency: int = 7
+    clock_hz: float = 300e6
+    update_ii: int = 1
+    ddr_bytes_per_s: float = 77e9
+    ddr_efficiency: float = 0.8
+    launch_s: float = 1e-4
+    assumed: frozenset[str] = _MEASURED
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"FPGA design: {name} is {value!r}: give a whole number of at least 1")
+        if self.pes > _MOST_PES:
+            raise ValueError(f"FPGA design: pes is {self.pes}: give at most {_MOST_PES}")
+        check_positive(
+            "FPGA design",
+            clock_hz=self.clock_hz,
+            ddr_bytes_per_s=self.ddr_bytes_per_s,
+            ddr_efficiency=self.ddr_efficiency,
+        )
+        check_not_negative("FPGA design", launch_s=self.launch_s)
+        if self.ddr_efficiency > 1:
+            raise ValueError(f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: it is a part, at most 1")
+        known = {field.name for field in fields(self)} - {"assumed"}
+        if unknown := sorted(self.assumed - known):
+            raise ValueError(
+                f"FPGA design: assumed names {', '.join(unknown)}: fields are {', '.join(sorted(known))}"
+            )
+
+    @property
+    def macs(self) -> int:
+        """m, multiply-accumulates of the array."""
+        return self.mac_rows * self.mac_cols
+
+    @property
+    def mac_cells(self) -> int:
+        """Columns of cells of the array: a cell is a word of LANES multiply-accumulates wide."""
+        return num_chunks(self.mac_cols)
+
+    @property
+    def ddr_bytes_per_cycle(self) -> float:
+        """Bytes that bursts bring in a cycle of the kernel."""
+        return self.ddr_bytes_per_s * self.ddr_efficiency / self.clock_hz
+
+
+def num_chunks(width: int) -> int:
+    """Words of a row of `width` values."""
+    return -(-width // LANES)

@@ -1,0 +1,213 @@
+"""Cycles of a task on the FPGA trainer, part by part.
+
+What the kernel of `hyrt_hls` does one after the other is added: for each layer forward the aggregation, then the update; loss; for each
+layer backward the mask, the weight gradient, and above the first the gradient of the combined rows and its aggregation over the transposed
+edges. What runs at the same time is the longest of:
+
+    aggregation      the network; its edges, read one a cycle; the memory's part (feature rows of layer 1 once, edges)
+    a product        for each panel of mac_cols columns: loading the panel, then tile after tile the longest of the array with the draining
+                     of its rows, turning the left matrix (LANES columns of mac_rows rows at a time), and writing the results
+    weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer streaming through
+
+`pipelined=True` is the paper's form: aggregation and update of a layer overlap in forward, and the longer one counts (DESIGN, equation
+of T_trainer). The kernel does not do so: its edges are sorted by source, so a combined row is complete only when the last edge is in.
+
+Not counted: latencies of loops and of starting processes (tens of cycles a region), and refresh and turn-around of the memory
+beyond `ddr_efficiency`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from hyrt_perfmodel.cycles.aggregate_network import network_cycles
+from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
+from hyrt_perfmodel.cycles.design import EDGE_BYTES, LANES, VALUE_BYTES, FpgaDesign, num_chunks
+from hyrt_perfmodel.cycles.systolic import drain_cycles, num_tiles, systolic_cycles
+from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape
+
+_WORD_BYTES = LANES * VALUE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCycles:
+    """Cycles of a layer.
+
+    Parameters
+    ----------
+    aggregate, update
+        Forward.
+    backward
+        Gradient of the combined rows and its aggregation; 0 for the first layer.
+    weight_gradient
+        With the mask of the layer's output.
+    memory
+        What the bytes that the layer moves take at the memory's effective rate: part of the others, not added to them.
+    """
+
+    aggregate: float
+    update: float
+    backward: float
+    weight_gradient: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCycles:
+    """Cycles of a task.
+
+    Parameters
+    ----------
+    layers
+        The input's first.
+    loss
+        Softmax, its gradient and the count of correct ones.
+    pipelined
+        Whether aggregation and update of a layer overlap in forward.
+    assumed
+        Fields of the design that no build and no board has confirmed.
+    """
+
+    layers: tuple[LayerCycles, ...]
+    loss: float
+    pipelined: bool
+    assumed: frozenset[str]
+
+    @property
+    def forward(self) -> float:
+        if self.pipelined:
+            return sum(max(layer.aggregate, layer.update) for layer in self.layers)
+        return sum(layer.aggregate + layer.update for layer in self.layers)
+
+    @property
+    def backward(self) -> float:
+        return sum(layer.backward + layer.weight_gradient for layer in self.layers)
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.loss + self.backward
+
+
+def task_cycles(
+    shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False, simulated: bool = False
+) -> TaskCycles:
+    """Expected cycles of a task.
+
+    Parameters
+    ----------
+    pipelined
+        The paper's form, see above.
+    simulated
+        Simulate the network where the shape has the edges, instead of the closed form on their statistics.
+    """
+    layers = tuple(
+        _layer_cycles(layer, design, first=number == 0, simulated=simulated)
+        for number, layer in enumerate(shape.layers)
+    )
+    chunks = num_chunks(shape.classes)
+    loss = shape.targets * (shape.classes + 2 * chunks + LANES)
+    return TaskCycles(layers=layers, loss=loss, pipelined=pipelined, assumed=design.assumed)
+
+
+def task_seconds(
+    shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False, simulated: bool = False
+) -> float:
+    """Seconds of a task on the card, launch included; without the link."""
+    cycles = task_cycles(shape, design, pipelined=pipelined, simulated=simulated)
+    return design.launch_s + cycles.total / design.clock_hz
+
+
+def _layer_cycles(layer: LayerShape, design: FpgaDesign, *, first: bool, simulated: bool) -> LayerCycles:
+    chunks, out_chunks = num_chunks(layer.in_width), num_chunks(layer.out_width)
+    load = layer.forward_load(design.pes)
+    sources = min(layer.num_src, load.groups)
+    read = layer.edges * EDGE_BYTES + (sources * chunks * _WORD_BYTES if first else 0.0)
+    aggregate = _aggregate(
+        load, layer.forward, layer.rows * layer.parts, chunks, read, design, simulated=simulated
+    )
+    steps = layer.parts * chunks * LANES
+    weight_bytes = (steps + 1) * out_chunks * _WORD_BYTES
+    update = _product(layer.rows, layer.parts, chunks, layer.out_width, design, transposed=False)
+    gradient = _weight_gradient(layer, design) + _blocks(layer.rows, design.pes) * out_chunks
+    moved = read + 2 * weight_bytes
+    backward = 0.0
+    if not first:
+        edge_bytes = layer.edges * EDGE_BYTES
+        moved += edge_bytes + weight_bytes
+        backward = _product(
+            layer.rows, 1, out_chunks, layer.parts * chunks * LANES, design, transposed=True
+        ) + _aggregate(
+            layer.backward_load(design.pes),
+            layer.backward,
+            layer.num_src,
+            chunks,
+            edge_bytes,
+            design,
+            simulated=simulated,
+        )
+    return LayerCycles(
+        aggregate=aggregate,
+        update=update,
+        backward=backward,
+        weight_gradient=gradient,
+        memory=moved / design.ddr_bytes_per_cycle,
+    )
+
+
+def _aggregate(
+    load: NetworkLoad,
+    edges: EdgeList | None,
+    rows: float,
+    chunks: int,
+    read_bytes: float,
+    design: FpgaDesign,
+    *,
+    simulated: bool,
+) -> float:
+    """The sums are cleared first: a word of each bank a cycle."""
+    if simulated and edges is not None:
+        network: float = network_cycles(edges.to, chunks, design, sources=edges.sources)
+    else:
+        network = network_cycles_expected(load, chunks, design)
+    clear = _blocks(rows, design.pes) * chunks
+    return clear + max(network, load.edges, read_bytes / design.ddr_bytes_per_cycle)
+
+
+def _product(
+    rows: float, parts: int, chunks: int, columns: int, design: FpgaDesign, *, transposed: bool
+) -> float:
+    """[rows, parts * chunks * LANES] times [that, columns], with the loading of panels."""
+    if rows <= 0:
+        return 0.0
+    cells, steps = design.mac_cells, parts * chunks * LANES
+    panels = ceil(num_chunks(columns) / cells)
+    # Transposed the panel comes in squares of LANES x LANES values: in by rows, then out by columns.
+    panel = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
+    panel = max(panel, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
+    fills = ceil(design.mac_rows / design.pes) * parts
+    turn = chunks * max(fills, LANES * parts)
+    write = design.mac_rows * cells
+    tile = max(_tile(steps, design), turn, write)
+    return panels * (panel + tile * ceil(rows / design.mac_rows))
+
+
+def _weight_gradient(layer: LayerShape, design: FpgaDesign) -> float:
+    """The weights' rows and the bias row in tiles; the layer's rows are the steps."""
+    if layer.rows <= 0:
+        return 0.0
+    weight_rows = layer.parts * num_chunks(layer.in_width) * LANES + 1
+    blocks = _blocks(layer.rows, design.pes)
+    fills = max(design.mac_rows // LANES, 1) * layer.parts + design.mac_cells
+    spread = (blocks + 1) * max(fills, design.pes)
+    write = design.mac_rows * design.mac_cells
+    tile = max(_tile(blocks * design.pes, design), spread, write)
+    return tile * num_tiles(weight_rows, num_chunks(layer.out_width) * LANES, design)
+
+
+def _tile(steps: int, design: FpgaDesign) -> int:
+    return systolic_cycles(1, steps, 1, design) + drain_cycles(design)
+
+
+def _blocks(rows: float, pes: int) -> int:
+    return ceil(rows / pes)

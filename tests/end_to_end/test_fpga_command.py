@@ -1,0 +1,133 @@
+"""`hyrt fpga`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from end_to_end.terminal import HYRT, environment, hyrt
+
+WORKLOAD = {
+    "vertices": [160_000, 22_000, 1024],
+    "edges": [210_000, 24_000],
+    "features": [100, 256, 47],
+    "concat": True,
+    "targets_per_epoch": 196_615,
+    "batch_per_trainer": 1024,
+}
+REPORT = """<profile>
+<UserAssignments><TopModelName>systolic_8</TopModelName><TargetClockPeriod>4.00</TargetClockPeriod></UserAssignments>
+<PerformanceEstimates>
+<SummaryOfTimingAnalysis><EstimatedClockPeriod>3.1</EstimatedClockPeriod></SummaryOfTimingAnalysis>
+<SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>
+</PerformanceEstimates>
+<AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>1</DSP><LUT>1</LUT></Resources></AreaEstimates>
+</profile>"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "systolic_8_csynth.xml").write_text(REPORT)
+    return tmp_path
+
+
+def test_a_front_on_the_papers_card(tmp_path: Path) -> None:
+    words = ["--part", "u250", "--model", "graphsage", "--data", "ogbn-products"]
+    done = hyrt("fpga", "explore", *words, "--fanout", "25,10", "--hidden", "256", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("u250 · 1,024 targets · ")
+    assert lines[0].endswith("widths 100, 256, 47")
+    assert sum("Table IV" in line for line in lines) >= 1
+    assert any(line.startswith("assumed until a build or a board tells: adder_latency") for line in lines)
+    assert any("HP-GNN" in line for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_of_a_file(files: Path) -> None:
+    done = hyrt("fpga", "explore", "--workload", "w.yaml", "--json", cwd=files)
+    found = json.loads(done.stdout)
+    assert (found["part"], found["targets"], found["features"]) == ("u250", 1024, [100, 256, 47])
+    costs = [each["cost"] for each in found["front"]]
+    times = [each["step_s"] for each in found["front"]]
+    assert costs == sorted(costs)
+    assert times == sorted(times, reverse=True)
+    assert max(costs) <= 1
+    for each in found["front"]:
+        assert each["cost"] == max(each["utilisation"].values())
+    paper = found["table_iv"]
+    assert (paper["pes"], paper["mac_rows"] * paper["mac_cols"]) == (8, 2048)
+    assert paper["utilisation"]["dsp"] == pytest.approx(0.906, abs=1e-3)
+    assert {"clock_hz", "ddr_efficiency", "update_ii"} <= found["assumed"].keys()
+
+
+def test_reports_take_the_place_of_what_is_assumed(files: Path) -> None:
+    words = ["fpga", "explore", "--workload", "w.yaml"]
+    before = json.loads(hyrt(*words, "--json", cwd=files).stdout)
+    after = json.loads(hyrt(*words, "--reports", "reports", "--json", cwd=files).stdout)
+    assert before["assumed"].keys() - after["assumed"].keys() == {"clock_hz", "update_ii"}
+    assert after["table_iv"]["step_s"] > 1.2 * before["table_iv"]["step_s"]
+    text = hyrt(*words, "--reports", "reports", cwd=files).stdout
+    assert "read: reports/systolic_8_csynth.xml: systolic_8 runs at 250 MHz" in text
+
+
+def test_a_smaller_card_has_no_room_for_the_papers_design(files: Path) -> None:
+    done = hyrt("fpga", "explore", "--part", "u50", "--workload", "w.yaml", cwd=files)
+    assert (
+        "Table IV's design (n = 8, m = 2048): the design does not fit u50: it needs dsp 11,136 of 5,952"
+        in done.stdout
+    )
+
+
+def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['hyrt', 'fpga', 'explore', '--workload', 'w.yaml']\n"
+        "import hyrt.cli\n"
+        "assert 'numpy' not in sys.modules\n"
+        "try: hyrt.cli.main()\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "assert not {'torch', 'numba', 'hyrt_devices'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=files, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["explore", "--part", "u25"], "part 'u25' is not one of u250, u200, u280, u50"),
+        (["explore", "--part", "mine.yaml"], "mine.yaml: cannot be read"),
+        (["explore", "--model", "gat"], "model gat: the FPGA trainer has one product a layer"),
+        (["explore", "--model", "sage"], "model.kind"),
+        (["explore", "--fanout", "x"], "sampler.fanout"),
+        (["explore", "--workload", "w.yaml", "--model", "gcn"], "leave --model out"),
+        (["explore", "--workload", "none.yaml"], "none.yaml: cannot be read"),
+        (["explore", "--workload", "w.yaml", "--reports", "none"], "none: cannot be read"),
+        (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth is 0"),
+        (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 is"),
+        (["build-files", "out", "--macs", "2048"], "--macs 2048: give rows and columns"),
+        (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),
+        (["build-files", ".", "--pes", "8"], "there is something"),
+    ],
+)
+def test_wrong_words(files: Path, words: list[str], says: str) -> None:
+    (files / "wide.yaml").write_text(yaml.safe_dump({**WORKLOAD, "features": [9000, 256, 47]}))
+    done = subprocess.run(
+        [str(HYRT), "fpga", *words], cwd=files, env=environment(), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode not in (0, 1)
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_files_to_build_with(tmp_path: Path) -> None:
+    done = hyrt("fpga", "build-files", "out", "--part", "u200", "--units", "1", cwd=tmp_path)
+    assert "u200: DSP 88.0%, LUT " in done.stdout
+    assert "make -C out TARGET=hw_emu" in done.stdout
+    assert (tmp_path / "out" / "kernels" / "trainer.cpp").exists()
+    assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10
