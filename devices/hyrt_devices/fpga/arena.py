@@ -1,0 +1,102 @@
+"""Places of a task's matrices in the on-chip arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from hyrt_hls.task_layout import LayerRecord, Region, regions, row_base
+
+
+class Limits(Protocol):
+    """What a design holds; every description of a design has these."""
+
+    @property
+    def pes(self) -> int:
+        """Banks of the arena."""
+        ...
+
+    @property
+    def arena_words(self) -> int:
+        """Words of a bank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a task does not fit: words that it takes in each bank, and how many there are.
+
+    Parameters
+    ----------
+    memory
+        `sums` or `rows`, the two parts of a bank.
+    """
+
+    memory: str
+    needed: int
+    available: int
+
+
+# In which order matrices take their places: no order is best for all tasks, and each costs some microseconds.
+_ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
+    lambda region: (-region.words,),
+    lambda region: (region.born, -region.words),
+    lambda region: (region.born - region.dies, -region.words),
+)
+
+
+def lay_out(records: Sequence[LayerRecord], limits: Limits) -> list[LayerRecord] | Shortage:
+    """Give every matrix of a task its place; those that never hold data at the same time may share it.
+
+    Parameters
+    ----------
+    records
+        The layers; their offsets are not read.
+    limits
+        Of the design.
+
+    Returns
+    -------
+    The records with their offsets, or what is missing.
+    """
+    base = row_base(limits.arena_words)
+    kept = regions(records, limits.pes)
+    offsets: list[dict[str, int]] = [{} for _ in records]
+    for of_rows, first, end in ((False, 0, base), (True, base, limits.arena_words)):
+        mine = [region for region in kept if region.of_rows == of_rows]
+        places, height = min(
+            (_stack(sorted(mine, key=order)) for order in _ORDERS), key=lambda stacked: stacked[1]
+        )
+        if height > end - first:
+            return Shortage("rows" if of_rows else "sums", height, end - first)
+        for name, offset in places.items():
+            layer, what = name.split(": ")
+            offsets[int(layer.removeprefix("layer ")) - 1][what] = first + offset
+    return [_placed(record, where) for record, where in zip(records, offsets, strict=True)]
+
+
+def _placed(record: LayerRecord, where: dict[str, int]) -> LayerRecord:
+    return replace(
+        record,
+        combined=where["combined"],
+        output=where["output"],
+        output_gradient=where["output_gradient"],
+        combined_gradient=where.get("combined_gradient", -1),
+    )
+
+
+def _stack(kept: Sequence[Region]) -> tuple[dict[str, int], int]:
+    """Offsets by name, each the lowest that is free through the matrix's life, and the words they take together."""
+    places: dict[str, int] = {}
+    height = 0
+    for number, region in enumerate(kept):
+        offset = 0
+        beside = [r for r in kept[:number] if r.born <= region.dies and region.born <= r.dies]
+        for other in sorted(beside, key=lambda r: places[r.name]):
+            if offset + region.words <= places[other.name]:
+                break
+            offset = max(offset, places[other.name] + other.words)
+        places[region.name] = offset
+        height = max(height, offset + region.words)
+    return places, height

@@ -1,0 +1,177 @@
+"""The FPGA trainer: tasks run by the kernel of an xclbin, through XRT's OpenCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
+from hyrt.graph.graph import Graph
+from hyrt.nn.description import ModelDescription, describe
+from hyrt.sampling.block import MiniBatch
+from hyrt_devices.fpga.pools import Pools
+from hyrt_devices.fpga.probe import survey
+from hyrt_devices.fpga.programs import Programs, XclbinPrograms
+from hyrt_devices.fpga.queue import Queue, span_s
+from hyrt_devices.fpga.staged import StagedBatch, Stager
+from hyrt_devices.fpga.tiles import build_tasks
+from hyrt_devices.fpga.units import Units
+from hyrt_devices.fpga.weights import WeightLayout
+
+
+class FpgaDevice:
+    """Trains on one card; a mini-batch that does not fit on the chip is trained in tiles.
+
+    One queue for transfers and one for launches, each with kernel objects of its own; events join them.
+
+    Parameters
+    ----------
+    info
+        What `probe` told.
+    context, device
+        `pyopencl.Context` with the one `pyopencl.Device`.
+    options
+        The run's.
+    programs
+        Where the kernel comes from.
+    """
+
+    def __init__(
+        self, info: DeviceInfo, context: Any, device: Any, options: DeviceOptions, programs: Programs
+    ) -> None:
+        self.info = info
+        self._health = Health(info.name)
+        self._programs = programs
+        limit = info.memory_bytes
+        if options.memory_bytes is not None:
+            limit = min(limit, options.memory_bytes)
+        self._pools = Pools(context, info.name, limit, int(device.max_mem_alloc_size))
+        self._transfers = Queue(context, device)
+        self._launches = Queue(context, device)
+        self._stager = Stager(programs, self._pools, self._transfers)
+        self._model: ModelDescription | None = None
+        self._layout: WeightLayout | None = None
+        self._units: Units | None = None
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [found.info for found in survey().found]
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why there is no card to train on, and what to do; empty if nothing is wrong."""
+        return "; ".join(survey().reasons)
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> FpgaDevice:
+        found = survey()
+        matches = [f for f in found.found if f.info.index == info.index]
+        if not matches:
+            why = (
+                "; ".join(found.reasons) or "it was there when it was probed: check it with `xbutil examine`"
+            )
+            raise DeviceUnavailable(f"{info.name} is not there: {why}")
+        import pyopencl as cl
+
+        device, xclbin = matches[0].device, matches[0].xclbin
+        try:
+            context = cl.Context([device])
+            return cls(info, context, device, options, XclbinPrograms(context, device, xclbin))
+        except cl.Error as error:
+            raise DeviceUnavailable(
+                f"{info.name} ({info.description}) cannot be opened: {error}: end what else uses the card, or reset it "
+                "with `xbutil reset`"
+            ) from error
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._health.check()
+        described = describe(model, self.info.name)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        with self._health.terminal("load"), self._memory_errors("load"):
+            if self._units is not None:
+                self._launches.settle()
+                self._transfers.settle()
+                self._units.release()
+            self._model = self._layout = self._units = None
+            layout = WeightLayout(described, trainable, self.info.name)
+            self._units = Units(self._programs, self._pools, self._stager, self._launches, layout.num_floats)
+            self._model, self._layout = described, layout
+        self.update(parameters)
+
+    def sampler(self, graph: Graph) -> None:
+        return None
+
+    def gathers(self, graph: Graph) -> bool:
+        return False
+
+    def transfer(self, batch: MiniBatch) -> StagedBatch:
+        with self._health.terminal("transfer"), self._memory_errors("transfer"):
+            if self._model is None:
+                raise RuntimeError("no model was loaded")
+            # What was staged for another model is as foreign as what another device staged.
+            staged = StagedBatch(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
+            if staged.targets:
+                self._stager.stage(
+                    staged, build_tasks(batch, self._model, self._programs.design, self.info.name)
+                )
+            return staged
+
+    def propagate(self, staged: StagedBatch) -> StepResult:
+        with self._health.terminal("propagate"), self._memory_errors("propagate"):
+            if self._units is None or self._layout is None:
+                raise RuntimeError("no model was loaded")
+            if not isinstance(staged, StagedBatch) or staged.owner is not self._units:
+                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+            arrived = [event for task in staged.tasks for event in task.events]
+            try:
+                sums = self._units.run(staged.tasks)
+                seconds = {"transfer": span_s(arrived), "propagate": span_s(sums.events)}
+            finally:
+                # After an error too: what was launched still uses the buffers.
+                self._launches.settle()
+                staged.release(self._pools)
+            gradients = self._layout.unpack(sums.gradients) if staged.targets else []
+            return StepResult(
+                loss_sum=sums.loss_sum,
+                correct=sums.correct,
+                targets=staged.targets,
+                normalizer=staged.normalizer,
+                gradients=[torch.from_numpy(gradient) for gradient in gradients],
+                seconds=seconds if staged.targets else {},
+            )
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("update"), self._memory_errors("update"):
+            if self._units is None or self._layout is None:
+                raise RuntimeError("no model was loaded")
+            self._units.update(self._layout.pack(parameters))
+
+    def close(self) -> None:
+        self._health.close()
+        # Both, before any memory goes: launches wait for transfers.
+        self._transfers.close()
+        self._launches.close()
+        self._model = self._layout = self._units = None
+        self._pools.close()
+
+    @contextmanager
+    def _memory_errors(self, doing: str) -> Iterator[None]:
+        """Turn the OpenCL error that means a lack of device memory into the recoverable one.
+
+        Others may mean anything: XRT reports what it has no number for as OUT_OF_HOST_MEMORY.
+        """
+        import pyopencl as cl
+
+        try:
+            yield
+        except cl.Error as error:
+            if "MEM_OBJECT_ALLOCATION_FAILURE" not in str(error):
+                raise
+            raise DeviceOutOfMemory(
+                f"{self.info.name} is out of memory in {doing}, {self._pools.used_bytes / 2**20:.4g} MiB in use "
+                f"({error}): give it fewer targets"
+            ) from error

@@ -1,0 +1,188 @@
+"""Which FPGA cards there are, and with which xclbin."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyrt.device import DeviceInfo, Rates
+from hyrt.errors import DeviceUnavailable
+from hyrt_devices.fpga.programs import KERNEL
+from hyrt_devices.fpga.xclbin import Design, Xclbin, read_design, read_xclbin
+
+XCLBIN_VARIABLE = "HYRT_XCLBIN"
+"""Environment variable that names the xclbin to use."""
+
+_EMULATION_VARIABLE = "XCL_EMULATION_MODE"
+_PLATFORM = "Xilinx"
+_BUILD = "build one with hyrt's Makefile (docs/fpga.md)"
+# Where a card does not say: a U250's clock and four banks of DDR4, and PCIe of 16 lanes, generation 3.
+_CLOCK_HZ = 300e6
+_MEMORY_BYTES_PER_S = 77e9
+_PCIE_BYTES_PER_S = 12e9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A card with an xclbin for it.
+
+    Parameters
+    ----------
+    info
+        As `probe` tells it.
+    device
+        `pyopencl.Device`.
+    xclbin
+        What the card is programmed with.
+    """
+
+    info: DeviceInfo
+    device: Any
+    xclbin: Xclbin
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a search found, and why there is not more.
+
+    Parameters
+    ----------
+    found
+        In the runtime's order.
+    reasons
+        What is missing, with the remedy.
+    """
+
+    found: list[Found]
+    reasons: list[str]
+
+
+def xclbin_path() -> Path:
+    """The xclbin to use: what HYRT_XCLBIN names, else `hyrt/hyrt_train.xclbin` in the user's data folder."""
+    named = os.environ.get(XCLBIN_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "hyrt" / f"{KERNEL}.xclbin"
+
+
+def survey() -> Survey:
+    """Ask XRT for its cards. Cheap, and never raises; OpenCL is not even loaded where XRT is not installed for it."""
+    if not has_xrt():
+        return Survey(
+            [],
+            [
+                "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then source its setup.sh"
+            ],
+        )
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:
+        return Survey([], [f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'])
+    try:
+        devices = [
+            device
+            for platform in cl.get_platforms()
+            if platform.name == _PLATFORM
+            for device in platform.get_devices()
+        ]
+    except (cl.Error, RuntimeError) as error:
+        return Survey([], [f"XRT does not answer ({error}): {_check_card()}"])
+    if not devices:
+        return Survey([], [f"XRT finds no card: {_check_card()}"])
+    path = xclbin_path()
+    if not path.exists():
+        source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
+        return Survey(
+            [],
+            [
+                f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in {XCLBIN_VARIABLE}"
+            ],
+        )
+    try:
+        xclbin = read_xclbin(path)
+        units, design = xclbin.units_of(KERNEL), read_design(xclbin)
+        _check_mode(xclbin)
+    except DeviceUnavailable as error:
+        return Survey([], [str(error)])
+    try:
+        found = [
+            Found(_info(i, device, xclbin, len(units), design), device, xclbin)
+            for i, device in enumerate(devices)
+        ]
+    except (cl.Error, RuntimeError, ValueError) as error:
+        return Survey([], [f"a card does not answer ({error}): {_check_card()}"])
+    return Survey(found, [])
+
+
+def _check_card() -> str:
+    if not os.environ.get("XILINX_XRT"):
+        return "XILINX_XRT is not set: source XRT's setup.sh"
+    return "check it with `xbutil examine`"
+
+
+def has_xrt() -> bool:
+    """Whether XRT is among the drivers that the OpenCL loader would load."""
+    return any("xilinxopencl" in library for library in _drivers())
+
+
+def _drivers() -> list[str]:
+    """Libraries that the OpenCL loader would load, read where the loaders in use read them."""
+    libraries = [name for name in os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep) if name]
+    named = os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors"
+    place = Path(named)
+    try:
+        if place.is_dir():
+            for file in sorted(place.glob("*.icd")):
+                libraries.append(file.read_text(encoding="utf-8", errors="replace"))
+        elif place.suffix == ".icd":
+            libraries.append(place.read_text(encoding="utf-8", errors="replace"))
+        else:
+            libraries.append(named)
+    except OSError:
+        # A loader that cannot read it loads nothing either.
+        return libraries
+    return libraries
+
+
+def emulation() -> str:
+    """How XRT emulates a card in this process: `hw_emu`, `sw_emu`, `noop`; empty on a real one."""
+    return os.environ.get(_EMULATION_VARIABLE, "")
+
+
+def _check_mode(xclbin: Xclbin) -> None:
+    """XRT's own message for an xclbin of the other world does not say what is wrong."""
+    wanted = xclbin.mode if xclbin.mode.endswith("_emu") else ""
+    given = emulation()
+    # `noop` takes any.
+    if given != wanted and given != "noop":
+        remedy = f"set {_EMULATION_VARIABLE}={wanted}" if wanted else f"unset {_EMULATION_VARIABLE}"
+        raise DeviceUnavailable(
+            f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {given or 'not set'}: {remedy}"
+        )
+
+
+def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: Design) -> DeviceInfo:
+    mode = emulation()
+    clock_hz = xclbin.clock_hz or _CLOCK_HZ
+    told = "of the xclbin" if xclbin.clock_hz else "assumed"
+    macs = design.mac_rows * design.mac_cols
+    name = device.name.strip() or xclbin.platform
+    emulated = f"emulated ({mode}): " if mode else ""
+    nothing = "computes nothing, " if mode == "noop" else ""
+    return DeviceInfo(
+        kind="fpga",
+        index=index,
+        description=f"{emulated}{nothing}{name}, {units} x ({design.pes} PEs, {macs} MACs) of {xclbin.path.name}",
+        memory_bytes=int(device.global_mem_size) or xclbin.memory_bytes,
+        link="PCIe",
+        rates=Rates(
+            macs_per_s=units * macs * clock_hz,
+            memory_bytes_per_s=_MEMORY_BYTES_PER_S,
+            link_bytes_per_s=_PCIE_BYTES_PER_S,
+            source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({told}); memory and link of a U250",
+        ),
+        simulated=bool(mode),
+    )

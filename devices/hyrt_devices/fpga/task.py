@@ -1,0 +1,251 @@
+"""A mini-batch, or some targets of one, as the arrays of one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hyrt_hls.task_layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHeader, describe
+from numpy.typing import NDArray
+
+from hyrt.nn.aggregate import Aggregation, scales
+from hyrt.nn.description import ModelDescription
+from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.generator import DROPOUT, stream_key
+from hyrt.sampling.kernels import transpose
+from hyrt_devices.fpga.weights import LayerShape
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedBlock:
+    """A block with all of an aggregation's factors in its edges' weights.
+
+    Parameters
+    ----------
+    indptr
+        [num_dst + 1] int32.
+    columns
+        [E] int32, source positions; destinations are the first sources.
+    weights
+        [E] float32.
+    own
+        [num_dst] float32, what a destination's own row is added with; None where it is not.
+    concat
+        Whether the own row stands beside the aggregate instead.
+    num_src
+        Number of sources.
+    """
+
+    indptr: Ints
+    columns: Ints
+    weights: Floats
+    own: Floats | None
+    concat: bool
+    num_src: int
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.indptr) - 1
+
+
+def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
+    """Fold an aggregation into a block's edges; `max` cannot be."""
+    factors = scales(aggregation, block, np.dtype(np.float32))
+    columns = block.columns.astype(np.int32, copy=False)
+    weights = np.repeat(factors.row, np.diff(block.indptr))
+    if factors.source is not None:
+        weights *= factors.source[columns]
+    if block.weights is not None:
+        weights *= block.weights
+    return WeightedBlock(
+        indptr=block.indptr.astype(np.int32, copy=False),
+        columns=columns,
+        weights=weights,
+        own=factors.own,
+        concat=aggregation.self_path == "concat",
+        num_src=block.num_src,
+    )
+
+
+def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
+    """The edges by source row and by row of the combined matrix: forward and backward section, [edges, EDGE] each."""
+    indptr, columns, weights = _with_own_rows(block)
+    num_rows = len(indptr) - 1
+    # A stable counting sort by source; and one of that by row gives each row's sources in order.
+    by_source, rows, edges = _transposed(indptr, columns, block.num_src)
+    forward = _section(by_source, rows, weights[edges])
+    by_row, sources, edges = _transposed(by_source, rows, num_rows)
+    return forward, _section(by_row, sources, forward[edges, 2].view(np.float32))
+
+
+def _with_own_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
+    """CSR over the rows of the combined matrix, the own rows among its edges."""
+    if block.own is None and not block.concat:
+        return block.indptr, block.columns, block.weights
+    count = block.num_dst
+    starts: Ints = np.add(block.indptr, np.arange(count + 1), dtype=np.int32)
+    is_own = np.zeros(len(block.columns) + count, np.bool_)
+    is_own[starts[:-1]] = True
+    columns = np.empty(len(is_own), np.int32)
+    weights = np.ones(len(is_own), np.float32)
+    columns[is_own] = np.arange(count, dtype=np.int32)
+    columns[~is_own] = block.columns
+    weights[~is_own] = block.weights
+    if not block.concat:
+        weights[is_own] = block.own
+        return starts, columns, weights
+    indptr = np.empty(2 * count + 1, np.int32)
+    indptr[::2] = starts
+    indptr[1::2] = starts[:-1] + 1
+    return indptr, columns, weights
+
+
+def _transposed(indptr: Ints, columns: Ints, num_src: int) -> tuple[Ints, Ints, Ints]:
+    out_indptr = np.empty(num_src + 1, np.int32)
+    rows, edges = np.empty(len(columns), np.int32), np.empty(len(columns), np.int32)
+    transpose(indptr, columns, num_src, out_indptr, rows, edges)
+    return out_indptr, rows, edges
+
+
+def _section(indptr: Ints, to: Ints, weights: Floats) -> Ints:
+    section = np.zeros((len(to), EDGE), np.int32)
+    section[:, 0] = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    section[:, 1] = to
+    section[:, 2] = weights.view(np.int32)
+    return section
+
+
+def make_records(
+    blocks: Sequence[WeightedBlock], model: ModelDescription, shapes: Sequence[LayerShape]
+) -> list[LayerRecord]:
+    """The layers' sizes; edges, dropout and places in the arena are to be filled in."""
+    return [
+        LayerRecord(
+            rows=block.num_dst,
+            parts=shape.parts,
+            num_src=block.num_src,
+            in_chunks=shape.in_chunks,
+            out_chunks=shape.out_chunks,
+            relu=layer.products[0].relu,
+            first_edge=0,
+            num_edges=0,
+            first_back_edge=0,
+            num_back_edges=0,
+            weights=shape.weights,
+            combined=0,
+            output=0,
+            output_gradient=0,
+            combined_gradient=-1,
+            out_width=shape.out_width,
+            in_width=shape.in_width,
+        )
+        for block, layer, shape in zip(blocks, model.layers, shapes, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some targets of a mini-batch, with all that they depend on.
+
+    Parameters
+    ----------
+    targets
+        Positions in the mini-batch's targets.
+    blocks
+        Theirs.
+    sources
+        [num_src] positions of the first block's sources in the mini-batch's; None for all as they are.
+    """
+
+    targets: slice
+    blocks: list[WeightedBlock]
+    sources: NDArray[np.intp] | None
+
+
+def make_task(
+    batch: MiniBatch,
+    model: ModelDescription,
+    shapes: Sequence[LayerShape],
+    piece: Piece,
+    records: Sequence[LayerRecord],
+) -> Task:
+    """The arrays of a launch; its weights are zeros, in whose place the device puts its own.
+
+    Parameters
+    ----------
+    batch, model, shapes
+        The mini-batch, what to compute, and the layers' sizes.
+    piece
+        What of it.
+    records
+        The piece's, with places in the arena.
+    """
+    sections: list[Ints] = []
+    filled: list[LayerRecord] = []
+    at = 0
+    for i, (block, record) in enumerate(zip(piece.blocks, records, strict=True)):
+        layer = model.layers[i]
+        forward, backward = edge_sections(block)
+        if i == 0:
+            backward = backward[:0]
+        sections += [forward, backward]
+        filled.append(
+            replace(
+                record,
+                dropout=_dropout(layer.dropout, batch.blocks[i], i + 1),
+                first_edge=at,
+                num_edges=len(forward),
+                first_back_edge=at + len(forward),
+                num_back_edges=len(backward),
+            )
+        )
+        at += len(forward) + len(backward)
+    first, last = shapes[0], shapes[-1]
+    labels = batch.labels[piece.targets].astype(np.int32)
+    given = batch.target_weights
+    vertices = batch.blocks[0].sources
+    assert vertices is not None
+    header = TaskHeader(
+        layers=len(shapes),
+        targets=len(labels),
+        classes=last.out_width,
+        num_sources=piece.blocks[0].num_src,
+        in_chunks=first.in_chunks,
+        in_width=first.in_width,
+        dropout=_dropout(model.input_dropout, batch.blocks[0], 0),
+    )
+    return Task(
+        features=_features(batch.inputs.detach().numpy(), piece.sources, first),
+        edges=np.concatenate(sections),
+        weights=np.zeros((last.weights + last.words) * LANES, np.float32),
+        labels=labels,
+        target_weights=(
+            np.ones(len(labels), np.float32) if given is None else np.ascontiguousarray(given[piece.targets])
+        ),
+        vertices=(vertices if piece.sources is None else vertices[piece.sources]).astype(np.int64),
+        task=describe(header, filled),
+    )
+
+
+def _dropout(rate: float, block: Block, layer: int) -> Dropout:
+    """As `hyrt.nn.dropout` draws it."""
+    if rate == 0:
+        return Dropout()
+    threshold = min(round(rate * 65536), 65535)
+    key = int(stream_key(block.seed, DROPOUT, block.step, layer))
+    return Dropout(threshold, 65536 / (65536 - threshold), key)
+
+
+def _features(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:
+    """The piece's rows, padded to whole words; the mini-batch's own where that changes nothing."""
+    width = shape.in_width
+    if sources is None and width == shape.in_chunks * LANES and rows.flags.c_contiguous:
+        return rows
+    padded = np.empty((len(rows) if sources is None else len(sources), shape.in_chunks * LANES), np.float32)
+    padded[:, :width] = rows if sources is None else rows[sources]
+    padded[:, width:] = 0
+    return padded

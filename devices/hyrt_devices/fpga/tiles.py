@@ -1,0 +1,135 @@
+"""A mini-batch as tasks: one, or, where that does not fit on the chip, tiles of its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from hyrt_hls.task_layout import Task
+from numpy.typing import NDArray
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.nn.description import ModelDescription
+from hyrt.sampling.block import MiniBatch
+from hyrt_devices.fpga.arena import Limits, Shortage, lay_out
+from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
+from hyrt_devices.fpga.weights import LayerShape, layer_shapes
+
+
+def build_tasks(
+    batch: MiniBatch, model: ModelDescription, limits: Limits, device: str = "this device"
+) -> list[Task]:
+    """Tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
+
+    Targets are halved until each tile fits into the arena. What tiles have in common, each computes for itself: an
+    edge's weight and a dropout mask depend on the mini-batch alone, and sums over targets are sums over tiles.
+
+    Parameters
+    ----------
+    batch
+        With at least one target and with relabelled blocks; its inputs are rows of float32.
+    model
+        What to compute.
+    limits
+        Of the design.
+    device
+        For messages.
+
+    Returns
+    -------
+    In the order of the targets. The weights of each are zeros: the device has its own.
+
+    Raises
+    ------
+    DeviceOutOfMemory
+        If a single target does not fit.
+    UnsupportedModel
+        As `layer_shapes`.
+    ValueError, TypeError
+        If it is not a mini-batch for the model.
+    """
+    shapes = layer_shapes(model, device)
+    _check(batch, shapes)
+    blocks = [
+        weighted(block, layer.aggregation) for block, layer in zip(batch.blocks, model.layers, strict=True)
+    ]
+    tasks: list[Task] = []
+    waiting = [(0, len(batch.targets))]
+    while waiting:
+        start, stop = waiting.pop()
+        piece = _cut(blocks, start, stop)
+        records = lay_out(make_records(piece.blocks, model, shapes), limits)
+        if not isinstance(records, Shortage):
+            task = make_task(batch, model, shapes, piece, records)
+            task.check(limits.arena_words, limits.pes)
+            tasks.append(task)
+        elif stop - start > 1:
+            middle = (start + stop) // 2
+            waiting += [(middle, stop), (start, middle)]
+        else:
+            raise DeviceOutOfMemory(_too_large(piece, start, records, limits, device))
+    return tasks
+
+
+def _too_large(piece: Piece, target: int, missing: Shortage, limits: Limits, device: str) -> str:
+    rows = [block.num_dst for block in piece.blocks]
+    return (
+        f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "
+        f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of {missing.memory} "
+        f"in each of {limits.pes} banks, of {missing.available} there are: sample fewer neighbours, or give it no targets"
+    )
+
+
+def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
+    if len(batch.blocks) != len(shapes):
+        raise ValueError(f"the model has {len(shapes)} layers, the mini-batch {len(batch.blocks)} blocks")
+    if not isinstance(batch.inputs, torch.Tensor):
+        raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
+    wanted = batch.blocks[0].num_src, shapes[0].in_width
+    if tuple(batch.inputs.shape) != wanted or batch.inputs.dtype != torch.float32:
+        raise ValueError(
+            f"inputs are {batch.inputs.dtype} of shape {tuple(batch.inputs.shape)}, not float32 of {wanted}"
+        )
+    classes = shapes[-1].out_width
+    if batch.labels.min() < 0 or batch.labels.max() >= classes:
+        raise ValueError(f"a label is not in 0..{classes - 1}")
+    for block in batch.blocks:
+        if block.in_place:
+            raise ValueError(f"layer {block.layer}: its block is read in place: this device takes rows")
+
+
+def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> Piece:
+    """Targets `start` to `stop`, from the last block down with what each layer's destinations need."""
+    if (start, stop) == (0, blocks[-1].num_dst):
+        return Piece(slice(start, stop), list(blocks), None)
+    rows: NDArray[np.intp] = np.arange(start, stop)
+    parts: list[WeightedBlock] = []
+    for block in reversed(blocks):
+        part, rows = _cut_block(block, rows)
+        parts.append(part)
+    return Piece(slice(start, stop), parts[::-1], rows)
+
+
+def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBlock, NDArray[np.intp]]:
+    """Some destinations of a block; and its sources' positions: these destinations, then the others in order."""
+    counts = np.diff(block.indptr)[rows]
+    indptr = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(counts, out=indptr[1:])
+    edges = np.arange(indptr[-1]) + np.repeat(block.indptr[rows] - indptr[:-1], counts)
+    columns = block.columns[edges]
+    is_new = np.zeros(block.num_src, np.bool_)
+    is_new[columns] = True
+    is_new[rows] = False
+    sources = np.concatenate([rows, np.flatnonzero(is_new)])
+    position = np.empty(block.num_src, np.int32)
+    position[sources] = np.arange(len(sources), dtype=np.int32)
+    part = WeightedBlock(
+        indptr=indptr,
+        columns=position[columns],
+        weights=block.weights[edges],
+        own=None if block.own is None else block.own[rows],
+        concat=block.concat,
+        num_src=len(sources),
+    )
+    return part, sources

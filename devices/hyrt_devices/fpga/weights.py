@@ -1,0 +1,201 @@
+"""Where the parameters of a model lie in a task's weights, and their gradients in what a launch writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hyrt_hls.task_layout import LANES, MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, num_chunks
+from numpy.typing import NDArray
+
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.description import LayerDescription, ModelDescription
+
+Floats = NDArray[np.float32]
+_INSTEAD = "train it on cpu or cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Sizes of a layer, and where its weights start.
+
+    Parameters
+    ----------
+    parts
+        Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else 1.
+    in_width, out_width
+        Columns of the layer's source rows and of its result.
+    weights
+        First word of the weight matrix; the bias follows it.
+    """
+
+    parts: int
+    in_width: int
+    out_width: int
+    weights: int
+
+    @property
+    def in_chunks(self) -> int:
+        return num_chunks(self.in_width)
+
+    @property
+    def out_chunks(self) -> int:
+        return num_chunks(self.out_width)
+
+    @property
+    def depth(self) -> int:
+        """Rows of the weight matrix, padding among them."""
+        return self.parts * self.in_chunks * LANES
+
+    @property
+    def words(self) -> int:
+        """Of the weight matrix and the bias."""
+        return (self.depth + 1) * self.out_chunks
+
+
+def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:
+    """The layers of a model, one behind the other.
+
+    Parameters
+    ----------
+    model
+        What to compute.
+    device
+        For messages.
+
+    Raises
+    ------
+    UnsupportedModel
+        If a layer is none that the trainer's kernels compute, or is too wide for them.
+    """
+    if not 1 <= len(model.layers) <= MOST_LAYERS:
+        raise UnsupportedModel(
+            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS}: {_INSTEAD}"
+        )
+    shapes: list[LayerShape] = []
+    for layer in model.layers:
+        shape = _shape(layer, shapes[-1] if shapes else None, device)
+        _check_width(layer.name, shape, device)
+        shapes.append(shape)
+    return shapes
+
+
+def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> LayerShape:
+    where = f"layer {layer.name!r} on {device}"
+    if layer.aggregation.reduce == "max":
+        raise UnsupportedModel(f"{where}: its kernels add and do not take maxima: {_INSTEAD}")
+    if len(layer.products) != 1:
+        raise UnsupportedModel(
+            f"{where}: it has {len(layer.products)} products, the kernels do one a layer (gcn, graphsage): {_INSTEAD}"
+        )
+    out_width, columns = layer.products[0].weight.shape
+    parts = 2 if layer.aggregation.self_path == "concat" else 1
+    if columns % parts or (below and columns // parts != below.out_width):
+        given = f" of the layer below, of {below.out_width} values" if below else ""
+        raise UnsupportedModel(
+            f"{where}: a weight of {columns} columns does not take {parts} rows{given}: {_INSTEAD}"
+        )
+    start = below.weights + below.words if below else 0
+    return LayerShape(parts, columns // parts, out_width, start)
+
+
+def _check_width(name: str, shape: LayerShape, device: str) -> None:
+    widest = max(shape.in_chunks, shape.out_chunks)
+    if widest > MOST_CHUNKS or shape.depth > PANEL_ROWS:
+        raise UnsupportedModel(
+            f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} out: its kernels "
+            f"take rows of up to {MOST_CHUNKS * LANES} values and weights of up to {PANEL_ROWS} padded rows: {_INSTEAD}"
+        )
+
+
+class WeightLayout:
+    """Packs parameters as kernels read them, and unpacks gradients, which kernels write in the same places.
+
+    Parameters
+    ----------
+    model
+        What to compute.
+    parameters
+        The model's trainable parameters, in the order of gradients and updates.
+    device
+        For messages.
+
+    Raises
+    ------
+    UnsupportedModel
+        If a layer is none that the kernels compute, or shares a parameter with another.
+    """
+
+    def __init__(
+        self, model: ModelDescription, parameters: Sequence[torch.nn.Parameter], device: str = "this device"
+    ) -> None:
+        self.layers = layer_shapes(model, device)
+        self.num_floats = (self.layers[-1].weights + self.layers[-1].words) * LANES
+        self._shapes = [tuple(parameter.shape) for parameter in parameters]
+        at = {id(parameter): number for number, parameter in enumerate(parameters)}
+        # Of each layer: the numbers of its weight and of its bias.
+        self._numbers: list[tuple[int, int | None]] = []
+        seen: set[int] = set()
+        for layer in model.layers:
+            product = layer.products[0]
+            numbers = at[id(product.weight)], None if product.bias is None else at[id(product.bias)]
+            used = {number for number in numbers if number is not None}
+            if used & seen:
+                raise UnsupportedModel(
+                    f"layer {layer.name!r} on {device}: it shares a parameter with another: {_INSTEAD}"
+                )
+            seen |= used
+            self._numbers.append(numbers)
+
+    def pack(self, parameters: Sequence[torch.Tensor]) -> Floats:
+        """Parameters as kernels read them: [num_floats], a new array.
+
+        Raises
+        ------
+        ValueError
+            If they are not those of the model.
+        """
+        if [tuple(parameter.shape) for parameter in parameters] != self._shapes:
+            raise ValueError(
+                f"parameters of shapes {[tuple(parameter.shape) for parameter in parameters]}: "
+                f"the model's have {self._shapes}"
+            )
+        packed = np.zeros(self.num_floats, np.float32)
+        for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
+            matrix, row = self._views(packed, shape)
+            values = _values(parameters[weight]).reshape(shape.out_width, shape.parts, shape.in_width)
+            matrix[...] = values.transpose(1, 2, 0)
+            if bias is not None:
+                row[...] = _values(parameters[bias])
+        return packed
+
+    def unpack(self, gradients: Floats) -> list[Floats]:
+        """One gradient a parameter, new arrays; zero for a parameter that the model does not use.
+
+        Parameters
+        ----------
+        gradients
+            [num_floats], as a launch wrote them.
+        """
+        unpacked = [np.zeros(shape, np.float32) for shape in self._shapes]
+        for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
+            matrix, row = self._views(gradients, shape)
+            unpacked[weight][...] = matrix.transpose(2, 0, 1).reshape(shape.out_width, -1)
+            if bias is not None:
+                unpacked[bias][...] = row
+        return unpacked
+
+    @staticmethod
+    def _views(packed: Floats, shape: LayerShape) -> tuple[Floats, Floats]:
+        """[parts, in_width, out_width] of the weight and [out_width] of the bias, without their padding."""
+        columns = shape.out_chunks * LANES
+        rows = packed[shape.weights * LANES :][: shape.words * LANES].reshape(-1, columns)
+        matrix = rows[:-1].reshape(shape.parts, shape.in_chunks * LANES, columns)
+        return matrix[:, : shape.in_width, : shape.out_width], rows[-1, : shape.out_width]
+
+
+def _values(parameter: torch.Tensor) -> Floats:
+    values: Floats = parameter.detach().to("cpu", torch.float32).numpy()
+    return values

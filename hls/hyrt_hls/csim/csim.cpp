@@ -1,0 +1,146 @@
+// The trainer's kernels in simulation, called through ctypes: memory ports that check and count what passes, and
+// memories that live between calls.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer.hpp"
+
+namespace {
+
+using Trainer = hyrt::Design<HYRT_PES, HYRT_MAC_ROWS, HYRT_MAC_COLS, HYRT_ARENA_WORDS>;
+
+struct Memories {
+    Trainer::Sums sums;
+    Trainer::Rows rows;
+    Trainer::Panel panel;
+    hyrt::Word row[hyrt::MOST_CHUNKS];
+};
+
+// What passed a port. `again` counts writes to a word that was written before: a result is written once, so that
+// anything more is a matrix kept in memory.
+struct Passed {
+    int64_t reads = 0, rows = 0, writes = 0, again = 0;
+};
+
+template <class T>
+class ReadPort {
+  public:
+    // `data` may lie anywhere: arrays of NumPy are not aligned to words. Reads of the first value of every `stride`
+    // count as rows.
+    ReadPort(const char *name, const void *data, int64_t size, Passed &passed, int64_t stride = 1)
+        : name_(name), data_((const char *)data), size_(size), passed_(&passed), stride_(stride) {}
+
+    T operator[](int64_t index) const {
+        if (index < 0 || index >= size_)
+            throw hyrt::SimulationError(hyrt::here() + " reads " + name_ + "[" + std::to_string(index) + "] of " +
+                                        std::to_string(size_));
+        passed_->reads++;
+        passed_->rows += index % stride_ == 0;
+        T value;
+        std::memcpy(&value, data_ + index * (int64_t)sizeof(T), sizeof(T));
+        return value;
+    }
+
+  private:
+    const char *name_;
+    const char *data_;
+    int64_t size_;
+    Passed *passed_;
+    int64_t stride_;
+};
+
+template <class T>
+class WritePort {
+  public:
+    WritePort(const char *name, void *data, int64_t size, Passed &passed, std::vector<bool> &written)
+        : name_(name), data_((char *)data), size_(size), passed_(&passed), written_(&written) {
+        written.assign(size, false);
+    }
+
+    // A place in memory that can be written and not read.
+    struct Place {
+        const WritePort &port;
+        int64_t index;
+        void operator=(const T &value) const { port.write(index, value); }
+    };
+
+    Place operator[](int64_t index) const { return {*this, index}; }
+
+  private:
+    const char *name_;
+    char *data_;
+    int64_t size_;
+    Passed *passed_;
+    std::vector<bool> *written_;
+
+    void write(int64_t index, const T &value) const {
+        if (index < 0 || index >= size_)
+            throw hyrt::SimulationError(hyrt::here() + " writes " + name_ + "[" + std::to_string(index) + "] of " +
+                                        std::to_string(size_));
+        passed_->writes++;
+        passed_->again += (*written_)[index];
+        (*written_)[index] = true;
+        std::memcpy(data_ + index * (int64_t)sizeof(T), &value, sizeof(T));
+    }
+};
+
+}  // namespace
+
+// The arrays of a task and their sizes: words of features, weights, scores and gradients, else elements.
+struct Arrays {
+    const void *features, *edges, *weights, *labels, *target_weights, *vertices, *task;
+    void *scores, *gradients, *results;
+    int64_t feature_words, num_edges, weight_words, targets, num_sources, task_words, score_words;
+};
+
+struct Counts {
+    int64_t rows_read, feature_words_read, edges_read, weight_words_read, words_written, words_written_again;
+};
+
+// The memories of one launch at a time, or null without room for them. What they hold at first is not defined in
+// hardware: here it is NaN, which shows in every result that depends on it.
+extern "C" void *hyrt_open() {
+    void *memories = std::aligned_alloc(alignof(Memories), sizeof(Memories));
+    if (memories != nullptr) {
+        float *values = (float *)memories;
+        for (size_t i = 0; i < sizeof(Memories) / sizeof(float); i++) values[i] = NAN;
+    }
+    return memories;
+}
+
+extern "C" void hyrt_close(void *memories) {
+    std::free(memories);
+}
+
+// One launch: 0, or 1 with what went wrong in `message`.
+extern "C" int hyrt_simulate(void *memories, const Arrays *arrays, Counts *counts, char *message, int size) {
+    return hyrt::report_errors(message, size, [&] {
+        const Arrays &a = *arrays;
+        Memories &m = *(Memories *)memories;
+        Passed features, edges, weights, small, scores, gradients, results;
+        std::vector<bool> scores_written, gradients_written, results_written;
+        int in_chunks;
+        std::memcpy(&in_chunks, (const int *)a.task + 5, sizeof in_chunks);
+        hyrt::train<Trainer>(
+            ReadPort<hyrt::Word>("features", a.features, a.feature_words, features, in_chunks),
+            ReadPort<hyrt::Edge>("edges", a.edges, a.num_edges, edges),
+            ReadPort<hyrt::Word>("weights", a.weights, a.weight_words, weights),
+            ReadPort<int>("labels", a.labels, a.targets, small),
+            ReadPort<float>("target_weights", a.target_weights, a.targets, small),
+            ReadPort<int64_t>("vertices", a.vertices, a.num_sources, small),
+            ReadPort<int>("task", a.task, a.task_words, small),
+            WritePort<hyrt::Word>("scores", a.scores, a.score_words, scores, scores_written),
+            WritePort<hyrt::Word>("gradients", a.gradients, a.weight_words, gradients, gradients_written),
+            WritePort<float>("results", a.results, 2, results, results_written), m.sums, m.rows, m.panel, m.row);
+        *counts = {features.rows,
+                   features.reads,
+                   edges.reads,
+                   weights.reads,
+                   scores.writes + gradients.writes,
+                   scores.again + gradients.again + results.again};
+    });
+}

@@ -1,0 +1,91 @@
+// hls::vector for simulation with g++: the part of Vitis HLS's class that the kernels use, in fast plain C++.
+#ifndef HYRT_HLS_VECTOR_H
+#define HYRT_HLS_VECTOR_H
+
+#ifdef __SYNTHESIS__
+#include_next <hls_vector.h>
+#else
+
+#include <cassert>
+#include <cstddef>
+#include <initializer_list>
+
+namespace hls {
+
+namespace details {
+
+/// The greatest power of two that divides `bytes`: Vitis HLS aligns a vector so.
+constexpr std::size_t alignment_of(std::size_t bytes) {
+    return bytes % 2 != 0 ? 1 : 2 * alignment_of(bytes / 2);
+}
+
+} // namespace details
+
+/// N elements of T that are computed on at once. As in Vitis HLS, a new vector holds nothing defined: `vector(value)`
+/// fills it.
+template <typename T, std::size_t N> class alignas(details::alignment_of(sizeof(T) * N)) vector {
+    static_assert(N > 0, "hls::vector needs at least one element");
+
+  public:
+    using value_type = T;
+    static constexpr std::size_t size() { return N; }
+
+    vector() = default;
+
+    /// Every element is `value`. Implicit, as in Vitis HLS, so that `v * 0.5f` and `v = 0` work.
+    vector(const T &value) {
+        for (std::size_t i = 0; i < N; ++i)
+            data_[i] = value;
+    }
+
+    /// Exactly N elements.
+    vector(std::initializer_list<T> values) {
+        assert(values.size() == N && "an hls::vector is given as many values as it has elements");
+        std::size_t i = 0;
+        for (const T &value : values)
+            data_[i++] = value;
+    }
+
+    T &operator[](std::size_t index) { return data_[index]; }
+    const T &operator[](std::size_t index) const { return data_[index]; }
+
+    vector &operator+=(const vector &other) {
+        for (std::size_t i = 0; i < N; ++i)
+            data_[i] += other.data_[i];
+        return *this;
+    }
+    vector &operator-=(const vector &other) {
+        for (std::size_t i = 0; i < N; ++i)
+            data_[i] -= other.data_[i];
+        return *this;
+    }
+    vector &operator*=(const vector &other) {
+        for (std::size_t i = 0; i < N; ++i)
+            data_[i] *= other.data_[i];
+        return *this;
+    }
+    vector &operator/=(const vector &other) {
+        for (std::size_t i = 0; i < N; ++i)
+            data_[i] /= other.data_[i];
+        return *this;
+    }
+
+    // Friends, so that a scalar on either side becomes a vector.
+    friend vector operator+(vector left, const vector &right) { return left += right; }
+    friend vector operator-(vector left, const vector &right) { return left -= right; }
+    friend vector operator*(vector left, const vector &right) { return left *= right; }
+    friend vector operator/(vector left, const vector &right) { return left /= right; }
+    friend vector operator-(vector operand) {
+        for (std::size_t i = 0; i < N; ++i)
+            operand.data_[i] = -operand.data_[i];
+        return operand;
+    }
+
+  private:
+    T data_[N];
+};
+
+} // namespace hls
+
+#endif // __SYNTHESIS__
+#endif

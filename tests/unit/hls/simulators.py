@@ -1,0 +1,45 @@
+"""Simulated trainers, each compiled once, for tests of the kernels."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+from golden import GOLDEN_ARENA
+from hyrt_hls.csim import Design, Outcome, Simulator
+from hyrt_hls.reference import run_reference
+from hyrt_hls.task_layout import Task
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="the kernels are simulated with g++: there is none"
+)
+
+# Arrays whose rows are part of a word, a part of a word with several banks, and several words.
+DESIGNS = {
+    2: Design(2, 2, 16, GOLDEN_ARENA),
+    4: Design(4, 4, 16, GOLDEN_ARENA),
+    8: Design(8, 32, 32, GOLDEN_ARENA),
+}
+
+
+@functools.cache
+def simulator(pes: int) -> Simulator:
+    """The exact one of `DESIGNS[pes]`."""
+    return Simulator(DESIGNS[pes])
+
+
+@functools.cache
+def bounded_simulator() -> Simulator:
+    """With the shallowest queues there are, and a thread a process."""
+    return Simulator(Design(4, 4, 16, GOLDEN_ARENA, fifo_depth=2), bounded=True)
+
+
+def assert_as_reference(outcome: Outcome, task: Task) -> None:
+    scores, gradients, results = run_reference(task)
+    scale = max(1.0, np.abs(gradients).max())
+    np.testing.assert_allclose(outcome.scores, scores, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(outcome.gradients, gradients, rtol=1e-5, atol=2e-6 * scale)
+    np.testing.assert_allclose(outcome.loss_sum, results[0], rtol=1e-5)
+    assert outcome.correct == results[1]
