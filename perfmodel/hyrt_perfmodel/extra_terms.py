@@ -30,6 +30,8 @@ class Terms:
         Reading and writing what is multiplied, bias, activation, dropout and loss.
     load_forms
         Trainers that can take it get their input aggregated while it is loaded, or read it in place.
+    cycles
+        An FPGA whose design is known takes what its cycle model says, instead of what rates do.
     shared_cores
         Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
     """
@@ -41,6 +43,7 @@ class Terms:
     weight_gradients: bool = True
     values: bool = True
     load_forms: bool = True
+    cycles: bool = True
     shared_cores: bool = True
 
 
@@ -52,6 +55,7 @@ PAPER = Terms(
     weight_gradients=False,
     values=False,
     load_forms=False,
+    cycles=False,
     shared_cores=False,
 )
 """The paper's form, exactly."""

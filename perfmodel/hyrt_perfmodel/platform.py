@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.host_tables import LoadCost, LoadForm, SampleCost
 
 _GB = 1e9
@@ -191,6 +192,12 @@ class Accelerator:
     switch_gb_s
         What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each has its own
         way to host memory.
+    design
+        Of an FPGA whose kernels are this project's: its cycle model then says what propagation takes, instead of rates.
+    arena_words
+        With a design: words of each bank of its on-chip memory, which bounds what one task may be.
+    task_targets
+        With a design: the most targets of one task; a mini-batch with more is several tasks, one after the other.
     """
 
     kind: str
@@ -210,6 +217,9 @@ class Accelerator:
     models: Mapping[str, Rates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: float | None = None
+    design: FpgaDesign | None = None
+    arena_words: int | None = None
+    task_targets: int | None = None
 
     def __post_init__(self) -> None:
         owner = f"accelerator {self.kind!r}"
@@ -221,6 +231,8 @@ class Accelerator:
             memory_gib=self.memory_gib,
             values_per_s=self.values_per_s,
             switch_gb_s=self.switch_gb_s,
+            arena_words=self.arena_words,
+            task_targets=self.task_targets,
         )
         check_not_negative(
             owner,
@@ -252,7 +264,7 @@ class Trainer:
         Of the host's with one thread, where they were measured.
     link_gb_s
         Infinite where it reads host memory in place.
-    pipelined, reads_each_source_once, memory_gib, link_latency_s, flush_s, fill_s
+    pipelined, reads_each_source_once, memory_gib, link_latency_s, flush_s, fill_s, design, task_targets
         As in `Accelerator`.
     is_host
         Whether the host's cores are the trainer: its threads are part of the assignment.
@@ -275,6 +287,8 @@ class Trainer:
     is_host: bool = False
     host_cores: int = 0
     forms: tuple[LoadForm, ...] = ("rows",)
+    design: FpgaDesign | None = None
+    task_targets: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +367,8 @@ class Platform:
                         fill_s=accelerator.fill_s,
                         host_cores=accelerator.host_cores,
                         forms=accelerator.forms,
+                        design=accelerator.design,
+                        task_targets=accelerator.task_targets,
                     )
                 )
         return tuple(found)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from hyrt_perfmodel.calibration import read_calibration
+from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.file_content import (
     listed,
     mapping,
@@ -66,6 +67,29 @@ def _rates(value: Any, where: str) -> dict[str, Rates]:
     return found
 
 
+def _design(value: Any, where: str) -> FpgaDesign:
+    """In a file the memory's bandwidth is in 1e9 bytes a second, like all others."""
+    given = _fields(mapping(value, where), _DESIGN, ("pes", "mac_rows", "mac_cols"), where)
+    if "ddr_gb_s" in given:
+        given["ddr_bytes_per_s"] = 1e9 * given.pop("ddr_gb_s")
+    try:
+        return FpgaDesign(**given)
+    except ValueError as problem:
+        raise ValueError(_within(str(problem), where)) from problem
+
+
+_DESIGN: dict[str, _Read] = {
+    "pes": whole,
+    "mac_rows": whole,
+    "mac_cols": whole,
+    "fifo_depth": whole,
+    "adder_latency": whole,
+    "clock_hz": number,
+    "update_ii": whole,
+    "ddr_gb_s": number,
+    "ddr_efficiency": number,
+    "launch_s": number,
+}
 _RATES: dict[str, _Read] = {
     "memory_gb_s": number,
     "macs_per_s": number,
@@ -106,6 +130,9 @@ _ACCELERATOR: dict[str, _Read] = {
     "host_cores": whole,
     "switch_gb_s": _maybe(number),
     "models": _rates,
+    "design": _maybe(_design),
+    "arena_words": _maybe(whole),
+    "task_targets": _maybe(whole),
 }
 
 

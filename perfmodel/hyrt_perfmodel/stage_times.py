@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from hyrt_perfmodel import extra_terms, stages
 from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
+from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.cycles.task_shape import TaskShape
+from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
 from hyrt_perfmodel.extra_terms import Terms
 from hyrt_perfmodel.host_tables import LoadForm, edges_per_second, load_seconds
 from hyrt_perfmodel.platform import Host, Platform, Rates, Trainer
@@ -143,6 +146,8 @@ def trainer_propagate_s(
     if load_form(trainer, training, terms) == "aggregated":
         # The load stage has read the first layer's edges already.
         workload = replace(workload, edges=(0.0, *workload.edges[1:]))
+    if trainer.design is not None and terms.cycles and is_plain(workload):
+        return _tasks_s(trainer.design, trainer.task_targets, workload, training)
     if not trainer.is_host:
         return _computing_s(trainer, trainer.rates, 1.0, workload, terms)
     if trainer.rates_alone is None or not host.cores or host.cores == 1:
@@ -151,6 +156,19 @@ def trainer_propagate_s(
     together = min(alone, _computing_s(trainer, trainer.rates, 1.0, workload, terms))
     serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
     return serial_s + (alone - serial_s) / min(threads.train, host.cores)
+
+
+def is_plain(workload: Workload) -> bool:
+    """Whether a layer is one aggregation and one product, which is all that the FPGA's kernels know."""
+    return workload.widths_in is None and workload.rows_per_edge == 1
+
+
+def _tasks_s(design: FpgaDesign, task_targets: int | None, workload: Workload, training: Training) -> float:
+    """Of equal tasks, one after the other."""
+    targets = workload.vertices[-1]
+    tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
+    each = workload if tasks == 1 else training.at(targets / tasks)
+    return tasks * task_seconds(TaskShape.of(each), design)
 
 
 def _computing_s(trainer: Trainer, rates: Rates, part: float, workload: Workload, terms: Terms) -> float:
