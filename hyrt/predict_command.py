@@ -96,12 +96,14 @@ def predict(
         work = _work(arguments or [], data, model, workload, config)
         steps = _on(machine, work, is_file=workload is not None)
         given = None if config is None or paper else _given(config, machine, steps)
+        machine = _with_tasks(machine, steps, paper=paper)
         now = predict_training(machine, steps, assignment=given, paper=paper)
         advice = advise(machine, steps, now, paper=paper)
         scaling = []
         for count in counts if len(counts) > 1 else ():
             scaled = with_accelerators(machine, count)
             steps = _on(scaled, work, is_file=workload is not None)
+            scaled = _with_tasks(scaled, steps, paper=paper)
             scaling.append((count, predict_training(scaled, steps, paper=paper)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -111,7 +113,7 @@ def predict(
         _check_finite(each)
     if plot is not None:
         draw_scaling(scaling, plot)
-    assumptions = [] if config is None else _assumptions(config)
+    assumptions = [*([] if config is None else _assumptions(config)), *_designs(machine, steps, paper=paper)]
     if as_json:
         import json
 
@@ -128,6 +130,29 @@ def predict(
     if scaling:
         lines += ["", *scaling_lines(scaling)]
     _print(lines)
+
+
+def _with_tasks(machine: Platform, steps: Training, *, paper: bool) -> Platform:
+    """FPGAs of a known design with the tasks that fit on the chip; the paper's form knows no designs."""
+    if paper or all(accelerator.design is None for accelerator in machine.accelerators):
+        return machine
+    from hyrt_hls.task_targets import with_task_targets
+
+    return with_task_targets(machine, steps)
+
+
+def _designs(machine: Platform, steps: Training, *, paper: bool) -> list[str]:
+    """What is assumed of FPGAs that the cycle model predicts, one sentence each."""
+    from hyrt_perfmodel.stage_times import is_plain
+
+    if paper or not is_plain(steps.at(1.0)):
+        return []
+    return [
+        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {each.task_targets} targets "
+        f"a task; no build has confirmed {', '.join(sorted(each.design.assumed))}"
+        for each in machine.accelerators
+        if each.design is not None and each.task_targets is not None
+    ]
 
 
 def _counts(text: str | None) -> list[int]:

@@ -28,6 +28,7 @@ def _leave_the_users_cache_alone(config: pytest.Config) -> None:
     old = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="hyrt-tests-")
     os.environ.setdefault("POCL_CACHE_DIR", str(old / "pocl" / "kcache"))
+    os.environ.setdefault("HYRT_HLS_CACHE_DIR", str(old / "hyrt" / "hls"))
     os.environ["XDG_CACHE_HOME"] = config.stash[_CACHE].name
 
 

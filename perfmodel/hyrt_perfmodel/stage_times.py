@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from hyrt_perfmodel import extra_terms, stages
 from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
@@ -168,7 +169,13 @@ def _tasks_s(design: FpgaDesign, task_targets: int | None, workload: Workload, t
     targets = workload.vertices[-1]
     tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
     each = workload if tasks == 1 else training.at(targets / tasks)
-    return tasks * task_seconds(TaskShape.of(each), design)
+    return tasks * _task_s(each, design)
+
+
+@lru_cache(maxsize=4096)
+def _task_s(workload: Workload, design: FpgaDesign) -> float:
+    """Kept, since the best assignment is searched among thousands with the same parts."""
+    return task_seconds(TaskShape.of(workload), design)
 
 
 def _computing_s(trainer: Trainer, rates: Rates, part: float, workload: Workload, terms: Terms) -> float:

@@ -203,7 +203,8 @@ def _modelled(design: Design, part: Part) -> FpgaDesign:
         mac_rows=design.mac_rows,
         mac_cols=design.mac_cols,
         fifo_depth=design.fifo_depth,
-        ddr_bytes_per_s=part.peak_bytes_per_s,
+        # Features come through one port, from one bank.
+        ddr_bytes_per_s=part.bank_bytes_per_s,
     )
 
 

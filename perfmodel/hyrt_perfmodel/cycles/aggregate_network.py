@@ -1,6 +1,7 @@
 """The aggregate kernel's network, cycle by cycle.
 
-The kernel of `hyrt_hls` has this structure; `hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test
+The kernel of `hyrt_hls` has this structure (its gather units keep the head of each queue in a register, which lengthens a queue by
+one, and the duplicator's words pass a queue of two on the way to a scatter unit); `hls/hyrt_hls/rtl/aggregate_network.sv` is the same in SystemVerilog, and a test
 holds the two equal cycle for cycle. n is `FpgaDesign.pes`, D its `fifo_depth`, A its `adder_latency`.
 
 Units
@@ -55,6 +56,8 @@ def network_cycles(
         [E] integers, row of the result each edge adds to, in the order of the kernel's edge list.
     chunks
         Words of a row.
+    design
+        Its pes, fifo_depth and adder_latency.
     sources
         [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the last are full.
     compiled

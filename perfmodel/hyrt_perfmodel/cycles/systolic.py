@@ -61,6 +61,8 @@ def simulate_tiles(a: Integers, b: Integers, design: FpgaDesign) -> tuple[Intege
     ----------
     a, b
         [tiles, R, K] and [tiles, K, C] int64.
+    design
+        Its mac_rows, mac_cells and update_ii.
 
     Returns
     -------

@@ -96,6 +96,8 @@ def task_cycles(
 
     Parameters
     ----------
+    shape, design
+        The task, and what runs it.
     pipelined
         The paper's form, see above.
     simulated
@@ -170,7 +172,7 @@ def _aggregate(
         network: float = network_cycles(edges.to, chunks, design, sources=edges.sources)
     else:
         network = network_cycles_expected(load, chunks, design)
-    clear = _blocks(rows, design.pes) * chunks
+    clear: float = _blocks(rows, design.pes) * chunks
     return clear + max(network, load.edges, read_bytes / design.ddr_bytes_per_cycle)
 
 
@@ -183,8 +185,8 @@ def _product(
     cells, steps = design.mac_cells, parts * chunks * LANES
     panels = ceil(num_chunks(columns) / cells)
     # Transposed the panel comes in squares of LANES x LANES values: in by rows, then out by columns.
-    panel = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
-    panel = max(panel, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
+    taken = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
+    panel = max(taken, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
     fills = ceil(design.mac_rows / design.pes) * parts
     turn = chunks * max(fills, LANES * parts)
     write = design.mac_rows * cells

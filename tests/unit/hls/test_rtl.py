@@ -69,7 +69,9 @@ def network_case(case: Edges, design: FpgaDesign, chunks: int) -> str:
     assert ((groups < 0) == (of_edge < 0)).all()
     weights = np.where(of_edge < 0, 0, case.weights[of_edge])
     lines = np.column_stack([case.sources[of_edge[:, 0]], groups, weights])
-    head = f"network {design.pes} {design.fifo_depth} {design.adder_latency} {chunks} {case.rows} {len(groups)}"
+    head = (
+        f"network {design.pes} {design.fifo_depth} {design.adder_latency} {chunks} {case.rows} {len(groups)}"
+    )
     return f"{head} {' '.join(map(str, lines.reshape(-1)))}"
 
 
@@ -99,7 +101,10 @@ def test_the_array_equals_its_twin_cycle_for_cycle(program: Path, interval: int)
     cases, expected = [], []
     for shape, (rows, cols) in enumerate(SHAPES):
         for depth, tiles in ((1, 1), (7, 1), (16, 3), (2, 4)):
-            a, b = random.integers(-9, 10, (tiles, rows, depth)), random.integers(-9, 10, (tiles, depth, cols))
+            a, b = (
+                random.integers(-9, 10, (tiles, rows, depth)),
+                random.integers(-9, 10, (tiles, depth, cols)),
+            )
             both = np.concatenate([a.transpose(0, 2, 1).reshape(tiles, -1), b.reshape(tiles, -1)], 1)
             cases.append(
                 f"array {shape} {rows} {cols} {depth} {tiles} {interval} {' '.join(map(str, both.reshape(-1)))}"
