@@ -16,10 +16,12 @@ from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_hls.csim import Design, Simulator
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
-from hyrt.device import DeviceOptions, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
 from hyrt.nn.description import describe
 from hyrt.nn.model import GNN
+from hyrt.registry import Survey
+from hyrt.runtime.choose_devices import choose
 from hyrt.sampling.block import MiniBatch
 from hyrt.testing import cases, check_device
 
@@ -61,6 +63,20 @@ def test_it_says_that_it_is_simulated() -> None:
     assert "8 PEs, 2048 MACs" in info.description
     assert info.rates is not None
     assert info.rates.source.startswith("assumed")
+
+
+def test_auto_does_not_take_it() -> None:
+    """Although by its rates it is much faster than the CPU, and would be taken if it were a card."""
+    (info,) = FpgaCsimDevice.probe()
+    assert info.rates is not None
+    host = replace(CpuDevice.probe()[0], rates=replace(info.rates, macs_per_s=1e9))
+
+    def chosen(other: DeviceInfo) -> list[str]:
+        surveys = [Survey("cpu", "test", (host,)), Survey("fpga-csim", "test", (other,))]
+        return [name.partition("=")[0] for name in choose(surveys, {}, lambda info: "", None).devices]
+
+    assert chosen(info) == ["cpu:0"]
+    assert chosen(replace(info, simulated=False)) == ["cpu:0", "fpga-csim:0"]
 
 
 def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
