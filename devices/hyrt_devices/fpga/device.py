@@ -116,7 +116,14 @@ class FpgaDevice:
             staged = StagedBatch(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
                 self._stager.stage(
-                    staged, build_tasks(batch, self._model, self._programs.design, self.info.name)
+                    staged,
+                    build_tasks(
+                        batch,
+                        self._model,
+                        self._programs.design,
+                        self.info.name,
+                        at_least=self._programs.num_units,
+                    ),
                 )
             return staged
 

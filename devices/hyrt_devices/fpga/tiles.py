@@ -18,7 +18,12 @@ from hyrt_devices.fpga.weights import LayerShape, layer_shapes
 
 
 def build_tasks(
-    batch: MiniBatch, model: ModelDescription, limits: Limits, device: str = "this device"
+    batch: MiniBatch,
+    model: ModelDescription,
+    limits: Limits,
+    device: str = "this device",
+    *,
+    at_least: int = 1,
 ) -> list[Task]:
     """Tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
 
@@ -35,6 +40,8 @@ def build_tasks(
         Of the design.
     device
         For messages.
+    at_least
+        How many tasks are wanted, for as many compute units; each has at least one target.
 
     Returns
     -------
@@ -55,7 +62,9 @@ def build_tasks(
         weighted(block, layer.aggregation) for block, layer in zip(batch.blocks, model.layers, strict=True)
     ]
     tasks: list[Task] = []
-    waiting = [(0, len(batch.targets))]
+    pieces = min(at_least, len(batch.targets))
+    ends = [len(batch.targets) * (i + 1) // pieces for i in range(pieces)]
+    waiting = list(zip([0, *ends[:-1]], ends, strict=True))[::-1]
     while waiting:
         start, stop = waiting.pop()
         piece = _cut(blocks, start, stop)

@@ -110,6 +110,19 @@ def test_tiles_add_up_to_the_cpus_step() -> None:
     assert_close(gradients, step.gradients, 1e-4)
 
 
+@pytest.mark.parametrize("units", [1, 2, 3, 1000])
+def test_every_compute_unit_has_a_task(units: int) -> None:
+    model, described, batch, _ = of(DROPPED)
+    tasks = build_tasks(batch, described, PLENTY, at_least=units)
+    assert len(tasks) == min(units, len(batch.targets))
+    assert sum(len(task.labels) for task in tasks) == len(batch.targets)
+    whole = summed(build_tasks(batch, described, PLENTY), model, described)
+    parts = summed(tasks, model, described)
+    assert parts[0] == pytest.approx(whole[0], rel=1e-6)
+    assert parts[1] == whole[1]
+    assert_close(parts[2], whole[2], 1e-5)
+
+
 def test_subgraphs_with_weights_on_edges() -> None:
     case = next(case for case in SUPPORTED if case.name.startswith("gcn, layers=2"))
     model = case.build()
