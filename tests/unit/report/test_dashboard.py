@@ -38,7 +38,9 @@ def test_stages_trainers_and_what_they_wait_for(width: int) -> None:
     assert "50%" in rows["cpu:0"]
     assert "100%" in rows["opencl:0"]
     # A quarter and three quarters of the targets.
-    assert 3 * rows["cpu:0"][2].count("━") == pytest.approx(rows["opencl:0"][2].count("━"), abs=3)  # Bars are rounded down.
+    assert 3 * rows["cpu:0"][2].count("━") == pytest.approx(
+        rows["opencl:0"][2].count("━"), abs=3
+    )  # Bars are rounded down.
 
 
 def test_nothing_done_yet() -> None:

@@ -1,0 +1,110 @@
+"""A run's events for TensorBoard, as scalars over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hyrt.errors import ConfigError, HyrtError
+from hyrt.runtime.events import Balanced, EpochEnded, Evaluated, Event, StepGroup
+
+FOLDER = "tensorboard"
+
+
+class TensorboardLog:
+    """Writes scalars while a run goes on; a context manager.
+
+    Parameters
+    ----------
+    folder
+        Of the event files; made when missing. A resumed run adds a file to it.
+
+    Raises
+    ------
+    ConfigError
+        If the package that writes them is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                f'--tensorboard needs tensorboardX: pip install "hyrt[tensorboard]" ({error})'
+            ) from error
+        self._folder = folder
+        try:
+            self._writer: Any = SummaryWriter(str(folder))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def handle(self, event: Event) -> None:
+        """Write an event's scalars.
+
+        Raises
+        ------
+        HyrtError
+            If the folder cannot be written.
+        """
+        step = getattr(event, "step", None)
+        try:
+            for name, value in scalars(event):
+                self._writer.add_scalar(name, value, step)
+            if isinstance(event, EpochEnded):
+                self._writer.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unwritable(self, error: OSError) -> HyrtError:
+        return HyrtError(
+            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or leave --tensorboard out"
+        )
+
+
+def scalars(event: Event) -> Iterator[tuple[str, float]]:
+    """Names and values of what an event tells; TensorBoard groups them by what stands before the first slash."""
+    match event:
+        case StepGroup():
+            yield "train/loss", event.loss
+            yield "train/accuracy", event.train_accuracy
+            yield "train/lr", event.lr
+            yield "speed/mteps", event.mteps
+            yield "speed/step_s", event.step_s
+            yield "memory/resident_bytes", float(event.memory_bytes)
+            for group, values in (
+                ("stage_s", event.stage_s),
+                ("waiting_s", event.blocked_s),
+                ("busy_s", event.busy_s),
+                ("split", event.split),
+                ("threads", event.threads),
+            ):
+                for name, value in values.items():
+                    yield f"{group}/{name}", float(value)
+        case Evaluated():
+            for split, metrics in event.metrics.items():
+                for name, value in metrics.items():
+                    yield f"{split}/{name}", value
+        case EpochEnded():
+            yield "epoch/seconds", event.seconds
+            yield "epoch/loss", event.loss
+            if event.predicted_s is not None:
+                yield "epoch/predicted_s", event.predicted_s
+        case Balanced() if event.expected_s is not None:
+            yield "balance/expected_s", event.expected_s
