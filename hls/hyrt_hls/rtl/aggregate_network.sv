@@ -7,7 +7,7 @@ module aggregate_network #(
     parameter int ROW_BITS = 16,
     parameter int CHUNK_BITS = 8,
     parameter int VALUE_BITS = 32,
-    parameter int WORDS = 4096
+    parameter int WORDS = 1024
 ) (
     input  logic clk,
     input  logic rst,

@@ -6,7 +6,7 @@ module gather_unit #(
     parameter int CHUNK_BITS = 8,
     parameter int VALUE_BITS = 32,
     parameter int LATENCY_MOST = 8,
-    parameter int WORDS = 4096
+    parameter int WORDS = 1024
 ) (
     input  logic clk,
     input  logic rst,

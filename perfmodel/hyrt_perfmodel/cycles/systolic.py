@@ -5,8 +5,8 @@ right matrix enters at the top of its column and moves down, one step k of all o
 cycle for each row and column they are away from the corner, so that the farthest cell starts R + C - 2 cycles after the first.
 
 A tile over K steps takes (K - 1) * update_ii + R + C - 1 cycles: K + R + C - 2 at an interval of 1. Tiles at the edges of a product take
-as long as full ones. The kernel's tiles do not overlap: the array empties, and a tile's rows leave one after the other while it stands
-still (`drain_cycles`). With `overlapped=True` each tile follows right behind the one before, as the array itself could:
+as long as full ones. The kernel's tiles do not overlap: the array empties, the partial sums of a multiply-accumulate are added up, and the rows
+leave one after the other (`drain_cycles`). With `overlapped=True` each tile follows right behind the one before, as the array itself could:
 `hls/hyrt_hls/rtl/systolic_array.sv` is that array in SystemVerilog, and a test holds it, `simulate_tiles` and `systolic_cycles` equal.
 """
 
@@ -19,8 +19,9 @@ from hyrt_perfmodel.cycles.design import LANES, FpgaDesign
 
 Integers = NDArray[np.int64]
 
-PARTIAL_SUMS = 8
-"""Sums that a multiply-accumulate of the kernel keeps in turn, so that one is added to in each cycle though an addition takes several."""
+FOLD_STEPS = 36
+"""What adding up the partial sums takes: each multiply-accumulate of the kernel keeps 8 in turn, so that one is added to in each cycle though
+an addition takes several; three halvings of 12 steps (kernels/systolic.hpp) make one of them."""
 
 
 def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlapped: bool = False) -> int:
@@ -50,8 +51,8 @@ def num_tiles(rows: int, cols: int, design: FpgaDesign) -> int:
 
 
 def drain_cycles(design: FpgaDesign) -> int:
-    """What the rows of a tile take to leave, the partial sums of each added on the way."""
-    return design.mac_rows * PARTIAL_SUMS
+    """What a tile takes between its last operands and the next tile's first."""
+    return FOLD_STEPS * design.update_ii + design.mac_rows
 
 
 def simulate_tiles(a: Integers, b: Integers, design: FpgaDesign) -> tuple[Integers, int]:

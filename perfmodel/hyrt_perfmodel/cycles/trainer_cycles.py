@@ -5,8 +5,8 @@ layer backward the mask, the weight gradient, and above the first the gradient o
 edges. What runs at the same time is the longest of:
 
     aggregation      the network; its edges, read one a cycle; the memory's part (feature rows of layer 1 once, edges)
-    a product        for each panel of mac_cols columns: loading the panel, then tile after tile the longest of the array with the draining
-                     of its rows, turning the left matrix (LANES columns of mac_rows rows at a time), and writing the results
+    a product        for each panel of mac_cols columns: loading the panel, then tile after tile the longest of the array with its
+                     draining, turning the left matrix (LANES columns of mac_rows rows at a time), and writing the results
     weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer streaming through
 
 `pipelined=True` is the paper's form: aggregation and update of a layer overlap in forward, and the longer one counts (DESIGN, equation

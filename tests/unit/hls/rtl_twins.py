@@ -48,7 +48,7 @@ def build() -> Path:
             *library,
             RTL / "drive.cpp",
         ]
-        flags = ["-std=c++20", "-O1", f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}"]
+        flags = ["-std=c++20", f"-I{out}", f"-I{include}", f"-I{include / 'vltstd'}"]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [out / f"{path.stem}.o" for path in units]
             compiles = (

@@ -38,7 +38,7 @@ def test_scalars_of_a_run(tmp_path: Path) -> None:
     assert found["train/loss", 12] == pytest.approx(0.5)
     assert found["stage_s/propagate", 6] == pytest.approx(0.0409)
     assert found["split/cpu", 6] == 1024
-    assert found["busy_s/cpu:0", 12] == pytest.approx(0.030)
+    assert found["busy_s/cpu_0", 12] == pytest.approx(0.030)
     assert found["balance/expected_s", BALANCED.step] == pytest.approx(0.024)
     assert found["val/accuracy", 59] == pytest.approx(0.92)
     assert found["epoch/seconds", 59] == pytest.approx(3.5)

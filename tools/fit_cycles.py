@@ -1,0 +1,220 @@
+"""Fit the closed form of the aggregate network's cycles to its cycle simulation, and show its errors.
+
+    python tools/fit_cycles.py --fit            # the constants, from cases 0 .. 399
+    python tools/fit_cycles.py                  # errors of the module's constants, over held-out cases 40000 .. 40399
+    python tools/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
+
+Cases are drawn over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks; up to 40,000 edges; sources
+with 1 to 32 edges in the mean (equal, geometric, or every second source with one); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over
+512 to 16,384 rows, a source's all different; and none, half or nine tenths of the edges to the next row in order. With --graph the blocks of sampled mini-batches are
+simulated instead: `arrays` is the closed form on their statistics, `counts` on their sizes alone. Errors are in per cent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hyrt_perfmodel.cycles import closed_form
+from hyrt_perfmodel.cycles.aggregate_network import network_cycles
+from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
+from hyrt_perfmodel.cycles.design import FpgaDesign, num_chunks
+from hyrt_perfmodel.cycles.task_shape import LayerShape, edge_list
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HELD_OUT = 40_000
+# Large errors count most: the bound is on the largest.
+_NORM = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """Edges, a design, and how they were drawn."""
+
+    sources: NDArray[np.int64]
+    to: NDArray[np.int64]
+    chunks: int
+    design: FpgaDesign
+    degrees: str
+    skew: float
+    in_order: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case with its simulated cycles."""
+
+    case: Case
+    load: NetworkLoad
+    cycles: int
+
+    def error(self) -> float:
+        """Of the closed form, as a part."""
+        return network_cycles_expected(self.load, self.case.chunks, self.case.design) / self.cycles - 1.0
+
+
+def random_case(seed: int) -> Case:
+    """A case of the stated range."""
+    random = np.random.default_rng(seed)
+    design = FpgaDesign(
+        pes=int(random.choice([4, 8, 16])),
+        fifo_depth=int(2 ** random.uniform(2.0, 7.0)),
+        adder_latency=int(random.integers(1, 9)),
+    )
+    chunks = int(2 ** random.uniform(0.0, 6.02))
+    edges = min(40_000, max(3_000, 200_000 // chunks))
+    mean = float(2 ** random.uniform(0.0, 5.0))
+    kind = str(random.choice(["equal", "geometric", "mixed"]))
+    if kind == "equal":
+        degrees = np.full(edges, round(mean))
+    elif kind == "geometric":
+        degrees = random.geometric(1.0 / mean, edges)
+    else:
+        degrees = np.where(random.random(edges) < 0.5, 1, random.integers(1, int(2 * mean) + 1, edges))
+    sources = np.repeat(np.arange(edges), degrees)[:edges]
+    rows = int(2 ** random.uniform(9.0, 14.0))
+    skew = float(random.choice([0.0, 0.0, 0.5, 1.0, 1.5]))
+    share = np.arange(1.0, rows + 1) ** -skew
+    to = random.permutation(rows)[random.choice(rows, edges, p=share / share.sum())]
+    in_order = float(random.choice([0.0, 0.0, 0.5, 0.9]))
+    fresh = random.random(edges) < in_order
+    to = np.where(fresh, rows - 1 + np.cumsum(fresh), to)
+    sources, to = np.unique(np.column_stack([sources, to]), axis=0).T
+    return Case(sources, to, chunks, design, kind, skew, in_order)
+
+
+def measure(seeds: Sequence[int]) -> list[Measured]:
+    found = []
+    for case in map(random_case, seeds):
+        cycles = network_cycles(case.to, case.chunks, case.design, sources=case.sources)
+        found.append(Measured(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
+    return found
+
+
+def errors(measured: Sequence[Measured]) -> NDArray[np.float64]:
+    return np.array([each.error() for each in measured])
+
+
+def fit(measured: Sequence[Measured]) -> tuple[float, ...]:
+    """The three constants, by two grids, the second around the best of the first."""
+
+    def use(constants: tuple[float, ...]) -> None:
+        closed_form.RUN_AHEAD, closed_form.SPREAD, closed_form.MEETING = constants
+
+    def loss(constants: tuple[float, ...]) -> float:
+        use(constants)
+        return float((errors(measured) ** _NORM).mean())
+
+    best = min(itertools.product((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 3.0, 4.0), (3.0, 4.0, 6.0)), key=loss)
+    near = ([at + step / 4 for step in range(-2, 3)] for at in best)
+    found = min(itertools.product(*near), key=loss)
+    use(found)
+    return found
+
+
+def table(measured: Sequence[Measured]) -> Iterator[str]:
+    """Errors of all, and of the cases with each value of what was drawn."""
+    found = 100 * errors(measured)
+    groups: dict[str, list[int]] = {"all": list(range(len(measured)))}
+    for number, each in enumerate(measured):
+        case = each.case
+        depth = 1 << int(np.log2(case.design.fifo_depth))
+        chunks = 1 << int(np.log2(case.chunks))
+        for name in (
+            f"n = {case.design.pes:2}",
+            f"D {depth:3} to {2 * depth - 1:3}",
+            f"chunks {chunks:2} to {2 * chunks - 1:3}",
+            "A > chunks" if case.design.adder_latency > case.chunks else "A <= chunks",
+            f"sources: {case.degrees}",
+            f"Zipf {case.skew}",
+            f"in order {case.in_order}",
+        ):
+            groups.setdefault(name, []).append(number)
+    yield "| cases | number | mean error | mean of absolute | largest | beyond 10 % |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name in sorted(groups, key=lambda name: (name != "all", name)):
+        part = found[groups[name]]
+        largest = part[np.argmax(abs(part))]
+        beyond = int((abs(part) > 10).sum())
+        yield f"| {name} | {len(part)} | {part.mean():+.1f} | {abs(part).mean():.1f} | {largest:+.1f} | {beyond} |"
+
+
+def blocks_table(
+    spec: str, fanouts: Sequence[int], batch: int, designs: Sequence[FpgaDesign]
+) -> Iterator[str]:
+    """Of each block of a sampled mini-batch, forward and backward, own rows included (parts 1 and 2)."""
+    from hyrt.graph import open_graph
+    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.workers import Workers
+
+    graph = open_graph(spec)
+    sampler = NeighborSampler(graph, graph.split("train"), fanouts, batch, 0)
+    with Workers(1, "fit.sample") as workers:
+        drawn = sampler.sample(0, sampler.units(0), workers, in_place=False)
+        yield "| block | parts | D | direction | chunks | edges | cycles | ideal / cycles | arrays | counts |"
+        yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+        for block, parts, design in itertools.product(drawn.blocks, (1, 2), designs):
+            rows = np.repeat(np.arange(block.num_dst, dtype=np.int64), np.diff(block.indptr))
+            own = np.arange(block.num_dst, dtype=np.int64)
+            sources = np.concatenate([own, block.columns.astype(np.int64)])
+            combined = np.concatenate([own * parts, rows * parts + parts - 1])
+            width = graph.num_features if block.layer == 1 else 256
+            layer = LayerShape(
+                rows=block.num_dst,
+                parts=parts,
+                num_src=block.num_src,
+                in_width=width,
+                out_width=256,
+                edges=len(sources),
+                own_edges=len(own),
+            )
+            for name, edges, expected in (
+                ("forward", edge_list(sources, combined), layer.forward_load(design.pes)),
+                ("backward", edge_list(combined, sources), layer.backward_load(design.pes)),
+            ):
+                chunks = num_chunks(width)
+                cycles = network_cycles(edges.to, chunks, design, sources=edges.sources)
+                load = NetworkLoad.of(edges.to, design.pes, edges.sources)
+                arrays = 100 * (network_cycles_expected(load, chunks, design) / cycles - 1)
+                counts = 100 * (network_cycles_expected(expected, chunks, design) / cycles - 1)
+                ideal = len(edges.to) * chunks / design.pes / cycles
+                yield (
+                    f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | {len(edges.to):,} "
+                    f"| {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
+                )
+        drawn.release()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=400)
+    parser.add_argument(
+        "--fit", action="store_true", help="fit the constants first, from as many other cases"
+    )
+    parser.add_argument("--graph", help="file or spec: sampled mini-batches instead of drawn cases")
+    parser.add_argument("--fanout", default="25,10", help="of --graph (default 25,10)")
+    parser.add_argument("--batch", type=int, default=1024, help="of --graph (default 1024)")
+    options = parser.parse_args()
+    if options.graph:
+        fanouts = [int(number) for number in options.fanout.split(",")]
+        designs = [FpgaDesign(fifo_depth=depth) for depth in (2, 8, 32)]
+        for line in blocks_table(options.graph, fanouts, options.batch, designs):
+            print(line, flush=True)
+        return
+    if options.fit:
+        run_ahead, spread, meeting = fit(measure(range(options.cases)))
+        print(f"RUN_AHEAD = {run_ahead}  SPREAD = {spread}  MEETING = {meeting}")
+    for line in table(measure(range(HELD_OUT, HELD_OUT + options.cases))):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
