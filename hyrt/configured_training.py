@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hyrt_perfmodel.extra_terms import Terms
 from hyrt_perfmodel.host_tables import LoadForm
 from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.sizes import BlockSizes
@@ -71,3 +72,10 @@ def _best_form(config: Config) -> LoadForm:
     if model.kind == "gat":
         return "in_place"
     return "rows" if model.residual and model.layers > 1 else "aggregated"
+
+
+def terms_of(config: Config) -> Terms:
+    """All terms, with what a run of these settings does at the same time."""
+    if not config.runtime.pipelined:
+        return Terms(overlap="nothing")
+    return Terms(overlap="trainers" if config.runtime.depth == 1 else "all")

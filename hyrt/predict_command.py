@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.assignment import Assignment
+    from hyrt_perfmodel.extra_terms import Terms
     from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.predict import Prediction
     from hyrt_perfmodel.workload import Training
@@ -89,22 +90,23 @@ def predict(
     if plot is not None:
         check_plot(plot)
     try:
-        machine = _platform(platform, devices)
+        machine, stale = _platform(platform, devices)
         if len(counts) == 1:
             machine = with_accelerators(machine, counts[0])
         config = None if workload is not None else _config(arguments or [], data, model, machine, platform)
         work = _work(arguments or [], data, model, workload, config)
         steps = _on(machine, work, is_file=workload is not None)
-        given = None if config is None or paper else _given(config, machine, steps)
         machine = _with_tasks(machine, steps, paper=paper)
-        now = predict_training(machine, steps, assignment=given, paper=paper)
-        advice = advise(machine, steps, now, paper=paper)
+        terms = None if config is None else _terms(config)
+        given = None if config is None or paper else _given(config, machine, steps)
+        now = predict_training(machine, steps, assignment=given, terms=terms, paper=paper)
+        advice = advise(machine, steps, now, terms=terms, paper=paper)
         scaling = []
         for count in counts if len(counts) > 1 else ():
             scaled = with_accelerators(machine, count)
             steps = _on(scaled, work, is_file=workload is not None)
             scaled = _with_tasks(scaled, steps, paper=paper)
-            scaling.append((count, predict_training(scaled, steps, paper=paper)))
+            scaling.append((count, predict_training(scaled, steps, terms=terms, paper=paper)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
@@ -121,6 +123,7 @@ def predict(
             **now.to_json(),
             "advice": [asdict(line) for line in advice],
             "assumptions": assumptions,
+            "stale": stale,
         }
         if scaling:
             found["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in scaling]
@@ -172,7 +175,8 @@ def _counts(text: str | None) -> list[int]:
     return counts
 
 
-def _platform(name: str, devices: str | None) -> Platform:
+def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
+    """And why its calibration no longer holds."""
     from hyrt_perfmodel.calibration import CalibrationError
     from hyrt_perfmodel.platform_file import THIS_MACHINE, load_platform, platform_names
 
@@ -185,10 +189,9 @@ def _platform(name: str, devices: str | None) -> Platform:
     except CalibrationError as error:
         others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
         raise ConfigError(f"{error}, or name a platform: {others}, or a .yaml file") from error
-    if name == THIS_MACHINE:
-        _say_what_is_stale()
+    stale = _say_what_is_stale() if name == THIS_MACHINE else []
     if devices is None:
-        return found
+        return found, stale
     from hyrt_perfmodel.this_machine import full_name, with_trainers
 
     names = [full_name(part.strip()) for part in devices.split(",")]
@@ -196,11 +199,11 @@ def _platform(name: str, devices: str | None) -> Platform:
     if chosen is None:
         there = ", ".join(trainer.name for trainer in found.trainers())
         raise ConfigError(f"--devices {devices}: calibrated are {there}: run `hyrt calibrate` for others")
-    return chosen
+    return chosen, stale
 
 
-def _say_what_is_stale() -> None:
-    """On standard error; a calibration of another machine is no calibration of this one."""
+def _say_what_is_stale() -> list[str]:
+    """On standard error, and as reasons; a calibration of another machine is no calibration of this one."""
     from hyrt_perfmodel.calibration import read_calibration, why_stale
 
     from hyrt.errors import ConfigError
@@ -213,6 +216,7 @@ def _say_what_is_stale() -> None:
         raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or name a --platform")
     for reason in reasons:
         typer.echo(f"stale: the calibration was {reason}: run `hyrt calibrate`", err=True)
+    return reasons
 
 
 def _config(
@@ -263,12 +267,19 @@ def _given(config: Config, machine: Platform, work: Training) -> Assignment | No
     fixed = {stage: count for stage, count in counts.items() if count}
     if not fixed and config.split is None:
         return None
-    found = initial_assignment(machine, work)
+    terms = _terms(config)
+    found = initial_assignment(machine, work, terms=terms)
     if fixed:
-        found = initial_assignment(machine, work, threads=replace(found.threads, **fixed))
+        found = initial_assignment(machine, work, terms=terms, threads=replace(found.threads, **fixed))
     if config.split is not None:
         found = replace(found, split=tuple(split_by_shares(work.batch_size, config.split)))
     return found
+
+
+def _terms(config: Config) -> Terms:
+    from hyrt.configured_training import terms_of
+
+    return terms_of(config)
 
 
 def _on(machine: Platform, work: Training, *, is_file: bool) -> Training:

@@ -1,1 +1,1 @@
-"""Home of the FPGA trainer's kernels; empty in this release."""
+"""FPGA trainer: HLS kernels and their simulation, tasks, designs and what they take of a part, files for a build."""

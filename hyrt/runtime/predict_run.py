@@ -12,6 +12,7 @@ from hyrt_perfmodel.predict import predict
 from hyrt_perfmodel.this_machine import full_name, with_trainers
 
 from hyrt.config import Config
+from hyrt.configured_training import terms_of
 from hyrt.device_names import split_by_shares
 from hyrt.graph.graph import Graph
 from hyrt.runtime.calibrate.store import usable
@@ -53,6 +54,7 @@ def predict_run(
         return None
     host_trainers = sum(trainer.is_host or trainer.host_cores > 0 for trainer in trainers)
     given = assign_threads(config, host_trainers)
+    terms = terms_of(config)
     threads = StageThreads(sample=given.sample, load=given.load, train=given.train)
     # The platform has the host first, whatever the order of the settings.
     order = sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))
@@ -62,8 +64,8 @@ def predict_run(
         split = split_by_shares(training.batch_size, [given_split[i] for i in order])
         assignment = Assignment(split=tuple(split), threads=threads)
     else:
-        assignment = initial_assignment(platform, training, threads=threads)
-    prediction = predict(platform, training, assignment=assignment)
+        assignment = initial_assignment(platform, training, threads=threads, terms=terms)
+    prediction = predict(platform, training, assignment=assignment, terms=terms)
     split = split_by_shares(config.units_per_step, prediction.assignment.split)
     by_name = {names[i]: split[place] for place, i in enumerate(order)}
     return ExpectedRun(

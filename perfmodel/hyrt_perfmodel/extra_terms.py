@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from hyrt_perfmodel.stages import update_s
 from hyrt_perfmodel.workload import Workload
@@ -10,6 +11,9 @@ from hyrt_perfmodel.workload import Workload
 # A column number of an edge; the offset of a vertex.
 _EDGE_BYTES = 4
 _OFFSET_BYTES = 8
+
+
+Overlap = Literal["all", "trainers", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,9 @@ class Terms:
         An FPGA whose design is known takes what its cycle model says, instead of what rates do.
     shared_cores
         Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
+    overlap
+        What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one mini-batch is in flight
+        and its stages follow each other; `nothing`, where trainers follow each other, too.
     """
 
     launch: bool = True
@@ -45,6 +52,13 @@ class Terms:
     load_forms: bool = True
     cycles: bool = True
     shared_cores: bool = True
+    overlap: Overlap = "all"
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(Overlap):
+            raise ValueError(
+                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(Overlap))}"
+            )
 
 
 PAPER = Terms(

@@ -13,7 +13,7 @@ from hyrt_perfmodel.extra_terms import PAPER, Terms
 from hyrt_perfmodel.mapping import initial_assignment
 from hyrt_perfmodel.memory import host_memory_bytes, trainer_memory_bytes, weights_bytes
 from hyrt_perfmodel.platform import Platform
-from hyrt_perfmodel.stage_times import iteration_s, stage_times, trainer_propagate_s
+from hyrt_perfmodel.stage_times import iteration_s, stage_times, stages_together_s, trainer_propagate_s
 from hyrt_perfmodel.workload import Training
 
 _GIB = 2**30
@@ -140,8 +140,8 @@ def predict(
     terms = PAPER if paper else Terms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
-        # Its T_load is bytes over a bandwidth, also where a table was measured.
-        platform = replace(platform, host=replace(platform.host, loading=()))
+        # Its T_load is bytes over a bandwidth, also where a table, or one thread's part, is known.
+        platform = replace(platform, host=replace(platform.host, loading=(), thread_load_gb_s=None))
         training = replace(training, batch_size=_paper_batch(training, len(trainers)) * len(trainers))
     if assignment is None:
         assignment = (
@@ -154,7 +154,7 @@ def predict(
     step = sum(assignment.split)
     iterations = math.ceil(training.targets_per_epoch / step)
     workloads = [training.at(units) for units in assignment.split if units]
-    slowest = max(times.stages_s.values())
+    stages_s = stages_together_s(times, terms)
     return Prediction(
         platform=platform.name,
         source=platform.source,
@@ -165,7 +165,7 @@ def predict(
         iterations=iterations,
         epoch_s=seconds * iterations if paper else _epoch_s(platform, training, assignment, terms, seconds),
         throughput_mteps=stages.throughput_mteps(workloads, seconds),
-        bottleneck=times.bottleneck if seconds <= slowest * (1 + 1e-9) else "cores",
+        bottleneck=times.bottleneck if seconds <= stages_s * (1 + 1e-9) else "cores",
         memory=_memory(platform, training, assignment),
         ideal_epoch_s=_ideal_s(platform, training, assignment, terms),
         relative_error=ASSUMED_ERROR if platform.relative_error is None else platform.relative_error,

@@ -75,11 +75,21 @@ def stage_times(
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
     """T_execution; where the stages share the host's cores, at least their work over what the cores give."""
     terms = Terms() if terms is None else terms
-    slowest = stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
+    stages_s = stages_together_s(times, terms)
     if terms.shared_cores and host.cores and times.core_s is not None:
         efficiency = host.sharing(times.host_trainers).efficiency
-        return max(slowest, times.core_s / (host.cores * efficiency))
-    return slowest
+        return max(stages_s, times.core_s / (host.cores * efficiency))
+    return stages_s
+
+
+def stages_together_s(times: StageTimes, terms: Terms) -> float:
+    """The slowest stage of a pipeline; their sum where they follow each other."""
+    if terms.overlap == "all":
+        return stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
+    host_s = times.sample_s + times.load_s
+    if terms.overlap == "trainers":
+        return host_s + times.transfer_s + times.propagate_s
+    return host_s + sum(times.trainer_transfer_s) + sum(times.trainer_propagate_s) + times.synchronize_s
 
 
 def host_trainers(trainers: Sequence[Trainer]) -> str:

@@ -11,8 +11,36 @@
 
 #include "design.hpp"
 #include "dropout.hpp"
+#include "phase.hpp"
 
 namespace hyrt {
+
+// What an aggregation reads and writes. The one network takes source rows from memory as well as from the chip.
+struct Aggregation {
+    int first_edge, num_edges, chunks;
+    int num_to, to;  // rows of the matrix of sums, its offset
+    bool features;   // whether the source rows are the features, with their dropout
+    Dropout dropout;
+    int from;  // else the offset of their matrix in the memory of rows
+};
+
+// `words` holds the header and the records of a task.
+inline Aggregation aggregation_of(Phase phase, const int *words) {
+#pragma HLS INLINE
+    const bool forward = phase.work == Work::AGGREGATE, first = phase.layer == 0;
+    const Layer layer = read_layer(words, phase.layer);
+    const Layer below = read_layer(words, first ? 0 : phase.layer - 1);
+    Aggregation what;
+    what.first_edge = forward ? layer.first_edge : layer.first_back_edge;
+    what.num_edges = forward ? layer.num_edges : layer.num_back_edges;
+    what.chunks = layer.in_chunks;
+    what.num_to = forward ? layer.rows * layer.parts : layer.num_src;
+    what.to = forward ? layer.combined : below.output_gradient;
+    what.features = forward && first;
+    what.dropout = read_dropout(words + 6);
+    what.from = forward ? below.output : layer.combined_gradient;
+    return what;
+}
 
 // Up to n edges of one source, at the duplicator.
 struct Group {
@@ -71,9 +99,9 @@ void read_edges(Edges edges, int first, int count, int &held, hls::stream<int> &
 }
 
 // Source rows from memory: the features, with the dropout of the input.
-template <class D, class Features, class Vertices>
-void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, Features features, Vertices vertices,
-               Dropout dropout) {
+template <class Features, class Vertices>
+void read_features(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, Features features,
+                   Vertices vertices, Dropout dropout) {
     for (int row = sources.read(); row >= 0; row = sources.read()) {
         const int64_t vertex = dropout.threshold > 0 ? vertices[row] : 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
@@ -86,14 +114,23 @@ void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, 
 
 // Source rows on chip: a matrix in the memory of rows.
 template <class D>
-void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, const typename D::Rows &rows,
-               int offset) {
+void read_matrix(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, const typename D::Rows &rows,
+                 int offset) {
     for (int row = sources.read(); row >= 0; row = sources.read()) {
         for (int chunk = 0; chunk < chunks; chunk++) {
 #pragma HLS PIPELINE II = 1
             words.write(rows[row % D::PES][offset - D::ROW_BASE + row / D::PES * chunks + chunk]);
         }
     }
+}
+
+template <class D, class Features, class Vertices>
+void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, Aggregation what, Features features,
+               Vertices vertices, const typename D::Rows &rows) {
+    if (what.features)
+        read_features(sources, words, what.chunks, features, vertices, what.dropout);
+    else
+        read_matrix<D>(sources, words, what.chunks, rows, what.from);
 }
 
 // The feature duplicator: `row` is the buffer that holds the row of the source whose edges are under way.
@@ -231,10 +268,12 @@ void clear(int offset, int words, Word (&bank)[WORDS]) {
     }
 }
 
-// The edges of one region. S are the numbers of the scatter units; `source` is what read_rows reads from.
-template <class D, class Edges, size_t... S, class... Source>
-void aggregate_region(Edges edges, int first, int count, int chunks, int offset, int &held, Word (&row)[MOST_CHUNKS],
-                      typename D::Sums &sums, std::index_sequence<S...>, Source &...source) {
+// Edges first .. first + count - 1, in the one network that there is. S are the numbers of the scatter units.
+template <class D, class Edges, class Features, class Vertices, size_t... S>
+void aggregate_region(Edges edges, int first, int count, Aggregation what, Features features, Vertices vertices,
+                      const typename D::Rows &rows, int &held, Word (&row)[MOST_CHUNKS], typename D::Sums &sums,
+                      std::index_sequence<S...>) {
+#pragma HLS INLINE off
     HYRT_DATAFLOW(aggregation);
     hls::stream<int> sources("sources");
     hls::stream<Group> groups("groups");
@@ -255,28 +294,28 @@ void aggregate_region(Edges edges, int first, int count, int chunks, int offset,
     HYRT_DEPTH(copies, 2);
     HYRT_DEPTH(queues, HYRT_FIFO_DEPTH);
     HYRT_PROCESS(aggregation, read_edges<D::PES>(edges, first, count, held, sources, groups, lanes));
-    HYRT_PROCESS(aggregation, read_rows<D>(sources, words, chunks, source...));
-    HYRT_PROCESS(aggregation, duplicate<D::PES>(groups, words, chunks, row, copies));
-    HYRT_PROCESSES(aggregation, s, D::PES, scatter<D::PES>(lanes[s], copies[s], chunks, queues[s]));
-    HYRT_PROCESSES(aggregation, g, D::PES, gather(offset, sums[g], queues[S][g]...));
+    HYRT_PROCESS(aggregation, read_rows<D>(sources, words, what, features, vertices, rows));
+    HYRT_PROCESS(aggregation, duplicate<D::PES>(groups, words, what.chunks, row, copies));
+    HYRT_PROCESSES(aggregation, s, D::PES, scatter<D::PES>(lanes[s], copies[s], what.chunks, queues[s]));
+    HYRT_PROCESSES(aggregation, g, D::PES, gather(what.to, sums[g], queues[S][g]...));
     HYRT_JOIN(aggregation);
 }
 
-// Rows 0 .. num_to - 1 of `chunks` words at `offset` of the sums become the weighted sums of the edges first .. first +
-// count - 1.
-template <class D, class Edges, class... Source>
-void aggregate(Edges edges, int first, int count, int chunks, int num_to, int offset, Word (&row)[MOST_CHUNKS],
-               typename D::Sums &sums, Source &...source) {
+// The rows of the matrix of sums become the weighted sums of the edges' source rows.
+template <class D, class Edges, class Features, class Vertices>
+void aggregate(Aggregation what, Edges edges, Features features, Vertices vertices, const typename D::Rows &rows,
+               Word (&row)[MOST_CHUNKS], typename D::Sums &sums) {
+#pragma HLS INLINE off
     for (int g = 0; g < D::PES; g++) {
 #pragma HLS UNROLL
-        clear(offset, ceil_div(num_to, D::PES) * chunks, sums[g]);
+        clear(what.to, ceil_div(what.num_to, D::PES) * what.chunks, sums[g]);
     }
-    const int most = REGION_WORDS / chunks > 0 ? REGION_WORDS / chunks : 1;
+    const int most = REGION_WORDS / what.chunks > 0 ? REGION_WORDS / what.chunks : 1;
     int held = -1;
-    for (int done = 0; done < count; done += most) {
-        const int part = count - done < most ? count - done : most;
-        aggregate_region<D>(edges, first + done, part, chunks, offset, held, row, sums,
-                            std::make_index_sequence<D::PES>(), source...);
+    for (int done = 0; done < what.num_edges; done += most) {
+        const int part = what.num_edges - done < most ? what.num_edges - done : most;
+        aggregate_region<D>(edges, what.first_edge + done, part, what, features, vertices, rows, held, row, sums,
+                            std::make_index_sequence<D::PES>());
     }
 }
 

@@ -18,6 +18,11 @@ struct Right {
     Word word[D::COL_WORDS];
 };
 
+// Results of a region: `tiles` tiles of MAC_ROWS rows from tile `first` on, COL_WORDS words from `first_word` on.
+struct Tiles {
+    int first, tiles, first_word;
+};
+
 // One word from each bank.
 template <class D>
 struct Packet {

@@ -6,8 +6,8 @@
 #include "design.hpp"
 #include "dropout.hpp"
 #include "loss.hpp"
-#include "update.hpp"
-#include "weight_gradient.hpp"
+#include "phase.hpp"
+#include "product.hpp"
 
 namespace hyrt {
 
@@ -25,33 +25,28 @@ void train(Features features, Edges edges, Weights weights, Labels labels, Targe
         words[i] = task[i];
     }
     const int classes = words[3];
-    const Dropout input_dropout = read_dropout(words + 6);
 
-    for (int l = 0; l < layers; l++) {
-        const Layer layer = read_layer(words, l);
-        const int num_to = layer.rows * layer.parts;
-        if (l == 0) {
-            aggregate<D>(edges, layer.first_edge, layer.num_edges, layer.in_chunks, num_to, layer.combined, row, sums,
-                         features, vertices, input_dropout);
-        } else {
-            const int below = read_layer(words, l - 1).output;
-            aggregate<D>(edges, layer.first_edge, layer.num_edges, layer.in_chunks, num_to, layer.combined, row, sums,
-                         rows, below);
-        }
-        update<D>(layer, l == layers - 1, weights, vertices, sums, panel, rows, scores);
-    }
-
-    cross_entropy<D>(read_layer(words, layers - 1), classes, labels, target_weights, rows, sums, results);
-
-    for (int l = layers - 1; l >= 0; l--) {
-        const Layer layer = read_layer(words, l);
-        mask<D>(layer, vertices, rows, sums);
-        weight_gradient<D>(layer, sums, gradients);
-        if (l > 0) {
-            input_gradient<D>(layer, weights, vertices, sums, panel, rows, scores);
-            const int below = read_layer(words, l - 1).output_gradient;
-            aggregate<D>(edges, layer.first_back_edge, layer.num_back_edges, layer.in_chunks, layer.num_src, below, row,
-                         sums, rows, layer.combined_gradient);
+    for (Phase phase = {Work::AGGREGATE, 0}; phase.work != Work::END; phase = phase_after(phase, layers)) {
+        const Layer layer = read_layer(words, phase.layer);
+        switch (phase.work) {
+            case Work::AGGREGATE:
+            case Work::AGGREGATE_GRADIENT:
+                aggregate<D>(aggregation_of(phase, words), edges, features, vertices, rows, row, sums);
+                break;
+            case Work::UPDATE:
+            case Work::WEIGHT_GRADIENT:
+            case Work::INPUT_GRADIENT:
+                multiply<D>({phase.work, layer, phase.layer == layers - 1}, weights, vertices, sums, panel, rows,
+                            scores, gradients);
+                break;
+            case Work::LOSS:
+                cross_entropy<D>(layer, classes, labels, target_weights, rows, sums, results);
+                break;
+            case Work::MASK:
+                mask<D>(layer, vertices, rows, sums);
+                break;
+            case Work::END:
+                break;
         }
     }
 }

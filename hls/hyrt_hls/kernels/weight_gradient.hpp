@@ -1,17 +1,12 @@
-// The weight gradient, combined^T @ output_gradient, and below it the bias gradient as one more row, for which a value
-// of 1 stands in the place of combined's. The same array as the update's; all rows of a layer stream through it once
-// for each tile.
+// Before and behind the array in the weight gradient, combined^T @ output_gradient, and below it the bias gradient as
+// one more row, for which a value of 1 stands in the place of combined's. All rows of a layer stream through the array
+// once for each tile.
 #pragma once
 
 #include "design.hpp"
 #include "systolic.hpp"
 
 namespace hyrt {
-
-struct GradientTiles {
-    int first, tiles;  // tiles of MAC_ROWS rows of the weight matrix
-    int first_word;    // of its columns
-};
 
 template <class D>
 struct GradientShape {
@@ -21,7 +16,7 @@ struct GradientShape {
 
 // Blocks of PES rows: the tile's words of combined, then the words of the output's gradient, one word a bank at a time.
 template <class D>
-void read_block_words(const typename D::Sums &sums, Layer layer, GradientTiles at, hls::stream<Packet<D>> &packets) {
+void read_block_words(const typename D::Sums &sums, Layer layer, Tiles at, hls::stream<Packet<D>> &packets) {
     constexpr int LEFT_WORDS = GradientShape<D>::LEFT_WORDS;
     const int blocks = ceil_div(layer.rows, D::PES), left_packets = LEFT_WORDS * layer.parts;
     for (int tile = at.first; tile < at.first + at.tiles; tile++) {
@@ -51,7 +46,7 @@ void read_block_words(const typename D::Sums &sums, Layer layer, GradientTiles a
 
 // Turns blocks into rows, one a step; a block is filled while the one before leaves.
 template <class D>
-void spread(hls::stream<Packet<D>> &packets, Layer layer, GradientTiles at, hls::stream<Left<D>> &lefts,
+void spread(hls::stream<Packet<D>> &packets, Layer layer, Tiles at, hls::stream<Left<D>> &lefts,
             hls::stream<Right<D>> &rights) {
     constexpr int LEFT_WORDS = GradientShape<D>::LEFT_WORDS;
     Word left_words[2][D::PES][LEFT_WORDS];
@@ -105,7 +100,7 @@ void spread(hls::stream<Packet<D>> &packets, Layer layer, GradientTiles at, hls:
 }
 
 template <class D, class Gradients>
-void write_gradient(hls::stream<Right<D>> &results, Layer layer, GradientTiles at, Gradients gradients) {
+void write_gradient(hls::stream<Right<D>> &results, Layer layer, Tiles at, Gradients gradients) {
     const int depth = layer.parts * layer.in_chunks * LANES;
     for (int row = at.first * D::MAC_ROWS; row < (at.first + at.tiles) * D::MAC_ROWS; row++) {
         const Right<D> result = results.read();
@@ -114,41 +109,6 @@ void write_gradient(hls::stream<Right<D>> &results, Layer layer, GradientTiles a
             const int column = at.first_word + w;
             if (row <= depth && column < layer.out_chunks)
                 gradients[layer.weights + row * layer.out_chunks + column] = result.word[w];
-        }
-    }
-}
-
-template <class D, class Gradients>
-void gradient_region(const typename D::Sums &sums, Layer layer, GradientTiles at, int steps, Gradients gradients) {
-    HYRT_DATAFLOW(differentiating);
-    hls::stream<Packet<D>> packets("packets");
-    hls::stream<Left<D>> lefts("lefts");
-    hls::stream<Right<D>> rights("rights");
-    hls::stream<Right<D>> results("results");
-#pragma HLS stream variable = packets depth = 16
-#pragma HLS stream variable = lefts depth = 4
-#pragma HLS stream variable = rights depth = 4
-#pragma HLS stream variable = results depth = HYRT_MAC_ROWS
-    HYRT_DEPTH(packets, 16);
-    HYRT_DEPTH(lefts, 4);
-    HYRT_DEPTH(rights, 4);
-    HYRT_DEPTH(results, HYRT_MAC_ROWS);
-    HYRT_PROCESS(differentiating, read_block_words<D>(sums, layer, at, packets));
-    HYRT_PROCESS(differentiating, spread<D>(packets, layer, at, lefts, rights));
-    HYRT_PROCESS(differentiating, systolic<D>(lefts, rights, results, at.tiles, steps));
-    HYRT_PROCESS(differentiating, write_gradient<D>(results, layer, at, gradients));
-    HYRT_JOIN(differentiating);
-}
-
-template <class D, class Gradients>
-void weight_gradient(Layer layer, const typename D::Sums &sums, Gradients gradients) {
-    const int steps = ceil_div(layer.rows, D::PES) * D::PES;
-    const int most = REGION_WORDS / steps > 0 ? REGION_WORDS / steps : 1;
-    const int all = ceil_div(layer.parts * layer.in_chunks * LANES + 1, D::MAC_ROWS);
-    for (int word = 0; word < layer.out_chunks; word += D::COL_WORDS) {
-        for (int tile = 0; tile < all; tile += most) {
-            const GradientTiles at = {tile, all - tile < most ? all - tile : most, word};
-            gradient_region<D>(sums, layer, at, steps, gradients);
         }
     }
 }

@@ -88,11 +88,10 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
     )
     runs = _runs(platform, {SMALL: small, LARGE: large}, cpu, others, say)
     overlap = fit_overlap(runs)
-    errors = [*overlap.relative_errors, *(error for trainer in trainers for error in trainer.errors)]
     platform = replace(
         platform,
         host=overlap.of(host),
-        relative_error=round(max(0.05, statistics.fmean(abs(error) for error in errors)), 3),
+        relative_error=round(max(0.05, statistics.fmean(abs(error) for error in overlap.relative_errors)), 3),
     )
     measured |= {
         "spread": {

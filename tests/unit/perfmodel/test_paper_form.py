@@ -38,6 +38,8 @@ platforms = st.builds(
         launch_s=st.just(1.0),
         step_s=st.just(1.0),
         values_per_s=st.just(1.0),
+        cores=st.sampled_from([None, 2]),
+        thread_load_gb_s=st.sampled_from([None, 1e-3]),
     ),
     accelerators=st.lists(accelerators, min_size=1, max_size=3).map(tuple),
 )

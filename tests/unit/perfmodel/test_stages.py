@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hyrt_perfmodel.assignment import StageTimes
+from hyrt_perfmodel.extra_terms import Terms
+from hyrt_perfmodel.platform import Host
+from hyrt_perfmodel.stage_times import iteration_s
 from hyrt_perfmodel.stages import aggregate_s, load_s, trainer_s, update_s
 from hyrt_perfmodel.workload import Workload
 
@@ -37,3 +41,22 @@ def test_sizes_that_do_not_belong_together(change: dict) -> None:
     settings = {"vertices": (3, 2, 1), "edges": (2, 1), "features": (4, 4, 4), "concat": False}
     with pytest.raises(ValueError, match=r"layers|negative"):
         Workload(**{**settings, **change})
+
+
+@pytest.mark.parametrize("overlap", ["all", "trainers", "nothing"])
+def test_what_follows_each_other_adds_up(overlap: str) -> None:
+    times = StageTimes(
+        sample_s=1.0,
+        load_s=2.0,
+        transfer_s=4.0,
+        propagate_s=8.5,
+        synchronize_s=0.5,
+        trainer_transfer_s=(0.0, 4.0),
+        trainer_propagate_s=(3.0, 8.0),
+    )
+    host = Host(memory_gb_s=1.0, macs_per_s=1.0)
+    wanted = {"all": 8.5, "trainers": 1 + 2 + 4 + 8.5, "nothing": 1 + 2 + 4 + 3 + 8 + 0.5}
+    terms = Terms(overlap=overlap)  # type: ignore[arg-type]
+    assert iteration_s(times, host, terms) == wanted[overlap]
+    with pytest.raises(ValueError, match="overlap is 'some'"):
+        Terms(overlap="some")  # type: ignore[arg-type]

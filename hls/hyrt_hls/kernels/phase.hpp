@@ -1,0 +1,53 @@
+// What a launch does, one phase after the other. `train` goes through them in one loop with one call of each kernel,
+// for Vitis HLS shares a function's hardware within one caller only: products of three callers would be three arrays,
+// and a U250 holds one of 2048 multiply-accumulates. `inline off` keeps the kernels and their regions modules of their
+// own, so that no branch of the loop gets a copy; with one call of each there is nothing that `allocation` could limit.
+#pragma once
+
+#include "design.hpp"
+
+namespace hyrt {
+
+enum class Work {
+    AGGREGATE,           // combined = A @ features, or the output of the layer below
+    UPDATE,              // output = dropout(relu(combined @ weight + bias))
+    LOSS,                // and the gradient of the last output
+    MASK,                // back through dropout and ReLU
+    WEIGHT_GRADIENT,     // combined^T @ output_gradient
+    INPUT_GRADIENT,      // combined_gradient = output_gradient @ weight^T
+    AGGREGATE_GRADIENT,  // A^T @ combined_gradient, the output_gradient of the layer below
+    END
+};
+
+struct Phase {
+    Work work;
+    int layer;
+};
+
+inline Phase phase_after(Phase phase, int layers) {
+#pragma HLS INLINE
+    const int layer = phase.layer;
+    switch (phase.work) {
+        case Work::AGGREGATE:
+            return {Work::UPDATE, layer};
+        case Work::UPDATE:
+            if (layer + 1 < layers) return {Work::AGGREGATE, layer + 1};
+            return {Work::LOSS, layer};
+        case Work::LOSS:
+            return {Work::MASK, layer};
+        case Work::MASK:
+            return {Work::WEIGHT_GRADIENT, layer};
+        case Work::WEIGHT_GRADIENT:
+            if (layer > 0) return {Work::INPUT_GRADIENT, layer};
+            return {Work::END, 0};
+        case Work::INPUT_GRADIENT:
+            return {Work::AGGREGATE_GRADIENT, layer};
+        case Work::AGGREGATE_GRADIENT:
+            return {Work::MASK, layer - 1};
+        case Work::END:
+            break;
+    }
+    return {Work::END, 0};
+}
+
+}  // namespace hyrt
