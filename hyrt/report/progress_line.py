@@ -93,7 +93,8 @@ def prediction_line(predicted: Predicted) -> str:
     spread = ""
     if predicted.relative_error is not None:
         off_s = predicted.epoch_s * predicted.relative_error
-        spread = f" ± {seconds_beside(off_s, predicted.epoch_s)}"
+        near = seconds_beside(off_s, predicted.epoch_s)
+        spread = f" ± {near if near != '0.0' else f'{off_s:.2f}'}"
     return f"{seconds(predicted.epoch_s)} an epoch{spread}, bottleneck {predicted.bottleneck}"
 
 

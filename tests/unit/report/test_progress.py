@@ -94,6 +94,7 @@ def test_prediction_and_moves() -> None:
     [
         (0.0456, 0.1, "46 ms an epoch ± 4.6, bottleneck load"),
         (3.4, None, "3.4 s an epoch, bottleneck load"),
+        (0.6, 0.068, "0.6 s an epoch ± 0.04, bottleneck load"),
         (95.0, 0.2, "95.0 s an epoch ± 19.0, bottleneck load"),
         (725.0, 0.1, "12 min 5 s an epoch ± 72.5 s, bottleneck load"),
         (7380.0, 0.1, "2 h 3 min an epoch ± 12 min 18 s, bottleneck load"),
