@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from hyrt import __version__
 from hyrt.calibrate_command import calibrate
@@ -16,12 +17,23 @@ from hyrt.devices_command import devices
 from hyrt.doctor_command import doctor
 from hyrt.errors import HyrtError
 from hyrt.fpga_command import fpga_app
+from hyrt.kernel_cache import damaged_cache_named
 from hyrt.predict_command import predict
 from hyrt.report_command import report
 from hyrt.run_command import run
 from hyrt.weights_commands import evaluate, infer
 
+
+class _Commands(TyperGroup):
+    """What every command does besides: click makes of numba's EOFError the single word "Aborted!"."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with damaged_cache_named():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Train graph neural networks on one heterogeneous machine, in one exact synchronous step.",
     epilog="First: hyrt run     then: hyrt run --help, hyrt run --print-config",
     no_args_is_help=True,

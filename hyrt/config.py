@@ -146,11 +146,15 @@ class RuntimeConfig(Section):
     """When a device fails: `stop` ends the run, `continue` lets the others do its targets."""
     stall_timeout_s: Positive = 120.0
     """Fail the run when nothing has moved for this long."""
+    trace: bool = False
+    """Write trace.json.gz into the run folder at the end, however the run ends: what every thread and device queue did and when, for ui.perfetto.dev. Also `--trace`."""
+    trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
+    """Most events of one track that the trace keeps, which bounds memory: the newest stay, and the trace says how many it left out."""
 
 
 class BalanceConfig(Section):
     policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
-    """What moves targets and threads while the run goes on. `static`: nothing; `bottleneck`: from the slowest stage to the fastest, a little at a time; `model`: to where stage times fitted to the last steps are best. `auto`: the best of them, but `static` where `split` or the devices' shares are given."""
+    """What moves targets and threads while the run goes on. `static`: nothing; `bottleneck`: from the slowest stage to the fastest, a little at a time; `model`: to where stage times fitted to the last steps are best. `auto`: the best of them, but `static` where `split` or the devices' shares are given, or a device is simulated."""
     predict: bool = True
     """Predict the run before it starts, and start from the predicted split and threads where the settings give none; needs `hyrt calibrate`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -22,6 +22,12 @@ InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
 """What a torch module on the host can take."""
+
+Span = tuple[str, int, int]
+"""What a device's queue has run: a name, and start and end in nanoseconds on the device's own clock."""
+
+QueueListener = Callable[[str, Sequence[Span]], None]
+"""Hears a queue's name and what it has run, soon after the last of it is over."""
 
 
 def _is_number(value: object) -> bool:
@@ -207,6 +213,10 @@ class Device(Protocol):
 
     `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
     propagated: `close` frees it too.
+
+    Two more methods are called where a device has them: `resize(threads: int)` between two calls of `propagate`, and
+    `trace(hear: QueueListener)` after `load`, when the run is traced: from then on the device hands over what its queues
+    run, with the times of its profiling events.
     """
 
     info: DeviceInfo

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from hyrt.errors import HyrtError, describe
 
 
 def ensure_kernel_cache() -> None:
@@ -45,3 +49,40 @@ def _can_write(folder: Path) -> bool:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def damaged_cache_named() -> Iterator[None]:
+    """Say so where the block fails because numba reads back compiled kernels that are damaged: it names no file.
+
+    Raises
+    ------
+    HyrtError
+        Naming the folder and the remedy.
+    """
+    try:
+        yield
+    except Exception as error:
+        folder = _folder_read(error)
+        if folder is None:
+            raise
+        told = " ".join(describe(error).split())
+        raise HyrtError(
+            f"compiled kernels in {folder} are damaged ({told}): delete its *.nbi and *.nbc files, they are then compiled "
+            "anew; hyrt doctor looks through all of them"
+        ) from error
+
+
+def _folder_read(error: BaseException | None) -> str | None:
+    """The folder of the cache that numba was reading when an error, or what caused it, was raised."""
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            if frame.f_globals.get("__name__") == "numba.core.caching" and "load" in frame.f_code.co_name:
+                folder = getattr(frame.f_locals.get("self"), "_cache_path", None)
+                if folder is not None:
+                    return str(folder)
+            trace = trace.tb_next
+        error = error.__cause__
+    return None

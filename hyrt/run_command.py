@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +12,9 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt.config import Config
+    from hyrt.report.progress import Progress
     from hyrt.report.run_folder import RunFolder
+    from hyrt.runtime.events import Emit
 
 
 def run(
@@ -45,6 +50,25 @@ def run(
     name: Annotated[
         str | None, typer.Option(help="Of the run's folder; default: time, model, dataset.")
     ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Also write scalars for TensorBoard, into the run folder's tensorboard/."
+        ),
+    ] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard", help="On a terminal, show the pipeline, its waiting and the trainers live."
+        ),
+    ] = False,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Write trace.json.gz into the run folder, for ui.perfetto.dev: what ran where and when.",
+        ),
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML and end.")
     ] = False,
@@ -68,6 +92,8 @@ def run(
 
     file, overrides = sort_arguments(arguments or [])
     overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    if trace:
+        overrides = ["runtime.trace=true", *overrides]
     if resume is None:
         config = new_config(file, overrides)
     else:
@@ -75,17 +101,48 @@ def run(
 
         folder = RunFolder.open(resume)
         config = resumed_config(folder.config(), file, overrides)
+    shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
+    if tensorboard:
+        from hyrt.report.tensorboard import check_tensorboard
+
+        check_tensorboard()
     if print_config:
         from hyrt.config import to_yaml
 
         typer.echo(to_yaml(config), nl=False)
     elif resume is None:
-        _start(config, output, name, plain=plain, quiet=quiet)
+        _start(config, output, name, shown)
     else:
-        _resume(config, folder, plain=plain, quiet=quiet)
+        _resume(config, folder, shown)
 
 
-def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How a run is shown, as its options say."""
+
+    plain: bool
+    quiet: bool
+    dashboard: bool
+    tensorboard: bool
+
+    def progress(self) -> Progress:
+        from hyrt.report.progress import Progress
+
+        return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
+
+    @contextmanager
+    def listeners(self, folder: RunFolder) -> Iterator[list[Emit]]:
+        """What hears a run's events beside its folder and the display."""
+        if not self.tensorboard:
+            yield []
+            return
+        from hyrt.report.tensorboard import FOLDER, TensorboardLog
+
+        with TensorboardLog(folder.path / FOLDER) as log:
+            yield [log.handle]
+
+
+def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> None:
     from hyrt.stop_signals import StopSignals
 
     with StopSignals() as signals:
@@ -93,7 +150,6 @@ def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet
 
         prepare_process()
         from hyrt.graph import open_graph
-        from hyrt.report.progress import Progress
         from hyrt.report.run_folder import RunFolder
         from hyrt.report.run_lock import locked
         from hyrt.run_session import Session
@@ -108,16 +164,18 @@ def _start(config: Config, output: Path, name: str | None, *, plain: bool, quiet
         with (
             RunFolder.create(output, name, config) as folder,
             locked(folder.path),
-            Progress(plain=plain, quiet=quiet) as progress,
+            shown.progress() as progress,
         ):
             if choice is not None and choice.unused:
                 unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
                 progress.handle(Notice(kind="info", text=f"devices not used: {unused}"))
-            exit_code = Session(config, graph, folder, progress, signals).run(None, is_new=True)
+            with shown.listeners(folder) as listeners:
+                session = Session(config, graph, folder, progress, signals, listeners)
+                exit_code = session.run(None, is_new=True)
     raise typer.Exit(exit_code)
 
 
-def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> None:
+def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
     from hyrt.report.run_lock import locked
     from hyrt.stop_signals import StopSignals
 
@@ -132,14 +190,15 @@ def _resume(config: Config, folder: RunFolder, *, plain: bool, quiet: bool) -> N
 
         prepare_process()
         from hyrt.graph import open_graph
-        from hyrt.report.progress import Progress
         from hyrt.run_session import Session, newest_checkpoint
         from hyrt.run_settings import check_same_training
 
-        with folder, Progress(plain=plain, quiet=quiet) as progress:
+        with folder, shown.progress() as progress:
             checkpoint = newest_checkpoint(folder, progress)
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
             graph = open_graph(config.data.source, normalize=config.data.normalize)
-            exit_code = Session(config, graph, folder, progress, signals).run(checkpoint, is_new=False)
+            with shown.listeners(folder) as listeners:
+                session = Session(config, graph, folder, progress, signals, listeners)
+                exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hyrt import __version__
 from hyrt.config import Config
@@ -13,9 +17,12 @@ from hyrt.graph.graph import Graph
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
 from hyrt.runtime.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
-from hyrt.runtime.events import Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.runtime.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.runtime.train import Training
 from hyrt.stop_signals import StopSignals
+
+# From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
+_LAST_RESORT_S = 4.0
 
 
 def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
@@ -50,20 +57,30 @@ class Session:
         Shows the run.
     signals
         Ask it to stop.
+    listeners
+        Hear every event, after the folder.
 
     """
 
     def __init__(
-        self, config: Config, graph: Graph, folder: RunFolder, progress: Progress, signals: StopSignals
+        self,
+        config: Config,
+        graph: Graph,
+        folder: RunFolder,
+        progress: Progress,
+        signals: StopSignals,
+        listeners: Sequence[Emit] = (),
     ) -> None:
         self._config = config
         self._graph = graph
         self._folder = folder
         self._progress = progress
         self._signals = signals
+        self._listeners = listeners
         self._first_step = 0
         self._is_new = True
         self._has_trained = False
+        self._last_resort: threading.Timer | None = None
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
         """Train to the end, or until a signal comes.
@@ -104,8 +121,9 @@ class Session:
             self._signals.wait_for_step(self._announce_stop, self._last_words)
             status = training.run().status
         except BaseException as error:
+            self._stop_last_resort()
             self._fail(error)
-            if isinstance(error, Stalled):
+            if self._last_resort is not None:
                 raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
             raise
         written = self._write_report()
@@ -140,6 +158,8 @@ class Session:
         elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
         self._folder.handle(event)
+        for listener in self._listeners:
+            listener(event)
         self._progress.handle(event)
 
     def _announce_stop(self, text: str) -> None:
@@ -152,7 +172,25 @@ class Session:
         return f"leaving before the step has ended. {self._how_to_go_on()}"
 
     def _write_stacks(self, stacks: str) -> None:
+        # Where the main thread is what hangs, nobody hears of the failure: this one ends the process then.
+        self._last_resort = threading.Timer(_LAST_RESORT_S, self._leave, [stacks.partition("\n")[0]])
+        self._last_resort.daemon = True
+        self._last_resort.start()
         (self._folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
+
+    def _stop_last_resort(self) -> None:
+        if self._last_resort is not None:
+            self._last_resort.cancel()
+            self._last_resort.join()
+
+    def _leave(self, stalled: str) -> NoReturn:
+        """Record a failure and end the process from beside a main thread that does not come back."""
+        try:
+            self._fail(Stalled(stalled))
+            path = self._folder.path / "stacks.txt"
+            print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(Stalled.exit_code)
 
     def _fail(self, error: BaseException) -> None:
         """Leave a record; or what was there before, where the run was refused before its first step."""

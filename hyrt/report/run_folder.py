@@ -43,6 +43,9 @@ _NAMES = {
     Notice: "notice",
 }
 
+# As `write_atomically` names them.
+_LEFTOVER = re.compile(r"\..+\.\d+\.partial")
+
 
 class RunFolder:
     """One run's folder, and the writer of its records.
@@ -159,7 +162,7 @@ class RunFolder:
             raise DataError(f"{path}: is damaged ({error}): delete it to go on with the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
+        """Drop what metrics.jsonl tells from after `step`, and what a killed process left half written.
 
         The file then goes on as if the run had not been interrupted; `time_s` continues from its last line.
 
@@ -176,6 +179,7 @@ class RunFolder:
             If the file cannot be written.
         """
         self.close()
+        self._remove_leftovers()
         end, last_s = 0, 0.0
         with _explained(self.metrics_path):
             if self.metrics_path.exists():
@@ -214,6 +218,13 @@ class RunFolder:
                 self._file = self.metrics_path.open("ab")
             self._file.write(line.encode())
             self._file.flush()
+
+    def _remove_leftovers(self) -> None:
+        """Delete temporary files of a process that was killed: a folder has one writer at a time."""
+        with _explained(self.path):
+            for path in self.path.iterdir():
+                if _LEFTOVER.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove the folder, and the one that holds it where that was made for it and is empty again."""

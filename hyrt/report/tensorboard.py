@@ -13,6 +13,22 @@ from hyrt.runtime.events import Balanced, EpochEnded, Evaluated, Event, StepGrou
 FOLDER = "tensorboard"
 
 
+def check_tensorboard() -> None:
+    """Whether scalars can be written.
+
+    Raises
+    ------
+    ConfigError
+        If the package that writes them is not installed.
+    """
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f'--tensorboard needs tensorboardX: pip install "hyrt[tensorboard]" ({error})'
+        ) from error
+
+
 class TensorboardLog:
     """Writes scalars while a run goes on; a context manager.
 
@@ -28,12 +44,9 @@ class TensorboardLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(
-                f'--tensorboard needs tensorboardX: pip install "hyrt[tensorboard]" ({error})'
-            ) from error
+        check_tensorboard()
+        from tensorboardX import SummaryWriter
+
         self._folder = folder
         try:
             self._writer: Any = SummaryWriter(str(folder))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = lambda doing: None) -> None:
     """Put `data` at `path`: temporary file beside it, fsync, rename, fsync of the folder.
 
     The temporary file is `.<name>.<pid>.partial`. It is removed when anything fails; only a killed process
     leaves one behind.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        All of it.
+    before
+        Hears what is done next (`open`, `write`, `fsync`, `replace`, `sync`) and may raise an OSError in its place.
 
     Raises
     ------
@@ -20,14 +30,19 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        before("open")
         with open(temporary, "wb") as file:
+            before("write")
             file.write(data)
             file.flush()
+            before("fsync")
             os.fsync(file.fileno())
+        before("replace")
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    before("sync")
     sync_folder(path.parent)
 
 

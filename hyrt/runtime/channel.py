@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -39,14 +39,15 @@ class Channel(Generic[T]):
     """A bounded first-in first-out queue with two ends.
 
     Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put` raise;
-    failing it raises the failure at both ends at once.
+    failing it raises the failure at both ends at once. `watch` hears how many items are in it, whenever that changes.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: int, watch: Callable[[int], None] | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"channel {name}: a capacity of {capacity} can hold nothing")
         self.name = name
         self._capacity = capacity
+        self._watch = watch
         self._items: deque[T] = deque()
         self._changed = threading.Condition()
         self._sender_closed = False
@@ -79,6 +80,8 @@ class Channel(Generic[T]):
             self._items.append(item)
             self._sent += 1
             self._peak = max(self._peak, len(self._items))
+            if self._watch is not None:
+                self._watch(len(self._items))
             self._changed.notify_all()
 
     def get(self) -> T:
@@ -101,6 +104,8 @@ class Channel(Generic[T]):
                 raise ChannelClosed(f"channel {self.name}: the stream has ended")
             item = self._items.popleft()
             self._received += 1
+            if self._watch is not None:
+                self._watch(len(self._items))
             self._changed.notify_all()
             return item
 

@@ -51,7 +51,14 @@ class _File:
     checksum: str
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    write: Callable[[Path, bytes], None] = write_atomically,
+) -> Path:
     """Write a checkpoint, then delete those it makes superfluous.
 
     The newest `keep` stay. Files of later steps than this one (a run that
@@ -68,6 +75,8 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: 
         All of it comes back equal: types, dtypes, shapes, infinities, the order of keys.
     keep
         At least 1.
+    write
+        Puts bytes at a path, whole or not at all.
 
     Returns
     -------
@@ -90,7 +99,7 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], *, keep: 
     try:
         _make_folder(folder)
         _remove_leftovers(folder)
-        write_atomically(path, data)
+        write(path, data)
     except OSError as error:
         raise CheckpointNotWritten(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "

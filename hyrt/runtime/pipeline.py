@@ -6,21 +6,26 @@ failure of any stage fails every channel, ends every thread and is raised in the
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.runtime.channel import Channel, ChannelClosed
 from hyrt.runtime.shares import Share, StepWork
-from hyrt.runtime.stages import Stages
+from hyrt.runtime.stages import StageCalls
+from hyrt.runtime.trace import Trace
 from hyrt.runtime.watchdog import NoProgressGuard
 
 # A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
 _JOIN_S = 5.0
+# One that has hung for the guard's timeout will hardly come back; the others end at once.
+_JOIN_AFTER_STALL_S = 1.0
 
 
 class Pipeline:
@@ -41,23 +46,31 @@ class Pipeline:
         For the no-progress guard.
     on_stall
         Called with all threads' stacks when the guard fails the run.
+    trace
+        Takes what is in the channels, and the failure.
     """
 
     def __init__(
         self,
-        stages: Stages,
+        stages: StageCalls,
         steps: Sequence[int],
         *,
         depth: int,
         stall_timeout_s: float,
         on_stall: Callable[[str], None] = lambda stacks: None,
+        trace: Trace | None = None,
     ) -> None:
         self._stages = stages
+        self._trace = trace
         self._steps = steps
         self._failure: BaseException | None = None
         self._failing = threading.Lock()
         self._consumer_waits = False
+        self._is_closing = False
         self._recent: deque[str] = deque(maxlen=32)
+        # What each thread works at, by its name; and the consumer, where it is guarded.
+        self._doing: dict[str, str] = {}
+        self._consumer_does = ""
         self._report_stall = on_stall
         self._timeout_s = stall_timeout_s
         trainers = range(len(stages.trainers))
@@ -65,15 +78,17 @@ class Pipeline:
         stages.schedule.ahead = depth
         # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A share to do
         # again goes the same way.
-        self._credits: Channel[Share | None] = Channel("credits", depth + 1)
+        self._credits: Channel[Share | None] = self._channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
-        self._sampled: Channel[Share] = Channel("sampled", depth * len(trainers))
-        self._loaded: list[Channel[Share]] = [Channel(f"loaded.{i}", depth) for i in trainers]
-        self._staged: list[Channel[tuple[Share, Any]]] = [Channel(f"staged.{i}", depth) for i in trainers]
-        self._done: list[Channel[Share]] = [Channel(f"done.{i}", depth) for i in trainers]
+        self._sampled: Channel[Share] = self._channel("sampled", depth * len(trainers))
+        self._loaded: list[Channel[Share]] = [self._channel(f"loaded.{i}", depth) for i in trainers]
+        self._staged: list[Channel[tuple[Share, Any]]] = [
+            self._channel(f"staged.{i}", depth) for i in trainers
+        ]
+        self._done: list[Channel[Share]] = [self._channel(f"done.{i}", depth) for i in trainers]
         # After a step's share: shares to do again, then None, to take the new weights.
-        self._next: list[Channel[Share | None]] = [Channel(f"next.{i}", depth) for i in trainers]
+        self._next: list[Channel[Share | None]] = [self._channel(f"next.{i}", depth) for i in trainers]
         self._threads = [
             self._thread("sample", "cpu", self._sample),
             self._thread("load", "cpu", self._load),
@@ -84,6 +99,10 @@ class Pipeline:
         self._guard = NoProgressGuard(
             stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled
         )
+
+    def _channel(self, name: str, capacity: int) -> Channel[Any]:
+        watch = None if self._trace is None else self._trace.counter(f"channel {name}", "items").add
+        return Channel(name, capacity, watch)
 
     def __enter__(self) -> Pipeline:
         for thread in self._threads:
@@ -118,6 +137,14 @@ class Pipeline:
                 channel.put(None)
             self._credits.put(None)
         self._credits.close_sender()
+        # The trainers take the last weights too: who fails at it, or hangs, fails the run.
+        self._consumer_waits = True
+        try:
+            for done in self._done:
+                for _ in done:
+                    raise AssertionError("a share of no step")
+        finally:
+            self._consumer_waits = False
 
     def _take(self, step: int, trainers: Sequence[int]) -> StepWork:
         """Wait until each of some trainers is through with a share of a step."""
@@ -129,6 +156,17 @@ class Pipeline:
         finally:
             self._consumer_waits = False
         return shares[0].work
+
+    @contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """The consumer's own work in the block has to end within the stall timeout too."""
+        self._consumer_does = doing
+        self._consumer_waits = True
+        try:
+            yield
+        finally:
+            self._consumer_waits = False
+            self._consumer_does = ""
 
     def blocked_seconds(self) -> dict[str, float]:
         """Seconds each stage has waited so far, keyed `<stage>.input` and `<stage>.output`."""
@@ -160,17 +198,19 @@ class Pipeline:
         StageFailure
             If a thread does not end in time; it is named.
         """
+        self._is_closing = True
         self._guard.close()
         end = ChannelClosed("the pipeline is closed")
         for channel in self._channels():
             channel.fail(end)
-        deadline = time.monotonic() + _JOIN_S
+        join_s = _JOIN_AFTER_STALL_S if isinstance(self._failure, Stalled) else _JOIN_S
+        deadline = time.monotonic() + join_s
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
-            message = f"thread {', '.join(stuck)} did not end within {_JOIN_S:g} s"
+            message = f"thread {', '.join(stuck)} did not end within {join_s:g} s"
             if self._failure is not None:
                 raise StageFailure(f"{self._failure}; {message}") from self._failure
             raise StageFailure(message)
@@ -234,28 +274,28 @@ class Pipeline:
     def _thread(
         self, stage: str, device: str, body: Callable[..., None], *arguments: int
     ) -> threading.Thread:
+        name = (
+            f"hyrt.{stage}" if device == "cpu" and stage in ("sample", "load") else f"hyrt.{stage}.{device}"
+        )
+
         def run() -> None:
             step, where = -1, f"{stage} on {device}"
 
             def at(now: int, doing: str = stage) -> None:
                 nonlocal step, where
                 step, where = now, f"{doing} on {device}"
+                self._doing[name] = f"{where} at step {now}"
                 self._recent.append(f"{where}: step {now}")
 
             try:
                 body(at, *arguments)
-            except ChannelClosed:
-                pass  # The other end has gone: the pipeline is ending.
             except BaseException as error:
-                if error is self._failure:
+                if error is self._failure or (isinstance(error, ChannelClosed) and self._is_closing):
                     return
                 failure = StageFailure(f"error in {where} at step {step}: {describe(error)}")
                 failure.__cause__ = error
                 self._fail(failure)
 
-        name = (
-            f"hyrt.{stage}" if device == "cpu" and stage in ("sample", "load") else f"hyrt.{stage}.{device}"
-        )
         return threading.Thread(target=run, name=name, daemon=True)
 
     def _fail(self, failure: BaseException) -> None:
@@ -263,22 +303,38 @@ class Pipeline:
             if self._failure is not None:
                 return
             self._failure = failure
+        if self._trace is not None:
+            self._trace.mark(describe(failure))
         for channel in self._channels():
             channel.fail(failure)
 
     def _stalled(self, stacks: str) -> None:
         recent = "\n".join(self._recent)
         last = self._recent[-1] if self._recent else "nothing has started"
+        busy = self._busy()
+        what = f"{', '.join(busy)} did not come back" if busy else f"last: {last}"
         stalled = Stalled(
-            f"nothing moved for {self._timeout_s:g} s (last: {last}); "
+            f"nothing moved for {self._timeout_s:g} s ({what}); "
             "raise runtime.stall_timeout_s if a step may take that long"
         )
         # The run fails whatever becomes of the report.
         self._fail(stalled)
         try:
-            self._report_stall(f"{stacks}\nlast pipeline events\n{recent}\n")
+            self._report_stall(f"{stalled}\n\n{stacks}\nlast pipeline events\n{recent}\n")
         except OSError as error:
             stalled.add_note(f"the stacks of all threads could not be written: {error}")
+
+    def _busy(self) -> list[str]:
+        """What those work at that wait for no channel."""
+        frames = sys._current_frames()
+        busy = [self._consumer_does] if self._consumer_does else []
+        for thread in self._threads:
+            frame = frames.get(thread.ident or 0)
+            while frame is not None and frame.f_globals.get("__name__") != Channel.__module__:
+                frame = frame.f_back
+            if frame is None and thread.is_alive() and thread.name in self._doing:
+                busy.append(self._doing[thread.name])
+        return busy
 
     def _channels(self) -> list[Channel[Any]]:
         return [self._credits, self._sampled, *self._loaded, *self._staged, *self._done, *self._next]

@@ -18,12 +18,15 @@ from hyrt.runtime.stages import Stages
 _HISTORY = 64
 
 
-def configured_policy(config: Config) -> Policy:
-    """The policy that the settings ask for; `auto` leaves a split alone that they give."""
+def configured_policy(config: Config, *, simulated: bool) -> Policy:
+    """The policy that the settings ask for; `auto` leaves a split alone that they give.
+
+    So it does where a device is simulated: its times are those of a virtual clock, beside others' on the wall.
+    """
     chosen = config.balance.policy
     if chosen != "auto":
         return policy(chosen)
-    return policy("static" if config.gives_split else default_policy_name)
+    return policy("static" if config.gives_split or simulated else default_policy_name)
 
 
 class ResourceManager:

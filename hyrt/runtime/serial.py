@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from hyrt.errors import StageFailure, describe
 from hyrt.runtime.shares import StepWork
-from hyrt.runtime.stages import Stages
+from hyrt.runtime.stages import StageCalls
 
 
-def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
+def serial_steps(stages: StageCalls, steps: Iterable[int]) -> Iterator[StepWork]:
     """Yield the same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
 
     Raises
@@ -46,5 +46,8 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
 def _named(where: str, step: int) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
         raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error

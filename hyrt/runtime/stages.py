@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from hyrt_perfmodel.assignment import Assignment, Threads
@@ -70,6 +70,27 @@ class Trainer:
     def is_short(self) -> bool:
         """Whether it has been out of memory."""
         return self.most_units is not None
+
+
+class StageCalls(Protocol):
+    """What the pipeline and the serial loop drive: `Stages`, or `TracedStages` around them."""
+
+    trainers: list[Trainer]
+    schedule: Schedule
+
+    def cut(self, step: int) -> list[Share]: ...
+
+    def sample(self, share: Share) -> None: ...
+
+    def load(self, share: Share) -> None: ...
+
+    def transfer(self, share: Share) -> Any: ...
+
+    def propagate(self, share: Share, staged: Any) -> None: ...
+
+    def update(self, index: int) -> None: ...
+
+    def again(self, work: StepWork) -> list[Share]: ...
 
 
 class Stages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from hyrt.cores import available_cores
 from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for, torch_threads
+from hyrt.runtime.atomic_write import write_atomically
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
 from hyrt.runtime.evaluate import Evaluator, StopRequested
 from hyrt.runtime.events import (
@@ -32,6 +33,8 @@ from hyrt.runtime.events import (
     RunStarted,
 )
 from hyrt.runtime.expected_run import ExpectedRun, expected_figures
+from hyrt.runtime.faults import injected_faults
+from hyrt.runtime.faulty_parts import FaultyStages, FaultySynchronizer, faulty_trainers, faulty_write
 from hyrt.runtime.kept_assignments import kept_assignments, restore_assignments
 from hyrt.runtime.load import Loader
 from hyrt.runtime.peak_memory import peak_memory_bytes
@@ -51,9 +54,10 @@ from hyrt.runtime.setup import (
     open_trainers,
 )
 from hyrt.runtime.shares import StepWork
-from hyrt.runtime.stages import Stages
+from hyrt.runtime.stages import StageCalls, Stages
 from hyrt.runtime.step_group import StepGroups
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
+from hyrt.runtime.trace_run import TracedRun
 from hyrt.workers import Workers
 
 
@@ -77,6 +81,9 @@ class TrainResult:
     model: torch.nn.Module
     metrics: dict[str, dict[str, float]]
     summary: dict[str, Any]
+
+
+_UNTRACED = nullcontext()
 
 
 @dataclass(slots=True)
@@ -129,15 +136,20 @@ class Training:
         self._graph = graph
         self._own_model = model is None
         self._model = build_model(config, graph) if model is None else model
+        self._trace = None
+        if config.runtime.trace:
+            self._trace = TracedRun(config, None if checkpoints is None else checkpoints.parent)
+            emit = self._trace.hearing(emit)
         self._emit = emit
         self._checkpoints = checkpoints
         self._should_stop = should_stop
         self._on_stall = on_stall
-        self._policy = configured_policy(config) if policy is None else policy
+        self._policy = policy
         self._targets = graph.split("train", config.data.split)
         if config.sampler.kind == "saint":
             emit(Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ..."))
         self._sampler = build_sampler(config, graph, self._targets)
+        self._faults = injected_faults(config.train.epochs * self._sampler.steps_per_epoch())
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not self._parameters:
             raise ConfigError("the model has no parameters to train")
@@ -195,7 +207,20 @@ class Training:
 
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""
-        config = self._config
+        if self._trace is None:
+            return self._finish(self._train())
+        try:
+            status = self._train()
+        except BaseException as error:
+            self._trace.save_after(error)
+            raise
+        if (notice := self._trace.saved()) is not None:
+            self._emit(notice)
+        return self._finish(status)
+
+    def _train(self) -> str:
+        """Run the steps; returns the run's status."""
+        config, trace = self._config, self._trace
         found = find_trainers(config)
         if config.balance.predict and self._own_model:
             self._expected = predict_run(
@@ -215,8 +240,9 @@ class Training:
             trainers = stack.enter_context(
                 open_trainers(config, found, self._graph, self._model, threads, self._warn)
             )
-            sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
-            load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
+            team = Workers if trace is None else trace.team
+            sample_workers = stack.enter_context(team(threads.sample, "hyrt.sample"))
+            load_workers = stack.enter_context(team(threads.load, "hyrt.load"))
             evaluate_workers = stack.enter_context(evaluation_workers(threads))
             stages = Stages(
                 self._sampler,
@@ -231,6 +257,7 @@ class Training:
                 train_threads=threads.train,
             )
             manager = self._managed(stages, threads, per_epoch, last)
+            synchronizer: Synchronizer | FaultySynchronizer
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
             self._simulated = any(trainer.device.info.simulated for trainer in trainers)
             self._announce(stages, per_epoch)
@@ -250,24 +277,30 @@ class Training:
             elif self._is_out_of_patience() and self._step < last:
                 status = "early-stopped"
             steps = range(self._step, last if status == "finished" else self._step)
+            driven: StageCalls = stages if trace is None else trace.stages(stages, self._step)
+            if self._faults is not None:
+                faulty_trainers(trainers, self._faults)
+                driven = FaultyStages(driven, self._faults)
+                synchronizer = FaultySynchronizer(synchronizer, self._faults)
             pipeline = None
             works: Iterator[StepWork]
             if config.runtime.pipelined:
                 pipeline = stack.enter_context(
                     Pipeline(
-                        stages,
+                        driven,
                         steps,
                         depth=config.runtime.depth,
                         stall_timeout_s=config.runtime.stall_timeout_s,
                         on_stall=self._on_stall,
+                        trace=None if trace is None else trace.trace,
                     )
                 )
                 works = pipeline.steps()
             else:
-                works = serial_steps(stages, steps)
+                works = serial_steps(driven, steps)
             before = time.perf_counter()
             for work in works:
-                summary = self._synchronize(synchronizer, work)
+                summary = self._synchronize(synchronizer, work, pipeline)
                 now = time.perf_counter()
                 self._step += 1
                 self._epoch_s += now - before
@@ -308,7 +341,10 @@ class Training:
                 if t.lost is not None
             },
         }
-        return self._finish(status)
+        return status
+
+    def _slice(self, name: str, step: int) -> AbstractContextManager[None]:
+        return _UNTRACED if self._trace is None else self._trace.slice(name, step)
 
     def _warn(self, text: str) -> None:
         self._emit(Notice(kind="warning", text=text))
@@ -333,14 +369,19 @@ class Training:
         )
         self._epoch_s = 0.0
 
-    def _synchronize(self, synchronizer: Synchronizer, work: StepWork) -> StepSummary:
+    def _synchronize(
+        self, synchronizer: Synchronizer | FaultySynchronizer, work: StepWork, pipeline: Pipeline | None
+    ) -> StepSummary:
         started = time.perf_counter()
+        doing = f"synchronize at step {work.step}"
+        guarded = nullcontext() if pipeline is None else pipeline.guarded(doing)
         try:
-            summary = synchronizer.step(work)
-        except HyrtError:
+            with guarded, self._slice("synchronize", work.step):
+                summary = synchronizer.step(work)
+        except (HyrtError, KeyboardInterrupt):
             raise
-        except Exception as error:
-            raise StageFailure(f"error in synchronize at step {work.step}: {describe(error)}") from error
+        except BaseException as error:
+            raise StageFailure(f"error in {doing}: {describe(error)}") from error
         work.note("synchronize", time.perf_counter() - started)
         return summary
 
@@ -387,7 +428,8 @@ class Training:
             check()
             return self._should_stop()
 
-        metrics = self._evaluator.evaluate(self._model, workers, should_stop)
+        with self._slice("evaluate", self._step):
+            metrics = self._evaluator.evaluate(self._model, workers, should_stop)
         chosen = self._evaluator.metric
         # With no validation vertices the last evaluation counts.
         value = metrics["val"][chosen] if "val" in metrics else float(epoch)
@@ -431,7 +473,11 @@ class Training:
             "balance": self._keep(),
             "config": to_yaml(self._config),
         }
-        path = save_checkpoint(self._checkpoints, self._step, state, keep=self._config.checkpoint.keep)
+        with self._slice("checkpoint", self._step):
+            write = write_atomically if self._faults is None else faulty_write(self._faults, self._step)
+            path = save_checkpoint(
+                self._checkpoints, self._step, state, keep=self._config.checkpoint.keep, write=write
+            )
         self._emit(Checkpointed(step=self._step, path=path))
 
     def _finish(self, status: str) -> TrainResult:
@@ -454,6 +500,8 @@ class Training:
             "predicted": None if self._expected is None else expected_figures(self._expected),
             "peak_memory_bytes": peak_memory_bytes(),
         }
+        if self._faults is not None:
+            summary["faults"] = self._faults.warning
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
 
@@ -469,7 +517,7 @@ class Training:
             restore_assignments(self._kept, stages, self._step, cores, given)
         self._keep = partial(kept_assignments, stages, cores)
         return ResourceManager(
-            self._policy,
+            self._policy or configured_policy(self._config, simulated=self._simulated),
             stages,
             cores=cores,
             start=start,
@@ -515,6 +563,8 @@ class Training:
             self._emit(Notice(kind="warning", text=self._evaluator.warning))
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
+        if self._faults is not None:
+            self._warn(self._faults.warning)
 
 
 def named_split(stages: Stages, step: int) -> dict[str, int]:

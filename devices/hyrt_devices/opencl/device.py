@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import describe
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
-from hyrt_devices.opencl.launch import Launcher, span_s
+from hyrt_devices.opencl.launch import Launcher, span_s, spans
 from hyrt_devices.opencl.memory import DeviceMemory, readable
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, SourcePrograms
@@ -74,6 +74,7 @@ class OpenclDevice:
         # For measuring: whether to keep the seconds of each launch of a step.
         self.profiled = False
         self.timings: list[tuple[str, float]] = []
+        self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
 
@@ -149,6 +150,12 @@ class OpenclDevice:
     def gathers(self, graph: Graph) -> bool:
         return False
 
+    def trace(self, hear: QueueListener) -> None:
+        """From now on hand over what each queue has run: `copies`, `compute` and `sample`."""
+        self._hear = hear
+        for sampler in self._samplers:
+            sampler.hear = hear
+
     def transfer(self, batch: MiniBatch) -> StagedBatch:
         with self._health.terminal("transfer"):
             if self._stager is None:
@@ -165,17 +172,21 @@ class OpenclDevice:
                 return StepResult(
                     loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=()
                 )
-            self._compute.taken_events()
+            updates = self._compute.taken()
             self._compute.wait_for(staged.events)
             try:
                 with self._memory_errors("propagate"):
                     loss_sum, correct, gradients = self._replica.run(self._compute, staged)
                 if self.profiled:
                     self.timings = self._compute.timings()
+                ran = self._compute.taken()
                 seconds = {
                     "transfer": span_s(staged.events),
-                    "propagate": span_s(self._compute.taken_events()),
+                    "propagate": span_s([event for _, event in ran]),
                 }
+                if self._hear is not None:
+                    self._hear("compute", spans([*updates, *ran]))
+                    self._hear("copies", spans([(None, event) for event in staged.events]))
             finally:
                 self._compute.wait_for(())
                 staged.release()

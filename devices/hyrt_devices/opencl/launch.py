@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.device import Span
+
 
 def ceil_div(a: int, b: int) -> int:
     """How many of b hold a."""
@@ -73,22 +75,37 @@ class Launcher:
             with suppress(self._cl.Error):
                 queue.finish()
 
+    def taken(self) -> list[tuple[Any, Any]]:
+        """The commands since the last call: of each its kernel, or None for a copy, and its event."""
+        events, self._events = self._events, []
+        return events
+
     def taken_events(self) -> list[Any]:
         """The events since the last call."""
-        events, self._events = self._events, []
-        return [event for _, event in events]
+        return [event for _, event in self.taken()]
 
     def timings(self) -> list[tuple[str, float]]:
         """What ran since the last call of `taken_events`, and for how many seconds."""
-        return [
-            ("copy" if kernel is None else kernel.function_name, span_s([event]))
-            for kernel, event in self._events
-        ]
+        return [(name, (end - start) * 1e-9) for name, start, end in spans(self._events)]
+
+
+def spans(commands: Sequence[tuple[Any, Any]]) -> list[Span]:
+    """What ran and when, on the device's clock, of commands as `Launcher.taken` gives them; all of it is over."""
+    return [
+        ("copy" if kernel is None else kernel.function_name, *_times(event)) for kernel, event in commands
+    ]
 
 
 def span_s(events: Sequence[Any]) -> float:
     """Seconds from the start of the first to the end of the last, on the device's clock."""
     if not events:
         return 0.0
-    start = min(event.profile.start for event in events)
-    return float(max(event.profile.end for event in events) - start) * 1e-9
+    starts, ends = zip(*map(_times, events), strict=True)
+    return float(max(ends) - min(starts)) * 1e-9
+
+
+def _times(event: Any) -> tuple[int, int]:
+    """Start and end in nanoseconds; `event.profile` takes ten times as long."""
+    import pyopencl as cl
+
+    return event.get_profiling_info(cl.profiling_info.START), event.get_profiling_info(cl.profiling_info.END)

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from hyrt.device import QueueListener
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.sampling.block import Ids
 from hyrt.sampling.kernels import FLOYD_LIMIT, count_neighbors, prefix_sum
 from hyrt.sampling.sampler import Hop
-from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.launch import Launcher, ceil_div, spans
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import Tuning
@@ -53,6 +54,8 @@ class OpenclSampler:
         self._tuning = tuning
         self._memory = memory
         self._queue = launcher
+        self.hear: QueueListener | None = None
+        """Hears what was run, where a run is traced."""
         self._graph = graph
         self._zero_copy = zero_copy
         self._lease = Lease(memory)
@@ -120,7 +123,9 @@ class OpenclSampler:
                     self._queue.read(neighbors, out)
                 finally:
                     self._queue.finish()
-                    self._queue.taken_events()
+                    ran = self._queue.taken()
+                if self.hear is not None:
+                    self.hear("sample", spans(ran))
         return Hop(degrees, offsets, neighbors)
 
     def close(self) -> None:

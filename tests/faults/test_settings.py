@@ -1,0 +1,101 @@
+"""HYRT_FAULT: read strictly, off unless it is set, and said by the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import random_graph
+
+from hyrt.config import build_config
+from hyrt.errors import ConfigError, StageFailure
+from hyrt.runtime.events import Notice, RunEnded
+from hyrt.runtime.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
+from hyrt.runtime.train import Training
+
+
+def training(**more: Any) -> tuple[Training, list[Any]]:
+    events: list[Any] = []
+    settings = {
+        "data": {"batch_size": 50},
+        "sampler": {"fanout": [3, 3]},
+        "model": {"hidden": 8},
+        "train": {"epochs": 2},
+        "balance": {"policy": "static", "predict": False},
+    }
+    return Training(build_config(settings), random_graph(), emit=events.append, **more), events
+
+
+def test_what_is_asked_for() -> None:
+    first, second = parse_faults("propagate:opencl:0:middle:hang, checkpoint:replace:3+:enospc")
+    assert first == Fault("propagate", "opencl:0", "middle", "hang")
+    assert (first.first_step(20), first.stays) == (10, False)
+    assert (second.place, second.first_step(20), second.stays) == ("replace", 3, True)
+    assert [Fault("load", "*", when, "raise").first_step(20) for when in ("first", "last")] == [0, 19]
+    # A checkpoint is of steps that are done.
+    assert Fault("checkpoint", "*", "last", "eio").first_step(20) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", r"'' is not <stage>"),
+        ("propagate:cpu:0", "is not <stage>"),
+        ("sampel:cpu:0:first:raise", "the stages are sample"),
+        ("sample:cpu:0:later:raise", "when is first"),
+        ("sample:cpu:0:-1:raise", "when is first"),
+        ("sample:cpu:0:first:rise", "the kinds are raise"),
+        ("sample:cpu:0:first:oom", "oom is a fault of transfer, propagate"),
+        ("load:cpu:0:first:nan-loss", "nan-loss is a fault of propagate"),
+        ("checkpoint:rename:first:eio", "the places of checkpoint are open"),
+        ("synchronize:cpu:0:first:raise", "the place of synchronize is host"),
+        ("sample:cpu:0:first:raise,", r"'' is not <stage>"),
+    ],
+)
+def test_what_cannot_be_read(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_faults(text)
+
+
+def test_once_or_from_then_on() -> None:
+    faults = Faults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:slow"), 20)
+    assert [faults.due("load", "cpu:0", step) for step in (3, 4, 5)] == [None, "raise", None]
+    assert [faults.due("load", "cpu:1", step) for step in (3, 4, 5)] == [None, "slow", "slow"]
+    assert faults.due("sample", "cpu:0", 9) is None
+    assert set(KINDS) >= {"raise", "slow"}
+
+
+def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert injected_faults(10) is None
+    monkeypatch.setenv(VARIABLE, "")
+    assert injected_faults(10) is None
+    run, events = training()
+    run.run()
+    assert not [event for event in events if isinstance(event, Notice) and "faults" in event.text]
+    assert "faults" not in events[-1].summary
+
+
+def test_loud_when_used(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(VARIABLE, "propagate:cpu:0:2+:slow,load:*:3:raise")
+    run, events = training()
+    with pytest.raises(StageFailure, match="injected in load on cpu:0 at step 3"):
+        run.run()
+    said = [event.text for event in events if isinstance(event, Notice) and event.kind == "warning"]
+    assert any("HYRT_FAULT=propagate:cpu:0:2+:slow, load:*:3:raise" in text for text in said)
+    assert "fault injected at" in capfd.readouterr().err
+    monkeypatch.setenv(VARIABLE, "propagate:cpu:0:last:slow")
+    run, events = training()
+    run.run()
+    assert isinstance(events[-1], RunEnded)
+    assert "faults are injected" in events[-1].summary["faults"]
+
+
+def test_words_that_cannot_be_read_end_the_run_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, "nonsense")
+    with pytest.raises(ConfigError, match="HYRT_FAULT: 'nonsense'"):
+        training(checkpoints=tmp_path)
+    assert not list(tmp_path.iterdir())

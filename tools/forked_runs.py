@@ -1,0 +1,254 @@
+"""`hyrt` in processes of its own without the seconds that importing takes: a server imports once and forks.
+
+A forked process has its own exit code, signals, session and interpreter's end, like one that was started. The server
+starts no thread and touches no device before it forks. What only has to go well can be called instead, in a second server that
+does not fork: that costs a third.
+
+    with ForkedRuns() as runs:
+        run = runs.start(["run", "--data", "synthetic:tiny"], cwd=folder, HYRT_FAULT="...")
+        code = runs.wait(run, 30)
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+# Where a process writes, at its very end, the names of threads that still run.
+THREADS_LEFT = "HYRT_TEST_THREADS_LEFT"
+QUICK = "HYRT_TEST_QUICK_END"
+# Set where a root process is to find files as read-only as other users do.
+NO_OVERRIDE = "HYRT_TEST_NO_OVERRIDE"
+_FILES = ("out", "err", "threads")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process that was started; its output goes to files in its folder."""
+
+    pid: int
+    output: Path
+    errors: Path
+    threads_left: Path
+
+
+class ForkedRuns:
+    """Starts runs and waits for them.
+
+    Parameters
+    ----------
+    **environment
+        Of all of them.
+    """
+
+    def __init__(self, **environment: str) -> None:
+        self._environment = {**os.environ, "COLUMNS": "100", **environment}
+        self._servers: dict[str, subprocess.Popen[str]] = {}
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers.values():
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.close()
+            server.wait(10)
+            server.stdout.close()
+
+    def start(self, words: list[str], cwd: Path, *, is_quick: bool = False, **environment: str) -> Run:
+        """Start `hyrt` with these words, in a session of its own; a quick one leaves out the interpreter's end."""
+        if is_quick:
+            environment[QUICK] = "1"
+        request = self._request(words, cwd, environment)
+        return self._run_of(request, self._ask("forks", do="start", **request)["pid"])
+
+    def call(self, words: list[str], cwd: Path, **environment: str) -> tuple[int, Run]:
+        """Run `hyrt` with these words to its end; the exit code. The process is not one of its own."""
+        request = self._request(words, cwd, environment)
+        answer = self._ask("calls", do="call", **request)
+        return answer["code"], self._run_of(request, answer["pid"])
+
+    def _request(self, words: list[str], cwd: Path, environment: dict[str, str]) -> dict[str, Any]:
+        self._count += 1
+        temporary = cwd / "tmp"
+        temporary.mkdir(exist_ok=True)
+        paths = {name: str(cwd / f"{self._count}.{name}") for name in _FILES}
+        for name in ("out", "err"):
+            Path(paths[name]).touch()
+        environment = {**environment, "TMPDIR": str(temporary), THREADS_LEFT: paths["threads"]}
+        return {"words": words, "cwd": str(cwd), "environment": environment, **paths}
+
+    def _run_of(self, request: dict[str, Any], pid: int) -> Run:
+        return Run(pid, *(Path(request[name]) for name in _FILES))
+
+    def wait(self, run: Run, timeout_s: float) -> int | None:
+        """The exit code, negative for a signal; None where it runs on."""
+        code: int | None = self._ask("forks", do="wait", pid=run.pid, timeout_s=timeout_s)["code"]
+        return code
+
+    def _ask(self, name: str, **request: Any) -> dict[str, Any]:
+        if name not in self._servers:
+            self._servers[name] = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=self._environment,
+            )
+        server = self._servers[name]
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        line = server.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the server of {name} has ended ({server.wait(10)})")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def processes_of(session: int) -> list[int]:
+    """Processes of a session that are alive."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def _serve() -> list[str]:
+    """Answer until there is nothing more; in a forked process, return the words to run with."""
+    replies = os.fdopen(os.dup(1), "w")
+    alive: set[int] = set()
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        answer: dict[str, Any] = {}
+        match request.pop("do"):
+            case "start":
+                pid = os.fork()
+                if pid == 0:
+                    return _become(**request)
+                answer["pid"] = pid
+                alive.add(pid)
+            case "call":
+                before = dict(os.environ)
+                _become(**request, is_own=False)
+                answer = {"code": _call(request["words"]), "pid": os.getpid()}
+                os.environ.clear()
+                os.environ.update(before)
+            case "wait":
+                answer["code"] = _wait(request["pid"], request["timeout_s"])
+                if answer["code"] is not None:
+                    alive.discard(request["pid"])
+        replies.write(json.dumps(answer) + "\n")
+        replies.flush()
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _wait(pid: int, timeout_s: float) -> int | None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.003)
+
+
+def _become(
+    words: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    out: str,
+    err: str,
+    threads: str,
+    is_own: bool = True,
+) -> list[str]:
+    import tempfile
+
+    if is_own:
+        os.setsid()
+    os.chdir(cwd)
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    for number, path in enumerate((os.devnull, out, err)):
+        if number == 0 and not is_own:
+            continue
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if NO_OVERRIDE in environment:
+        _drop_override()
+    return words
+
+
+def _drop_override() -> None:
+    """Give up the right to write what a file's mode forbids (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH); see capset(2)."""
+    import ctypes
+
+    system = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    if system.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    sets[0] &= ~0b110
+    if system.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _run(words: list[str]) -> None:
+    import threading
+
+    from hyrt.cli import main
+
+    sys.argv = ["hyrt", *words]
+    try:
+        main()
+    finally:
+        left = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        Path(os.environ[THREADS_LEFT]).write_text("\n".join(left))
+
+
+def _call(words: list[str]) -> int:
+    try:
+        _run(words)
+    except SystemExit as end:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+if __name__ == "__main__":
+    from hyrt.process import prepare_process
+
+    prepare_process()
+    import torch._dynamo  # noqa: F401  Every optimizer imports it.
+
+    # Else a forked process copies every page that its interpreter's end visits.
+    gc.freeze()
+    words = _serve()
+    if QUICK in os.environ:
+        os._exit(_call(words))
+    _run(words)

@@ -1,0 +1,185 @@
+"""Train under random settings, devices, faults, kills and signals, go on each time, and compare with an undisturbed run.
+
+    python tools/soak.py --seconds 600
+
+Prints each run that does not hold, then what was tried and how much of it held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_case import DATA, LIMIT_S, different, leftovers, newest_problems
+from forked_runs import ForkedRuns
+
+from hyrt.graph.convert import Conversion, convert
+
+EPOCHS = 3
+STAGES = ("sample", "load", "transfer", "propagate", "update")
+KINDS = ("raise", "base", "exit", "leave", "hang", "slow")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One random run: its settings, and what is done to each of its processes but the last."""
+
+    words: tuple[str, ...]
+    disturbances: tuple[str, ...]
+
+
+def random_plan(draw: random.Random) -> Plan:
+    """Settings under which the split stays, so that the bits may be compared."""
+    model = draw.choice(("graphsage", "gcn", "gin", "gat"))
+    layers = draw.choice((1, 2, 3))
+    devices = [draw.choice(("cpu:0", "null:0") if model == "gat" else ("cpu:0", "opencl:0", "null:0"))]
+    batch = draw.choice((32, 64, 100))
+    words = [
+        *("--devices", devices[0], f"model.kind={model}", f"model.layers={layers}", "model.hidden=16"),
+        f"sampler.fanout={[draw.choice((2, 5, -1)) for _ in range(layers)]}",
+        *(f"data.batch_size={batch}", f"train.epochs={EPOCHS}", f"seed={draw.randrange(100)}"),
+        *(f"model.dropout={draw.choice((0, 0.4))}", f"model.norm={draw.choice(('none', 'layer'))}"),
+        *(
+            f"train.optimizer={draw.choice(('Adam', 'SGD', 'AdamW'))}",
+            f"evaluate.every={draw.choice((0, 1, 2))}",
+        ),
+        f"evaluate.mode={draw.choice(('full', 'sampled'))}",
+        *(f"runtime.depth={draw.choice((1, 2, 4))}", f"runtime.sample_threads={draw.choice((1, 2))}"),
+        *(
+            "balance.policy=static",
+            "balance.predict=false",
+            f"checkpoint.every_steps={draw.choice((0, 1, 3))}",
+        ),
+        f"runtime.pipelined={draw.choice(('true', 'true', 'true', 'false'))}",
+    ]
+    if "opencl:0" in devices:
+        # Its kernels have no normalisation.
+        words = ["model.norm=none" if word.startswith("model.norm") else word for word in words]
+    elif draw.random() < 0.5 and model != "gat":
+        devices = ["cpu:0", draw.choice(("opencl:0", "null:0"))]
+        first = draw.randrange(batch + 1)
+        words = ["model.norm=none" if word.startswith("model.norm") else word for word in words]
+        words[1] = ",".join(devices)
+        words.append(f"split=[{first},{batch - first}]")
+    serial = "runtime.pipelined=false" in words
+    disturbances = []
+    for _ in range(draw.choice((0, 1, 1, 2, 3))):
+        kind = draw.choice(("kill", "SIGINT", "SIGTERM", "fault", "fault", "fault"))
+        if kind == "fault":
+            what = draw.choice([each for each in KINDS if not (serial and each == "hang")])
+            kind = f"{draw.choice(STAGES)}:{draw.choice(devices)}:{draw.randrange(12)}:{what}"
+        disturbances.append(kind)
+    return Plan(tuple(words), tuple(disturbances))
+
+
+def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw: random.Random) -> list[str]:
+    """A process of a run and what is done to it; what is wrong then. Whether it ended is up to it."""
+    path = folder / "runs" / "run"
+    if what == "kill" or what.startswith("SIG"):
+        run = runs.start(words, folder)
+        code = runs.wait(run, 0.1 + draw.random())
+        if code is None:
+            number = signal.SIGKILL if what == "kill" else signal.Signals[what]
+            os.kill(run.pid, number)
+            code = runs.wait(run, LIMIT_S)
+            expected = (-number,) if what == "kill" else (128 + number, 0)
+        else:
+            expected = (0,)
+    else:
+        # A step it never comes to is as good.
+        run = runs.start([*words, "runtime.stall_timeout_s=2"], folder, HYRT_FAULT=what)
+        code = runs.wait(run, LIMIT_S)
+        expected = (0, 1)
+    errors = run.errors.read_text() if run.errors.exists() else ""
+    if code is None:
+        os.killpg(run.pid, signal.SIGKILL)
+        return [f"hangs: {errors}"]
+    problems = [] if code in expected else [f"exit code {code}, not {expected}: {errors}"]
+    if "Traceback" in errors:
+        problems.append(f"shows a traceback: {errors}")
+    if what not in ("kill", "SIGINT", "SIGTERM") and not what.endswith("hang"):
+        problems += leftovers(folder, run)
+    return problems + (newest_problems(path) if (path / "checkpoints").is_dir() else [])
+
+
+def check(runs: ForkedRuns, folder: Path, data: Path, plan: Plan, draw: random.Random) -> list[str]:
+    """The plan's run beside the same run undisturbed."""
+    start = ["run", "--data", str(data), "--name", "run", *plan.words]
+    quiet, loud = folder / "undisturbed", folder / "disturbed"
+    quiet.mkdir()
+    loud.mkdir()
+    code, run = runs.call(start, quiet)
+    if code != 0:
+        return [f"the undisturbed run ends with {code}: {run.errors.read_text()}"]
+    path, words = loud / "runs" / "run", start
+    problems: list[str] = []
+    for what in plan.disturbances:
+        problems += [f"{what}: {problem}" for problem in disturbed(runs, loud, words, what, draw)]
+        if (path / "config.yaml").exists():
+            words = ["run", "--resume", str(path), "runtime.stall_timeout_s=20"]
+        elif path.exists():
+            # Killed while the folder was made: it is no run yet.
+            shutil.rmtree(path)
+    code, run = runs.call(words, loud)
+    if code != 0:
+        return [*problems, f"the last process ends with {code}: {run.errors.read_text()}"]
+    if json.loads((path / "summary.json").read_text())["status"] != "finished":
+        problems.append("summary.json does not say finished")
+    return problems + leftovers(loud, run, is_own=False) + different(path, quiet / "runs" / "run")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, help="end after so many runs")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    tried: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    index = failures = 0
+    with tempfile.TemporaryDirectory(prefix="hyrt-soak-") as name, ForkedRuns() as runs:
+        data = Path(name) / "data.npz"
+        convert(Conversion(DATA, data))
+        while time.monotonic() - started < arguments.seconds and index != arguments.count:
+            draw = random.Random(f"{arguments.seed} {index}")
+            plan = random_plan(draw)
+            folder = Path(name) / str(index)
+            folder.mkdir()
+            problems = check(runs, folder, data, plan, draw)
+            for what in plan.disturbances or ("none",):
+                key = f"{what.split(':')[0]} {what.split(':')[-1]}" if ":" in what else what
+                tried[key] += 1
+                held[key] += not problems
+            for problem in problems:
+                print(
+                    f"FAILS {index}: {' '.join(plan.words)}; {', '.join(plan.disturbances)}: {problem}",
+                    flush=True,
+                )
+            failures += bool(problems)
+            index += 1
+            shutil.rmtree(folder)
+    print("| done to a run | times | of which in runs that held |")
+    print("| --- | --- | --- |")
+    for key in sorted(tried):
+        print(f"| {key} | {tried[key]} | {held[key]} |")
+    print(
+        f"{index - failures} of {index} runs held in {time.monotonic() - started:.0f} s (seed {arguments.seed})"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
