@@ -180,6 +180,7 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
     from hyrt.stop_signals import StopSignals
 
     with StopSignals() as signals, locked(folder.path):
+        folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(
                 f"{folder.path} has ended: nothing to do. A run that finished goes on with train.epochs=<more than now>, "

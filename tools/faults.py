@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="begin none after these")
     parser.add_argument("--only", default="", help="part of the fault's text")
     parser.add_argument("--devices", help="exactly these")
+    parser.add_argument("--skip", type=int, default=0, help="so many of them, done before")
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
@@ -41,7 +42,7 @@ def main() -> int:
     ]
     random.Random(arguments.seed).shuffle(chosen)
     part, parts = map(int, arguments.part.split("/"))
-    chosen = chosen[part::parts][: arguments.limit]
+    chosen = chosen[part::parts][arguments.skip :][: arguments.limit]
     started = time.monotonic()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="hyrt-faults-") as folder, ForkedRuns() as runs:

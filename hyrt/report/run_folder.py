@@ -162,7 +162,7 @@ class RunFolder:
             raise DataError(f"{path}: is damaged ({error}): delete it to go on with the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop what metrics.jsonl tells from after `step`, and what a killed process left half written.
+        """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
 
         The file then goes on as if the run had not been interrupted; `time_s` continues from its last line.
 
@@ -179,7 +179,6 @@ class RunFolder:
             If the file cannot be written.
         """
         self.close()
-        self._remove_leftovers()
         end, last_s = 0, 0.0
         with _explained(self.metrics_path):
             if self.metrics_path.exists():
@@ -219,8 +218,14 @@ class RunFolder:
             self._file.write(line.encode())
             self._file.flush()
 
-    def _remove_leftovers(self) -> None:
-        """Delete temporary files of a process that was killed: a folder has one writer at a time."""
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of a process that was killed; for who holds the folder's lock.
+
+        Raises
+        ------
+        HyrtError
+            If the folder cannot be written.
+        """
         with _explained(self.path):
             for path in self.path.iterdir():
                 if _LEFTOVER.fullmatch(path.name):

@@ -55,6 +55,13 @@ def stages(at: tuple[str, int, Any] = ("", 0, None)) -> Stages:
     return Stages(sampler, Loader(graph), trainers, [32], parameters, Workers(1, "s"), Workers(1, "l"))
 
 
+def run(what: Stages, seen: list[int] | None = None, stall_timeout_s: float = 60.0) -> None:
+    with Pipeline(what, range(STEPS), depth=4, stall_timeout_s=stall_timeout_s) as pipeline:
+        for work in pipeline.steps():
+            if seen is not None:
+                seen.append(work.step)
+
+
 def failing(error: BaseException) -> Any:
     def act() -> None:
         raise error
@@ -67,37 +74,27 @@ def test_a_thread_that_leaves_is_noticed(method: str) -> None:
     """Nothing else would move again: without a failure the run would wait for the guard."""
     left = ChannelClosed("left")
     with pytest.raises(StageFailure, match=r"on null:0 at step 2: ChannelClosed: left") as raised:
-        with Pipeline(
-            stages((method, 2, failing(left))), range(STEPS), depth=2, stall_timeout_s=60
-        ) as pipeline:
-            list(pipeline.steps())
+        run(stages((method, 2, failing(left))))
     assert raised.value.__cause__ is left
 
 
 def test_the_last_weights_are_waited_for() -> None:
-    broken = RuntimeError("no room for weights")
-    what = stages(("update", STEPS - 1, failing(broken)))
-    seen = []
+    what = stages(("update", STEPS - 1, failing(RuntimeError("no room for weights"))))
+    seen: list[int] = []
     with pytest.raises(StageFailure, match=rf"synchronize on null:0 at step {STEPS - 1}: .*no room"):
-        with Pipeline(what, range(STEPS), depth=2, stall_timeout_s=60) as pipeline:
-            seen.extend(work.step for work in pipeline.steps())
+        run(what, seen)
     assert seen == list(range(STEPS))
 
 
 def test_what_hangs_is_named() -> None:
     """Not what happened last: later steps were sampled and loaded meanwhile."""
     held = threading.Event()
-    what = stages(("transfer", 1, held.wait))
-    try:
-        with pytest.raises(Stalled, match=r"\(.*transfer on null:0 at step 1.* did not come back\)"):
-            pipeline = Pipeline(what, range(STEPS), depth=4, stall_timeout_s=0.3)
-            for thread in pipeline._threads:
-                thread.start()
-            pipeline._guard.start()
-            list(pipeline.steps())
-    finally:
-        held.set()
-        pipeline.close()
+    stuck = (
+        r"\(.*transfer on null:0 at step 1.* did not come back\).*thread hyrt.transfer.null:0.* did not end"
+    )
+    with pytest.raises(StageFailure, match=stuck):
+        run(stages(("transfer", 1, held.wait)), stall_timeout_s=0.3)
+    held.set()
 
 
 def test_a_consumer_that_hangs_is_told_of() -> None:
@@ -108,11 +105,14 @@ def test_a_consumer_that_hangs_is_told_of() -> None:
         stacks.append(text)
         told.set()
 
-    with pytest.raises(Stalled):
-        with Pipeline(stages(), range(STEPS), depth=2, stall_timeout_s=0.3, on_stall=hear) as pipeline:
-            for _ in pipeline.steps():
-                with pipeline.guarded("synchronize at step 0"):
-                    assert told.wait(20)
+    def hang(pipeline: Pipeline) -> None:
+        for _ in pipeline.steps():
+            with pipeline.guarded("synchronize at step 0"):
+                assert told.wait(20)
+
+    pipeline = Pipeline(stages(), range(STEPS), depth=2, stall_timeout_s=0.3, on_stall=hear)
+    with pipeline, pytest.raises(Stalled):
+        hang(pipeline)
     assert stacks[0].startswith("nothing moved for 0.3 s (synchronize at step 0 did not come back)")
 
 
