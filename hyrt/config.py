@@ -79,8 +79,8 @@ class ModelConfig(Section):
     """Of the model, and so blocks of a mini-batch."""
     hidden: Count = 128
     """Width of hidden layers (GAT: of all heads together)."""
-    aggregate: Literal["mean", "max"] = "mean"
-    """graphsage: how neighbours are combined."""
+    aggregate: Literal["mean", "sum", "max"] = "mean"
+    """graphsage: how neighbours are combined. A sum counts each sampled neighbour for those that were not drawn."""
     heads: Count = 4
     """gat: attention heads."""
     dropout: Fraction = 0.0

@@ -148,8 +148,11 @@ def _designs(machine: Platform, steps: Training, *, paper: bool) -> list[str]:
     """What is assumed of FPGAs that the cycle model predicts, one sentence each."""
     from hyrt_perfmodel.stage_times import is_plain
 
-    if paper or not is_plain(steps.at(1.0)):
+    designed = [each.kind for each in machine.accelerators if each.design is not None]
+    if paper or not designed:
         return []
+    if not is_plain(steps.at(1.0)):
+        return [f"hyrt has no kernels for this model on {', '.join(designed)}: its rates are taken, as if there were"]
     return [
         f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {each.task_targets} targets "
         f"a task; no build has confirmed {', '.join(sorted(each.design.assumed))}"

@@ -159,8 +159,12 @@ def _serve() -> list[str]:
                 answer["code"] = _wait(request["pid"], request["timeout_s"])
                 if answer["code"] is not None:
                     alive.discard(request["pid"])
-        replies.write(json.dumps(answer) + "\n")
-        replies.flush()
+        try:
+            replies.write(json.dumps(answer) + "\n")
+            replies.flush()
+        except BrokenPipeError:
+            # Who asked was killed.
+            break
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)

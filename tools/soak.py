@@ -92,7 +92,8 @@ def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw:
             number = signal.SIGKILL if what == "kill" else signal.Signals[what]
             os.kill(run.pid, number)
             code = runs.wait(run, LIMIT_S)
-            expected = (-number,) if what == "kill" else (128 + number, 0)
+            # Before it has set its handlers, a signal ends a process as it ends any.
+            expected = (-number,) if what == "kill" else (128 + number, -number, 0)
         else:
             expected = (0,)
     else:

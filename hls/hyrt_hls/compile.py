@@ -102,7 +102,15 @@ def _described(compiler: str) -> str:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_COMPILE_S)
+        # In a session of its own: Ctrl-C is for whoever waits for it, and must not look like a compiler that fails.
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMPILE_S,
+            start_new_session=True,
+        )
     except subprocess.TimeoutExpired as error:
         raise ValueError(
             f"g++ took more than {_COMPILE_S:.0f} s over {' '.join(command)}: try a smaller design"

@@ -135,7 +135,12 @@ class Simulator:
             bounded=bounded,
             include=[KERNELS],
         )
-        self._library = ctypes.CDLL(str(library))
+        try:
+            self._library = ctypes.CDLL(str(library))
+        except OSError as error:
+            raise ValueError(
+                f"{library}: the compiled simulation is damaged ({error}): delete this file, and it is compiled anew"
+            ) from error
         self._library.hyrt_open.restype = ctypes.c_void_p
         self._library.hyrt_close.argtypes = [ctypes.c_void_p]
         self._library.hyrt_simulate.argtypes = [

@@ -72,7 +72,7 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
         If no design fits the part and the workload; with the reason for the largest arena.
     """
     found: list[Candidate] = []
-    reason = ""
+    reason = why_not = ""
     for pes in _PES:
         arenas, why = _arenas(part, at, targets, pes)
         reason = why or reason
@@ -80,10 +80,15 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
             shape = TaskShape.of(at(targets / tasks))
             for rows, cols in product(_MAC_ROWS, _MAC_COLS):
                 design = replace(base, pes=pes, mac_rows=rows, mac_cols=cols)
-                if rows % pes == 0 and not short(part, estimate(design, words)):
+                try:
+                    check_buildable(design, words)
+                except ValueError as error:
+                    why_not = str(error)
+                    continue
+                if not short(part, estimate(design, words)):
                     found.append(_candidate(part, design, words, shape, tasks))
     if not found:
-        raise ValueError(f"no trainer fits {part.name}: {reason or 'it is too small'}")
+        raise ValueError(f"no trainer fits {part.name}: {reason or why_not or 'it is too small'}")
     return front(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -113,14 +113,19 @@ class ConvolutionLayer(nn.Module):
 
 
 class SageLayer(ConvolutionLayer):
-    """GraphSAGE (Hamilton et al., 2017): W [x_i, mean or max of x_j] + b."""
+    """GraphSAGE (Hamilton et al., 2017): W [x_i, mean, sum or max of x_j] + b."""
 
     def __init__(
-        self, in_features: int, out_features: int, *, reduce: str = "mean", low_precision: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        reduce: Literal["mean", "sum", "max"] = "mean",
+        low_precision: bool = False,
     ) -> None:
-        if reduce not in ("mean", "max"):
-            raise ValueError(f"GraphSAGE combines neighbours by mean or max, not {reduce!r}")
-        aggregation = Aggregation("max" if reduce == "max" else "mean", "concat")
+        if reduce not in ("mean", "sum", "max"):
+            raise ValueError(f"GraphSAGE combines neighbours by mean, sum or max, not {reduce!r}")
+        aggregation = Aggregation(reduce, "concat")
         super().__init__(in_features, out_features, aggregation, low_precision=low_precision)
 
 

@@ -40,7 +40,7 @@ class Architecture:
     hidden: int = 128
     num_classes: int
     layers: int = 2
-    aggregate: Literal["mean", "max"] = "mean"
+    aggregate: Literal["mean", "sum", "max"] = "mean"
     heads: int = 4
     dropout: float = 0.0
     input_dropout: float = 0.0

@@ -229,5 +229,5 @@ def test_mistakes_are_named() -> None:
         GNN(Architecture(kind="gat", in_features=3, hidden=10, num_classes=2, heads=4))
     with pytest.raises(ValueError, match="at least 1 layer"):
         GNN(Architecture(in_features=3, num_classes=2, layers=0))
-    with pytest.raises(ValueError, match="mean or max, not 'sum'"):
-        SageLayer(3, 3, reduce="sum")
+    with pytest.raises(ValueError, match="mean, sum or max, not 'gcn'"):
+        SageLayer(3, 3, reduce="gcn")
