@@ -152,7 +152,9 @@ def _designs(machine: Platform, steps: Training, *, paper: bool) -> list[str]:
     if paper or not designed:
         return []
     if not is_plain(steps.at(1.0)):
-        return [f"hyrt has no kernels for this model on {', '.join(designed)}: its rates are taken, as if there were"]
+        return [
+            f"hyrt has no kernels for this model on {', '.join(designed)}: its rates are taken, as if there were"
+        ]
     return [
         f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {each.task_targets} targets "
         f"a task; no build has confirmed {', '.join(sorted(each.design.assumed))}"

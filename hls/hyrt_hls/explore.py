@@ -73,6 +73,7 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
     """
     found: list[Candidate] = []
     reason = why_not = ""
+    some_can_be_built = False
     for pes in _PES:
         arenas, why = _arenas(part, at, targets, pes)
         reason = why or reason
@@ -83,12 +84,13 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
                 try:
                     check_buildable(design, words)
                 except ValueError as error:
-                    why_not = str(error)
+                    why_not = why_not or str(error)
                     continue
+                some_can_be_built = True
                 if not short(part, estimate(design, words)):
                     found.append(_candidate(part, design, words, shape, tasks))
     if not found:
-        raise ValueError(f"no trainer fits {part.name}: {reason or why_not or 'it is too small'}")
+        raise ValueError(f"no trainer fits {part.name}: {reason or ('it is too small' if some_can_be_built else why_not)}")
     return front(found)
 
 

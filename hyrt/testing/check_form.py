@@ -25,7 +25,11 @@ def info_describes_the_device(trial: Trial) -> None:
 
 
 def _check_info(info: DeviceInfo) -> None:
-    _demand(info.kind.replace("-", "_").isidentifier() and info.kind.islower(), "kind to be a lower-case word", info.kind)
+    _demand(
+        info.kind.replace("-", "_").isidentifier() and info.kind.islower(),
+        "kind to be a lower-case word",
+        info.kind,
+    )
     _demand(bool(info.description), "description to be one line", info.description)
     known = get_args(InputForm)
     _demand("rows" in info.forms, "forms to have rows", info.forms)
