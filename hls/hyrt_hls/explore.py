@@ -90,7 +90,9 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
                 if not short(part, estimate(design, words)):
                     found.append(_candidate(part, design, words, shape, tasks))
     if not found:
-        raise ValueError(f"no trainer fits {part.name}: {reason or ('it is too small' if some_can_be_built else why_not)}")
+        raise ValueError(
+            f"no trainer fits {part.name}: {reason or ('it is too small' if some_can_be_built else why_not)}"
+        )
     return front(found)
 
 

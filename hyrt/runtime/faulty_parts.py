@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from hyrt.device import Device, StepResult
-from hyrt.errors import DeviceFault
+from hyrt.errors import ConfigError, DeviceFault
 from hyrt.runtime.atomic_write import write_atomically
-from hyrt.runtime.faults import Faults
+from hyrt.runtime.faults import VARIABLE, Faults
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls, Trainer
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
@@ -128,7 +128,19 @@ class FaultySynchronizer:
 
 
 def faulty_trainers(trainers: Sequence[Trainer], faults: Faults) -> None:
-    """Put the faults of devices into those that have some."""
+    """Put the faults of devices into those that have some.
+
+    Raises
+    ------
+    ConfigError
+        If a fault is of a trainer that the run does not have.
+    """
+    names = [trainer.name for trainer in trainers]
+    for fault in faults.wanted:
+        if fault.stage not in ("synchronize", "checkpoint") and fault.place not in (*names, "*"):
+            raise ConfigError(
+                f"{VARIABLE}: {fault.place!r} of {fault.stage} is no trainer of this run: {', '.join(names)}"
+            )
     for trainer in trainers:
         if any(f.stage in _DEVICE_STAGES and f.place in (trainer.name, "*") for f in faults.wanted):
             # The rest of its protocol is found by name.

@@ -92,6 +92,13 @@ def test_loud_when_used(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     assert "faults are injected" in events[-1].summary["faults"]
 
 
+def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "load:cpu:7:first:raise")
+    run, _ = training()
+    with pytest.raises(ConfigError, match="'cpu:7' of load is no trainer of this run: cpu:0"):
+        run.run()
+
+
 def test_words_that_cannot_be_read_end_the_run_before_it_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
