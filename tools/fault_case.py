@@ -25,7 +25,7 @@ from hyrt.errors import CheckpointError
 from hyrt.graph.convert import Conversion, convert
 from hyrt.report.run_folder import read_metrics
 from hyrt.runtime.checkpoint import has_checkpoint, load_newest_checkpoint
-from hyrt.runtime.faults import WRITES, Fault, parse_faults
+from hyrt.runtime.faults.faults import WRITES, Fault, parse_faults
 
 STEPS = 18
 STALL_S = 1.5

@@ -144,7 +144,7 @@ def interval(ordered: list[float]) -> tuple[float, float]:
 
 def costs_us() -> dict[str, float]:
     """Microseconds to note one event of each kind: the best of several rounds of many."""
-    from hyrt.runtime.trace import Trace
+    from hyrt.runtime.trace.trace import Trace
 
     trace, num = Trace(1000), 20_000
     track, name, values = trace.track(), trace.number("name"), trace.counter("c", "items")

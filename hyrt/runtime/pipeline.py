@@ -19,7 +19,7 @@ from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.runtime.channel import Channel, ChannelClosed
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls
-from hyrt.runtime.trace import Trace
+from hyrt.runtime.trace.trace import Trace
 from hyrt.runtime.watchdog import NoProgressGuard
 
 # A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.

@@ -33,8 +33,8 @@ from hyrt.runtime.events import (
     RunStarted,
 )
 from hyrt.runtime.expected_run import ExpectedRun, expected_figures
-from hyrt.runtime.faults import injected_faults
-from hyrt.runtime.faulty_parts import FaultyStages, FaultySynchronizer, faulty_trainers, faulty_write
+from hyrt.runtime.faults.faults import injected_faults
+from hyrt.runtime.faults.faulty_parts import FaultyStages, FaultySynchronizer, faulty_trainers, faulty_write
 from hyrt.runtime.kept_assignments import kept_assignments, restore_assignments
 from hyrt.runtime.load import Loader
 from hyrt.runtime.peak_memory import peak_memory_bytes
@@ -57,7 +57,7 @@ from hyrt.runtime.shares import StepWork
 from hyrt.runtime.stages import StageCalls, Stages
 from hyrt.runtime.step_group import StepGroups
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
-from hyrt.runtime.trace_run import TracedRun
+from hyrt.runtime.trace.traced_run import TracedRun
 from hyrt.workers import Workers
 
 

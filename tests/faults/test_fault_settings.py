@@ -11,7 +11,7 @@ from graphs import random_graph
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, StageFailure
 from hyrt.runtime.events import Notice, RunEnded
-from hyrt.runtime.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
+from hyrt.runtime.faults.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
 from hyrt.runtime.train import Training
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from trace_checks import Trace as Read
 
 from hyrt.runtime.channel import Channel
-from hyrt.runtime.trace import Ring, Trace
-from hyrt.runtime.trace_clock import made_disjoint, on_host_clock, rows_without_overlap
-from hyrt.runtime.trace_file import left_out, trace_json
-from hyrt.runtime.trace_stages import TracedWorkers
+from hyrt.runtime.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
+from hyrt.runtime.trace.file import left_out, trace_json
+from hyrt.runtime.trace.trace import Ring, Trace
+from hyrt.runtime.trace.traced_stages import TracedWorkers
 
 PAIRS = np.dtype([("key", "i4"), ("value", "i8")])
 SPANS = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])

@@ -12,7 +12,7 @@ import torch
 from hyrt.device import Device, StepResult
 from hyrt.errors import ConfigError, DeviceFault
 from hyrt.runtime.atomic_write import write_atomically
-from hyrt.runtime.faults import VARIABLE, Faults
+from hyrt.runtime.faults.faults import VARIABLE, Faults
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls, Trainer
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer

@@ -9,7 +9,7 @@ HYRT_FAULT is a list, separated by commas, of `<stage>:<place>:<when>:<kind>`:
   there on always. For checkpoint a step is the number of steps done;
 - kind: one of `KINDS`.
 
-They are put between the parts of a run (`hyrt.runtime.faulty_parts`): a run without them has none of those, and pays for
+They are put between the parts of a run (`hyrt.runtime.faults.faulty_parts`): a run without them has none of those, and pays for
 none.
 """
 

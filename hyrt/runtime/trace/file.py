@@ -13,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hyrt.runtime.trace import NONE, Trace, Track
-from hyrt.runtime.trace_clock import made_disjoint, on_host_clock, rows_without_overlap
-from hyrt.runtime.trace_flows import STAGES, Flows, Visit
+from hyrt.runtime.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
+from hyrt.runtime.trace.flows import STAGES, Flows, Visit
+from hyrt.runtime.trace.trace import NONE, Trace, Track
 
 _HOST = 1
 # Rows of a queue that runs several commands at once.

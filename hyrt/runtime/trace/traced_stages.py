@@ -15,7 +15,7 @@ from hyrt.runtime.device_calls import call_device
 from hyrt.runtime.events import Balanced, Emit, Event, Notice, StepGroup
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls, Trainer
-from hyrt.runtime.trace import NONE, Trace, Track
+from hyrt.runtime.trace.trace import NONE, Trace, Track
 from hyrt.workers import Chunk, Workers
 
 

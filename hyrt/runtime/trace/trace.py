@@ -1,7 +1,7 @@
 """What a run did and when: slices of threads and device queues, counters and marks, in memory of a fixed size.
 
 Every track is written by one thread at a time and keeps its newest events; how many older ones it has let go is known.
-Times are nanoseconds of `time.perf_counter_ns`. `hyrt.runtime.trace_file` makes the file of it.
+Times are nanoseconds of `time.perf_counter_ns`. `hyrt.runtime.trace.file` makes the file of it.
 """
 
 from __future__ import annotations

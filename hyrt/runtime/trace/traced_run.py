@@ -12,9 +12,9 @@ from hyrt.errors import ConfigError
 from hyrt.runtime.atomic_write import write_atomically
 from hyrt.runtime.events import Emit, Notice
 from hyrt.runtime.stages import Stages
-from hyrt.runtime.trace import Trace
-from hyrt.runtime.trace_file import left_out, trace_json
-from hyrt.runtime.trace_stages import TracedStages, TracedWorkers, listen, traced_emit
+from hyrt.runtime.trace.file import left_out, trace_json
+from hyrt.runtime.trace.trace import Trace
+from hyrt.runtime.trace.traced_stages import TracedStages, TracedWorkers, listen, traced_emit
 
 # A seventh of the size already, in a few hundredths of a second for each ten thousand events.
 _COMPRESSION = 1
