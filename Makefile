@@ -14,7 +14,7 @@ run: $(READY)
 	$(BIN)/hyrt run
 
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
