@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from hyrt_hls.built import Build
     from hyrt_hls.explore import Candidate
     from hyrt_hls.parts import Part
-    from hyrt_hls.vpp_report import HlsReport
     from hyrt_perfmodel.cycles.design import FpgaDesign
     from hyrt_perfmodel.workload import Training
 
@@ -21,6 +21,7 @@ fpga_app = typer.Typer(
 
 _PART_HELP = "u250, u200, u280, u50, or a .yaml file with what platforminfo says is left of a card."
 _MODELS = ("graphsage", "gcn")
+_FIFO_DEPTH = 32
 
 
 @fpga_app.command()
@@ -57,11 +58,16 @@ def explore(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Reports of a build (*_csynth.xml): their clock and intervals instead of assumed ones.",
+            help="A build's folder with its reports (*_csynth.xml): compared with the estimate, and their clock and intervals taken.",
             show_default=False,
         ),
     ] = None,
-    fifo_depth: Annotated[int, typer.Option(metavar="N", help="Messages of each queue of the network.")] = 32,
+    fifo_depth: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Messages of each queue of the network; 32, or the build's.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Search trainers that fit a card: n, the array's rows and columns, the arena.
@@ -77,15 +83,23 @@ def explore(
     from hyrt_hls.parts import load_part
 
     from hyrt.errors import ConfigError
-    from hyrt.report.fpga_table import explored_json, explored_lines
+    from hyrt.report.fpga_table import Explored, explored_json, explored_lines
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
     try:
         card = load_part(part)
-        base, read = _base_design(card, fifo_depth, reports)
+        base, build = _base_design(card, fifo_depth, reports)
         work, assumptions = _work(arguments or [], options, workload)
-        found = search(card, work.at, work.batch_size, base)
-        paper = _paper(card, work, base)
+        found = Explored(
+            part=card,
+            work=work,
+            front=search(card, work.at, work.batch_size, base),
+            paper=_paper(card, work, base),
+            base=base,
+            build=build,
+            built=None if build is None else _evaluated(card, work, base, build.arena_words),
+            assumptions=assumptions,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
@@ -93,9 +107,9 @@ def explore(
     if as_json:
         import json
 
-        typer.echo(json.dumps(explored_json(card, work, found, paper, base, read, assumptions)))
+        typer.echo(json.dumps(explored_json(found)))
         return
-    _print(explored_lines(card, work, found, paper, base, read, assumptions))
+    _print(explored_lines(found))
 
 
 @fpga_app.command("build-files")
@@ -134,7 +148,7 @@ def build_files(
 
     try:
         card = load_part(part)
-        base, _ = _base_design(card, fifo_depth, None)
+        base = _assumed_design(card, fifo_depth)
         rows, cols = (card.mac_rows, card.mac_cols) if macs is None else _array(macs)
         design = replace(
             base,
@@ -158,22 +172,27 @@ def _array(text: str) -> tuple[int, int]:
         raise ValueError(f"--macs {text}: give rows and columns, like 32x64") from None
 
 
-def _base_design(part: Part, fifo_depth: int, reports: Path | None) -> tuple[FpgaDesign, list[HlsReport]]:
-    """What is not searched; of reports what they tell, else assumed."""
-    from hyrt_hls.vpp_report import read_reports, with_reports
+def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
     from hyrt_perfmodel.cycles.design import FpgaDesign
 
-    base = FpgaDesign(
+    return FpgaDesign(
         pes=part.pes,
         mac_rows=part.mac_rows,
         mac_cols=part.mac_cols,
         fifo_depth=fifo_depth,
         ddr_bytes_per_s=part.bank_bytes_per_s,
     )
+
+
+def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tuple[FpgaDesign, Build | None]:
+    """What is not searched: assumed, or of a build what its reports tell."""
     if reports is None:
-        return base, []
-    read = read_reports(reports)
-    return with_reports(base, read), read
+        return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
+    from hyrt_hls.built import check_fifo_depth, modelled, read_build
+
+    build = read_build(reports, part)
+    check_fifo_depth(build, fifo_depth)
+    return modelled(build, part), build
 
 
 def _work(
@@ -209,18 +228,22 @@ def _work(
         raise ConfigError(
             f"model {config.model.kind}: the FPGA trainer has one product a layer: give {' or '.join(_MODELS)}"
         )
-    return training_of(config), assumptions_of(config)
+    assumptions = assumptions_of(config)
+    return training_of(config, sparse_as_rows=assumptions), assumptions
 
 
 def _paper(part: Part, work: Training, base: FpgaDesign) -> Candidate | str:
     """Table IV's design on the part, or why it cannot be."""
     from dataclasses import replace
 
+    return _evaluated(part, work, replace(base, pes=8, mac_rows=32, mac_cols=64), part.arena_words)
+
+
+def _evaluated(part: Part, work: Training, design: FpgaDesign, arena_words: int) -> Candidate | str:
     from hyrt_hls.explore import evaluate
 
-    design = replace(base, pes=8, mac_rows=32, mac_cols=64)
     try:
-        return evaluate(part, work.at, work.batch_size, design, part.arena_words)
+        return evaluate(part, work.at, work.batch_size, design, arena_words)
     except ValueError as error:
         return str(error)
 

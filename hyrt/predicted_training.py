@@ -20,8 +20,15 @@ _OFFSET_BYTES = 8
 _HALVINGS = 12
 
 
-def training_of(config: Config) -> Training:
+def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> Training:
     """The work of a run. Named datasets and generated ones are not loaded; others are, and a few mini-batches sampled.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    sparse_as_rows
+        Where sparse features are to be counted as dense rows: takes a sentence that says so. They are refused without.
 
     Raises
     ------
@@ -62,12 +69,17 @@ def training_of(config: Config) -> Training:
     from hyrt.runtime.run_training import run_training
 
     graph = open_graph(source, normalize=config.data.normalize)
-    training = run_training(config, graph)
+    is_sparse = isinstance(graph.features, SparseFeatures)
+    training = run_training(config, graph, sparse_as_rows=sparse_as_rows is not None)
     if training is None:
         reason = "it has no training vertices"
-        if isinstance(graph.features, SparseFeatures):
+        if is_sparse and sparse_as_rows is None:
             reason = "its features are sparse, and the model counts dense rows only"
         raise ConfigError(f"{source} cannot be predicted: {reason}")
+    if is_sparse and sparse_as_rows is not None:
+        sparse_as_rows.append(
+            f"{source} has sparse features: taken are the dense rows of {graph.num_features:,} float32 that the device gets"
+        )
     return training
 
 

@@ -7,7 +7,7 @@ What they do not have (bandwidth of the memory, the cost of a launch) stays assu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +17,19 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_hls.resources import Resources
 
 _NS = 1e-9
+INTERVALS: Mapping[str, tuple[str, ...]] = {
+    "update_ii": ("systolic",),
+    "network_ii": ("duplicate", "scatter", "gather"),
+    "edge_ii": ("read_edges",),
+}
+"""Fields of a design, and the kernels' functions whose loops they are the intervals of."""
+# Processes beside the network and the array, which the cycle model takes to begin an iteration every cycle; Vitis HLS may name
+# their loops after the functions that they call.
+_EVERY_CYCLE = (
+    *("read_rows", "read_features", "read_matrix", "clear"),
+    *("load_panel", "read_operands", "read_left", "read_block_words", "feed", "turn", "spread"),
+    *("write_results", "finish", "write_gradient"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +191,10 @@ def _period_s(root: ElementTree.Element, place: str, path: Path) -> float:
 def with_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign:
     """The design with what reports tell in the place of what is assumed.
 
-    The clock is that of the slowest module, and no faster than asked for. `update_ii` is the longest interval of
-    the loops of `systolic`, which are meant to begin a step every cycle. `adder_latency` is of the kernel's own making (it waits so
-    many cycles before it reads a sum again): a `gather` that begins a message every cycle confirms it.
+    The clock is that of the slowest module, and no faster than asked for. `update_ii`, `network_ii` and `edge_ii` are the longest
+    intervals of the loops of the functions behind them (`INTERVALS`), which are meant to begin an iteration every cycle.
+    `adder_latency` is of the kernel's own making (it waits so many cycles before it reads a sum again): a `gather` that begins a message
+    every cycle confirms it.
 
     Raises
     ------
@@ -190,39 +204,47 @@ def with_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign
     if not reports:
         raise ValueError("no report of Vitis HLS: give at least one")
     told = {"clock_hz"}
-    clock_hz = min(report.clock_hz for report in reports)
-    update_ii = design.update_ii
-    if steps := _intervals(reports, "systolic"):
-        update_ii = max(steps)
-        told.add("update_ii")
-    if set(_intervals(reports, "gather")) == {1}:
+    intervals: dict[str, int] = {}
+    for name, functions in INTERVALS.items():
+        found = [interval_of(reports, function) for function in functions]
+        if None not in found:
+            told.add(name)
+        # One that is slow is known, whatever the others are.
+        if known := [interval for interval in found if interval is not None]:
+            intervals[name] = max(known)
+    if interval_of(reports, "gather") == 1:
         told.add("adder_latency")
-    return replace(design, clock_hz=clock_hz, update_ii=update_ii, assumed=design.assumed - told)
+    return replace(design, clock_hz=slowest(reports).clock_hz, **intervals, assumed=design.assumed - told)
 
 
-def beyond_the_model(reports: Sequence[HlsReport]) -> list[str]:
-    """What reports tell that the cycle model has no term for, one sentence each."""
-    found = []
-    for function in _EVERY_CYCLE:
-        longest = max(_intervals(reports, function), default=1)
-        if longest > 1:
-            found.append(
-                f"{function} begins an iteration every {longest} cycles: the model takes 1, "
-                f"so aggregation takes up to {longest} times as long"
-            )
-    return found
+def slowest(reports: Sequence[HlsReport]) -> HlsReport:
+    """The module that the clock has to wait for."""
+    return min(reports, key=lambda report: report.clock_hz)
 
 
-# Functions of the aggregate kernel whose loops the cycle model takes to begin an iteration every cycle.
-_EVERY_CYCLE = ("read_edges", "duplicate", "scatter", "gather")
+def interval_of(reports: Sequence[HlsReport], function: str) -> int | None:
+    """The longest interval of the pipelined loops of a function, in cycles; None where no report tells of one.
 
-
-def _intervals(reports: Sequence[HlsReport], function: str) -> list[int]:
-    """Of the pipelined loops of a function: its module, and those that Vitis HLS makes of its loops and of each use of the template."""
-    return [
+    Its module is looked at, and those that Vitis HLS makes of its loops and of each use of the template.
+    """
+    found = [
         loop.pipeline_ii
         for report in reports
         if report.module == function or report.module.startswith(f"{function}_")
         for loop in report.loops
         if loop.pipeline_ii is not None
     ]
+    return max(found, default=None)
+
+
+def beyond_the_model(reports: Sequence[HlsReport]) -> list[str]:
+    """What reports tell that the cycle model has no term for, one sentence each."""
+    found = []
+    for function in _EVERY_CYCLE:
+        longest = interval_of(reports, function) or 1
+        if longest > 1:
+            found.append(
+                f"{function} begins an iteration every {longest} cycles: the model takes 1, so what it reads or writes may "
+                f"take up to {longest} times as long"
+            )
+    return found

@@ -71,7 +71,9 @@ class ModelDescription:
     input_dropout: float = 0.0
 
 
-def describe(model: nn.Module, device: str) -> ModelDescription:
+def describe(
+    model: nn.Module, device: str, *, takes: str = "graphsage with mean, gcn, gin"
+) -> ModelDescription:
     """A model's description, checked.
 
     Parameters
@@ -80,6 +82,8 @@ def describe(model: nn.Module, device: str) -> ModelDescription:
         To be described.
     device
         Who asks, for messages.
+    takes
+        The models of this project that it runs, for messages.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def describe(model: nn.Module, device: str) -> ModelDescription:
     if speaks is None:
         raise UnsupportedModel(
             f"{type(model).__name__} on {device}: this device compiles its own kernels and runs models that describe "
-            "themselves (graphsage with mean, gcn, gin): train it on cpu or cuda"
+            f"themselves ({takes}): train it on cpu or cuda"
         )
     try:
         described: ModelDescription = speaks()

@@ -3,82 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from hyrt_hls.built import Build, compare
 from hyrt_hls.explore import PAPER, Candidate
 from hyrt_hls.parts import Part
 from hyrt_hls.resources import Resources
-from hyrt_hls.vpp_report import HlsReport, beyond_the_model
+from hyrt_hls.vpp_report import beyond_the_model
 from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.cycles.task_shape import TaskShape
+from hyrt_perfmodel.cycles.trainer_cycles import task_cycles
 from hyrt_perfmodel.workload import Training
 
 _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/step  MTEPS"
 
 
-def explored_lines(
-    part: Part,
-    work: Training,
-    found: Sequence[Candidate],
-    paper: Candidate | str,
-    base: FpgaDesign,
-    reports: Sequence[HlsReport],
-    assumptions: Sequence[str],
-) -> list[str]:
-    """What `hyrt fpga explore` prints.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """What was found.
 
     Parameters
     ----------
     part, work
         That were explored.
-    found
-        The front, the cheapest first.
+    front
+        The cheapest first.
     paper
         The design of the paper's Table IV, or why it does not fit.
     base
         What was not searched.
-    reports
-        That were read.
+    build, built
+        Whose reports were read, if any, and its design, or why it is beyond the estimate.
     assumptions
         About the work.
     """
+
+    part: Part
+    work: Training
+    front: Sequence[Candidate]
+    paper: Candidate | str
+    base: FpgaDesign
+    build: Build | None
+    built: Candidate | str | None
+    assumptions: Sequence[str]
+
+
+def explored_lines(found: Explored) -> list[str]:
+    """What `hyrt fpga explore` prints."""
+    part, work, base = found.part, found.work, found.base
     sizes = work.at(work.batch_size)
     edges = sizes.num_edges
     lines = [
         f"{part.name} · {work.batch_size:,} targets · vertices {_counts(sizes.vertices)} · edges {_counts(sizes.edges)} · "
         f"widths {', '.join(map(str, sizes.features))}",
         _HEAD,
-        *(_row(each, part, edges) + _mark(each) for each in found),
+        *(_row(each, part, edges) + _mark(each) for each in found.front),
     ]
-    if isinstance(paper, str):
-        lines.append(f"Table IV's design (n = {PAPER[0]}, m = {PAPER[1]}): {paper}")
-    elif not any(_same(each, paper) for each in found):
-        lines.append(f"{_row(paper, part, edges)}  Table IV's design, not on the front")
+    for name, one in (
+        (f"Table IV's design (n = {PAPER[0]}, m = {PAPER[1]})", found.paper),
+        ("the build", found.built),
+    ):
+        if isinstance(one, str):
+            lines.append(f"{name}: {one}")
+        elif one is not None and not any(_same(each, one) for each in found.front):
+            lines.append(f"{_row(one, part, edges)}  {name}, not on the front")
     lines.append("ms/step is the card's own time of all tasks; the link and the host are in hyrt predict")
-    lines += [f"read: {each.path}: {each.module} runs at {each.clock_hz / 1e6:.0f} MHz" for each in reports]
-    lines += [f"beyond the model: {sentence}" for sentence in beyond_the_model(reports)]
+    if found.build is not None:
+        lines += _build_lines(found.build, base)
     if base.assumed:
         values = ", ".join(f"{name} {getattr(base, name):.3g}" for name in sorted(base.assumed))
         lines.append(f"assumed until a build or a board tells: {values}")
+    if found.build is not None:
+        lines.append("assumed: designs other than the build reach its clock and its intervals")
     lines.append(
         f"assumed: each argument is read through one port from one bank of memory, {base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
     )
     lines.append(
         "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing take some: platforminfo tells"
     )
-    return lines + [f"assumed: {assumption}" for assumption in assumptions]
+    return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 
 
-def explored_json(
-    part: Part,
-    work: Training,
-    found: Sequence[Candidate],
-    paper: Candidate | str,
-    base: FpgaDesign,
-    reports: Sequence[HlsReport],
-    assumptions: Sequence[str],
-) -> dict[str, Any]:
-    """The same as one JSON object; parameters as of `explored_lines`."""
+def explored_json(found: Explored) -> dict[str, Any]:
+    """The same as one JSON object."""
+    part, work, build, base = found.part, found.work, found.build, found.base
     sizes = work.at(work.batch_size)
     return {
         "part": part.name,
@@ -86,12 +95,79 @@ def explored_json(
         "vertices": sizes.vertices,
         "edges": sizes.edges,
         "features": sizes.features,
-        "front": [_entry(each, part) for each in found],
-        "table_iv": {"refused": paper} if isinstance(paper, str) else _entry(paper, part),
-        "reports": [str(each.path) for each in reports],
-        "beyond_the_model": beyond_the_model(reports),
+        "front": [_entry(each, part) for each in found.front],
+        "table_iv": _entry_or_why(found.paper, part, work),
+        "build": None
+        if build is None or found.built is None
+        else {
+            "told_by": str(build.path),
+            "reports": [str(each.path) for each in build.reports],
+            "compared": [{**asdict(each), "ratio": each.ratio} for each in compare(build)],
+            "beyond_the_model": beyond_the_model(build.reports),
+            "design": {**_design(base), "arena_words": build.arena_words},
+            "predicted": _entry_or_why(found.built, part, work),
+        },
         "assumed": {name: getattr(base, name) for name in sorted(base.assumed)},
-        "assumptions": list(assumptions),
+        "assumptions": list(found.assumptions),
+    }
+
+
+def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
+    design = build.design
+    lines = [
+        f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} x {design.mac_cols}, arena of "
+        f"{build.arena_words:,} words, queues of {design.fifo_depth}) beside what was estimated:",
+        f"  {'':<32} {'estimated':>10} {'reported':>10} {'ratio':>6}",
+    ]
+    compared = compare(build)
+    for each in compared:
+        by = f"  {each.module}, the slowest" if each.what.startswith("clock") else ""
+        lines.append(
+            f"  {each.what:<32} {each.estimated:>10,.0f} {each.reported:>10,.0f} {each.ratio:>6.2f}{by}"
+        )
+    if compared[0].what.startswith("clock"):
+        lines.append(
+            "  resources are not compared: hyrt_train_csynth.xml, the whole kernel's report, is not there"
+        )
+    lines += [f"beyond the model: {sentence}" for sentence in beyond_the_model(build.reports)]
+    fields = ", ".join(f"{name}: {_yaml(value)}" for name, value in _design(base).items())
+    lines += [
+        "for hyrt predict, in the accelerator of a platform's file:",
+        f"  design: {{{fields}}}",
+        f"  arena_words: {build.arena_words}",
+    ]
+    return lines
+
+
+def _design(design: FpgaDesign) -> dict[str, Any]:
+    """As a platform's file gives it."""
+    values = asdict(design)
+    values["ddr_gb_s"] = values.pop("ddr_bytes_per_s") / 1e9
+    values["assumed"] = sorted(values.pop("assumed"))
+    return values
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return str(value) if isinstance(value, int) else f"{value:.9g}"
+
+
+def _entry_or_why(one: Candidate | str, part: Part, work: Training) -> dict[str, Any]:
+    if isinstance(one, str):
+        return {"refused": one}
+    return {**_entry(one, part), "task_cycles": _cycles(one, work)}
+
+
+def _cycles(one: Candidate, work: Training) -> dict[str, Any]:
+    """Of a task, phase by phase; and what it would take if a layer's aggregation and update ran at the same time."""
+    shape = TaskShape.of(work.at(work.batch_size / one.tasks))
+    cycles = task_cycles(shape, one.design)
+    return {
+        "layers": [asdict(layer) for layer in cycles.layers],
+        "loss": cycles.loss,
+        "total": cycles.total,
+        "total_if_overlapped": task_cycles(shape, one.design, pipelined=True).total,
     }
 
 

@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 # For commands that have no stall timeout of their own; drivers compile kernels when they open.
 _PATIENCE_S = 60.0
+_PIECE_S = 1.0
 
 
 def call_device(
@@ -49,7 +50,12 @@ def call_device(
 
     thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
     thread.start()
-    thread.join(timeout_s)
+    # In pieces: of the time that the process was stopped for, only one is counted.
+    waited_s = 0.0
+    while thread.is_alive() and waited_s < timeout_s:
+        piece_s = min(_PIECE_S, timeout_s - waited_s)
+        thread.join(piece_s)
+        waited_s += piece_s
     if errors:
         error = errors[0]
         if isinstance(error, HyrtError):

@@ -11,8 +11,11 @@ from hyrt.runtime.sampled_sizes import sample_sizes
 from hyrt.runtime.setup import build_sampler
 from hyrt.workers import Workers
 
+# Of a row that is made of a sparse one: float32.
+_DENSE_BYTES = 4
 
-def run_training(config: Config, graph: Graph) -> Training | None:
+
+def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) -> Training | None:
     """Sample a few mini-batches of a run and say what its epoch asks; None for runs the model has no words for.
 
     Those are runs over sampled subgraphs, and over sparse features.
@@ -23,10 +26,14 @@ def run_training(config: Config, graph: Graph) -> Training | None:
         All settings.
     graph
         To be trained on.
+    sparse_as_rows
+        Count sparse features as the dense rows that a device without a sparse form gets.
     """
     features = graph.features
-    if config.sampler.kind != "neighbor" or not isinstance(features, DenseFeatures):
+    is_dense = isinstance(features, DenseFeatures)
+    if config.sampler.kind != "neighbor" or not (is_dense or sparse_as_rows):
         return None
+    value_bytes = features.values.itemsize if is_dense else _DENSE_BYTES
     targets = graph.split("train", config.data.split)
     if not len(targets):
         return None
@@ -38,7 +45,7 @@ def run_training(config: Config, graph: Graph) -> Training | None:
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         num_targets=len(targets),
-        value_bytes=features.values.itemsize,
-        feature_bytes=float(features.values.nbytes),
+        value_bytes=value_bytes,
+        feature_bytes=float(graph.num_vertices) * graph.num_features * value_bytes,
         graph_bytes=float(graph.indptr.nbytes + graph.indices.nbytes),
     )

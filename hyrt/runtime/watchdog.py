@@ -52,9 +52,16 @@ class NoProgressGuard:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def check(self) -> bool:
-        """Look once; True when the run has stalled."""
+    def check(self, late_s: float = 0.0) -> bool:
+        """Look once; True when the run has stalled.
+
+        Parameters
+        ----------
+        late_s
+            By how much this look is late: the process was stopped, or the machine slept, and nobody could move.
+        """
         now = self._clock()
+        self._since += late_s
         activity = self._activity()
         if activity != self._seen or not self._waiting():
             self._seen = activity
@@ -63,8 +70,14 @@ class NoProgressGuard:
         return now - self._since >= self._timeout_s
 
     def _watch(self) -> None:
-        while not self._stop.wait(min(1.0, self._timeout_s / 4)):
-            if self.check():
+        pause_s = min(1.0, self._timeout_s / 4)
+        looked = self._clock()
+        while not self._stop.wait(pause_s):
+            now = self._clock()
+            # A busy machine makes a look a little late; that is time in which something could have moved.
+            late_s = now - looked - 2 * pause_s
+            looked = now
+            if self.check(max(0.0, late_s)):
                 self._on_stall(thread_stacks())
                 return
 

@@ -68,7 +68,7 @@ def _rates(value: Any, where: str) -> dict[str, Rates]:
 
 
 def _design(value: Any, where: str) -> FpgaDesign:
-    """In a file the memory's bandwidth is in 1e9 bytes a second, like all others."""
+    """In a file the memory's bandwidth is in 1e9 bytes a second, like all others; `assumed` names what no build has confirmed."""
     given = _fields(mapping(value, where), _DESIGN, ("pes", "mac_rows", "mac_cols"), where)
     if "ddr_gb_s" in given:
         given["ddr_bytes_per_s"] = 1e9 * given.pop("ddr_gb_s")
@@ -86,9 +86,14 @@ _DESIGN: dict[str, _Read] = {
     "adder_latency": whole,
     "clock_hz": number,
     "update_ii": whole,
+    "network_ii": whole,
+    "edge_ii": whole,
     "ddr_gb_s": number,
     "ddr_efficiency": number,
     "launch_s": number,
+    "assumed": lambda value, where: frozenset(
+        _text(each, f"{where}[{i}]") for i, each in enumerate(listed(value, where))
+    ),
 }
 _RATES: dict[str, _Read] = {
     "memory_gb_s": number,

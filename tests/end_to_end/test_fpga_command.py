@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from end_to_end.terminal import HYRT, environment, hyrt
+from unit.graph.graph_datasets import make_arrays
 
 WORKLOAD = {
     "vertices": [160_000, 22_000, 1024],
@@ -20,20 +22,24 @@ WORKLOAD = {
     "batch_per_trainer": 1024,
 }
 REPORT = """<profile>
-<UserAssignments><TopModelName>systolic_8</TopModelName><TargetClockPeriod>4.00</TargetClockPeriod></UserAssignments>
+<UserAssignments><Part>xcu250-figd2104-2L-e</Part><TopModelName>NAME</TopModelName><TargetClockPeriod>4.00</TargetClockPeriod></UserAssignments>
 <PerformanceEstimates>
 <SummaryOfTimingAnalysis><EstimatedClockPeriod>3.1</EstimatedClockPeriod></SummaryOfTimingAnalysis>
 <SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>
 </PerformanceEstimates>
-<AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>1</DSP><LUT>1</LUT></Resources></AreaEstimates>
+<AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>12250</DSP><LUT>1500000</LUT></Resources></AreaEstimates>
 </profile>"""
+BUILT = {"pes": 8, "mac_rows": 32, "mac_cols": 64, "arena_words": 32768, "fifo_depth": 32, "adder_latency": 7}
+BUILT["clock_mhz"] = 300
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(WORKLOAD))
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "systolic_8_csynth.xml").write_text(REPORT)
+    for name in ("systolic_8", "hyrt_train"):
+        (tmp_path / "reports" / f"{name}_csynth.xml").write_text(REPORT.replace("NAME", name))
+    (tmp_path / "hyrt_train.json").write_text(json.dumps(BUILT))
     return tmp_path
 
 
@@ -64,6 +70,45 @@ def test_json_of_a_file(files: Path) -> None:
     assert (paper["pes"], paper["mac_rows"] * paper["mac_cols"]) == (8, 2048)
     assert paper["utilisation"]["dsp"] == pytest.approx(0.906, abs=1e-3)
     assert {"clock_hz", "ddr_efficiency", "update_ii"} <= found["assumed"].keys()
+    cycles = paper["task_cycles"]
+    phases = [
+        sum(layer[name] for name in ("aggregate", "update", "backward", "weight_gradient"))
+        for layer in cycles["layers"]
+    ]
+    assert sum(phases) + cycles["loss"] == pytest.approx(cycles["total"])
+    hidden = sum(min(layer["aggregate"], layer["update"]) for layer in cycles["layers"])
+    assert cycles["total"] - hidden == pytest.approx(cycles["total_if_overlapped"])
+    # 300 MHz, and 0.1 ms for starting each task.
+    assert paper["step_s"] == pytest.approx(paper["tasks"] * (cycles["total"] / 3e8 + 1e-4))
+
+
+def test_sparse_features_are_explored_as_the_rows_that_the_card_gets(tmp_path: Path) -> None:
+    arrays = make_arrays(3, vertices=60, width=33, sparse=True)
+    np.savez(tmp_path / "sparse.npz", **arrays)
+    done = hyrt(
+        "fpga",
+        "explore",
+        "--data",
+        "sparse.npz",
+        "--model",
+        "gcn",
+        "--fanout",
+        "4,3",
+        "--hidden",
+        "16",
+        cwd=tmp_path,
+    )
+    lines = done.stdout.splitlines()
+    assert "widths 33, 16, " in lines[0]
+    assert (
+        "assumed: sparse.npz has sparse features: taken are the dense rows of 33 float32 that the device gets"
+        in lines
+    )
+    words = [str(HYRT), "predict", "--data", "sparse.npz", "--platform", "xilinx-alveo-u250"]
+    refused = subprocess.run(
+        words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
+    )
+    assert "its features are sparse" in refused.stderr
 
 
 def test_reports_take_the_place_of_what_is_assumed(files: Path) -> None:
@@ -72,8 +117,65 @@ def test_reports_take_the_place_of_what_is_assumed(files: Path) -> None:
     after = json.loads(hyrt(*words, "--reports", "reports", "--json", cwd=files).stdout)
     assert before["assumed"].keys() - after["assumed"].keys() == {"clock_hz", "update_ii"}
     assert after["table_iv"]["step_s"] > 1.2 * before["table_iv"]["step_s"]
-    text = hyrt(*words, "--reports", "reports", cwd=files).stdout
-    assert "read: reports/systolic_8_csynth.xml: systolic_8 runs at 250 MHz" in text
+    build = after["build"]
+    assert build["predicted"] == after["table_iv"]
+    reported = {each["what"]: (each["reported"], each["ratio"]) for each in build["compared"]}
+    assert reported["DSP"] == (12_250, pytest.approx(12_250 / 11_136))
+    assert reported["clock, MHz"] == (pytest.approx(250), pytest.approx(250 / 300))
+    assert reported["interval of systolic, cycles"] == (2, 2)
+
+
+def test_predict_takes_what_a_build_told(files: Path) -> None:
+    """The line that explore prints, pasted into a platform's file."""
+    words = ["fpga", "explore", "--workload", "w.yaml", "--reports", "reports"]
+    lines = hyrt(*words, cwd=files).stdout.splitlines()
+    assert any(line.split()[:4] == ["DSP", "11,136", "12,250", "1.10"] for line in lines)
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("for hyrt predict"))
+    told = yaml.safe_load("\n".join(lines[at + 1 : at + 3]))
+    assert (told["design"]["clock_hz"], told["design"]["update_ii"]) == (250e6, 2)
+    accelerator = {"kind": "u250", "memory_gb_s": 60, "macs_per_s": 5e11, "link_gb_s": 12}
+    host = {"memory_gb_s": 150, "macs_per_s": 2e12, "cores": 64, "trains": False}
+    taken = {}
+    plain = {name: told["design"][name] for name in ("pes", "mac_rows", "mac_cols", "ddr_gb_s")}
+    for name, design in (("assumed", plain), ("told", told["design"])):
+        platform = {
+            "host": host,
+            "accelerators": [{**accelerator, "design": design, "arena_words": told["arena_words"]}],
+        }
+        (files / "p.yaml").write_text(yaml.safe_dump(platform))
+        found = hyrt("predict", "--workload", "w.yaml", "--platform", "p.yaml", "--json", cwd=files).stdout
+        taken[name] = json.loads(found)
+    (said,) = taken["told"]["assumptions"]
+    assert said.endswith(
+        "no build has confirmed adder_latency, ddr_efficiency, edge_ii, launch_s, network_ii"
+    )
+    predicted = {name: each["stages_s"]["propagate"] for name, each in taken.items()}
+    explored = json.loads(hyrt(*words, "--json", cwd=files).stdout)["build"]["predicted"]
+    assert predicted["told"] == pytest.approx(explored["step_s"], rel=0.01)
+    assert predicted["told"] > 1.2 * predicted["assumed"]
+
+
+def test_reports_of_something_else_are_refused(files: Path) -> None:
+    words = ["fpga", "explore", "--workload", "w.yaml", "--reports", "reports"]
+
+    def error(*more: str) -> str:
+        done = subprocess.run(
+            [str(HYRT), *words, *more],
+            cwd=files,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode not in (0, 1)
+        return done.stderr
+
+    assert "was compiled for xcu250-figd2104-2L-e, u200 is xcu200-fsgd2104-2-e: give --part u250" in error(
+        "--part", "u200"
+    )
+    assert "the build has fifo_depth 32, asked for is 16" in error("--fifo-depth", "16")
+    (files / "hyrt_train.json").unlink()
+    assert "there is no hyrt_train.json beside it or above" in error()
 
 
 def test_a_smaller_card_has_no_room_for_the_papers_design(files: Path) -> None:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from hyrt_hls.csim import Design, Simulator
-from hyrt_hls.parts import Part, load_part
 from hyrt_hls.resources import estimate
 from hyrt_hls.task_layout import Task
-from hyrt_perfmodel.cycles.design import FpgaDesign
 from numpy.typing import NDArray
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, Rates, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates, StepResult
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
+from hyrt_devices.fpga.pools import remedy
+from hyrt_devices.fpga.programs import KERNEL
+from hyrt_devices.fpga.simulated_card import (
+    REPORTS_VARIABLE,
+    SimulatedCard,
+    assumed_design,
+    simulated_card,
+)
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout
 
-# The card whose trainer is simulated, and its four banks of 16 GiB.
-_PART = "u250"
+# A U250's four banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
 
 
@@ -55,14 +61,15 @@ class FpgaCsimDevice:
     options
         The run's.
     design
-        Of the trainer; that of the paper's Table IV if None.
+        Of the trainer; that of the simulated card if None.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions, design: Design | None = None) -> None:
         self.info = info
         self._health = Health(info.name)
-        self._design = design or _trainer(load_part(_PART))
-        self._time = ModelledTime(_modelled(self._design, load_part(_PART)))
+        card = simulated_card()
+        self._design = design or card.design
+        self._time = ModelledTime(card.modelled if design is None else assumed_design(design, card.part))
         limit = info.memory_bytes
         if options.memory_bytes is not None:
             limit = min(limit, options.memory_bytes)
@@ -70,19 +77,24 @@ class FpgaCsimDevice:
         self._used_bytes = 0
         self._lock = threading.Lock()
         self._simulator = Simulator(self._design)
+        self._hear: QueueListener | None = None
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
         self._weights: NDArray[np.float32] = np.empty(0, np.float32)
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        return [] if cls.missing() else [_info()]
+        return [] if cls.missing() else [_info(simulated_card())]
 
     @classmethod
     def missing(cls) -> str:
         """Why there is no simulation, and what to do; empty if nothing is wrong."""
         if shutil.which("g++") is None:
             return "no g++ in PATH, which compiles the kernels for simulation: install it (Debian: apt install g++)"
+        try:
+            simulated_card()
+        except ValueError as error:
+            return f"{REPORTS_VARIABLE}: {error}"
         return ""
 
     @classmethod
@@ -94,14 +106,14 @@ class FpgaCsimDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name)
+        described = describe(model, self.info.name, takes="graphsage with sum or mean, gcn")
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"):
             layout = WeightLayout(described, trainable, self.info.name)
             if self._layout is not None:
                 self._give(_weight_bytes(self._layout))
             self._model = self._layout = None
-            self._take(_weight_bytes(layout), "the weights")
+            self._take(_weight_bytes(layout), "weights and gradients", is_model=True)
             self._model, self._layout = described, layout
         self.update(parameters)
 
@@ -110,6 +122,10 @@ class FpgaCsimDevice:
 
     def gathers(self, graph: Graph) -> bool:
         return False
+
+    def trace(self, hear: QueueListener) -> None:
+        """From now on hand over what a card's link and trainer would have done: on a virtual clock, and named so."""
+        self._hear = hear
 
     def transfer(self, batch: MiniBatch) -> _Staged:
         with self._health.terminal("transfer"):
@@ -121,6 +137,7 @@ class FpgaCsimDevice:
                 size_bytes = sum(map(task_bytes, tasks))
                 self._take(size_bytes, f"a mini-batch of {staged.targets} targets")
                 staged.tasks, staged.size_bytes = tasks, size_bytes
+                self._tell("link, modelled", f"{len(tasks)} tasks", self._time.transfer_s(tasks))
             return staged
 
     def propagate(self, staged: _Staged) -> StepResult:
@@ -139,16 +156,17 @@ class FpgaCsimDevice:
     def _step(self, layout: WeightLayout, tasks: Sequence[Task], staged: _Staged) -> StepResult:
         sums = np.zeros(layout.num_floats, np.float32)
         loss_sum, correct = 0.0, 0
+        propagate_s = 0.0
         for task in tasks:
             outcome = self._simulator.train(replace(task, weights=self._weights))
+            task_s = self._time.propagate_s([task])
+            propagate_s += task_s
+            self._tell("trainer, modelled", KERNEL, task_s)
             sums += outcome.gradients
             loss_sum += outcome.loss_sum
             correct += outcome.correct
         gradients = layout.unpack(sums) if tasks else []
-        seconds = {
-            "transfer": self._time.transfer_s(tasks),
-            "propagate": self._time.propagate_s(tasks),
-        }
+        seconds = {"transfer": self._time.transfer_s(tasks), "propagate": propagate_s}
         return StepResult(
             loss_sum=loss_sum,
             correct=correct,
@@ -157,6 +175,12 @@ class FpgaCsimDevice:
             gradients=[torch.from_numpy(gradient) for gradient in gradients],
             seconds=seconds if tasks else {},
         )
+
+    def _tell(self, queue: str, name: str, seconds: float) -> None:
+        """Of something that is simulated now: as long as the model says, ended when its simulation has."""
+        if self._hear is not None:
+            now = time.perf_counter_ns()
+            self._hear(queue, [(name, now - round(seconds * 1e9), now)])
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
@@ -170,12 +194,13 @@ class FpgaCsimDevice:
         self._weights = np.empty(0, np.float32)
         self._simulator.close()
 
-    def _take(self, size_bytes: int, what: str) -> None:
+    def _take(self, size_bytes: int, what: str, *, is_model: bool = False) -> None:
         with self._lock:
             if self._used_bytes + size_bytes > self._limit_bytes:
+                kept = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemory(
                     f"{self.info.name} is out of memory: no room for {what}, {_mib(size_bytes)}, {_mib(self._used_bytes)} in use "
-                    f"of {_mib(self._limit_bytes)}: give it fewer targets"
+                    f"of {_mib(self._limit_bytes)}: {remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
 
@@ -193,40 +218,25 @@ def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.4g} MiB"
 
 
-def _trainer(part: Part) -> Design:
-    return Design(pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols, arena_words=part.arena_words)
-
-
-def _modelled(design: Design, part: Part) -> FpgaDesign:
-    return FpgaDesign(
-        pes=design.pes,
-        mac_rows=design.mac_rows,
-        mac_cols=design.mac_cols,
-        fifo_depth=design.fifo_depth,
-        # Features come through one port, from one bank.
-        ddr_bytes_per_s=part.bank_bytes_per_s,
-    )
-
-
-def _info() -> DeviceInfo:
-    part = load_part(_PART)
-    design = _trainer(part)
-    modelled = _modelled(design, part)
+def _info(card: SimulatedCard) -> DeviceInfo:
+    part, design, modelled = card.part, card.design, card.modelled
     macs = design.mac_rows * design.mac_cols
     arena_bytes = design.pes * design.arena_words * 64
     uram = estimate(modelled, design.arena_words).of(part)["uram"]
+    told = "reported" if card.reported else "assumed"
     return DeviceInfo(
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} PEs, {macs} MACs, "
-        f"{arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle model",
+        f"{arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle model at "
+        f"{modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
         rates=Rates(
             macs_per_s=macs * modelled.clock_hz / modelled.update_ii,
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,
             link_bytes_per_s=LINK_BYTES_PER_S,
-            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz, {modelled.ddr_efficiency:.0%} of "
+            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({told}), {modelled.ddr_efficiency:.0%} of "
             f"{part.name.upper()}'s memory, 75 % of PCIe 3.0 x16",
         ),
         simulated=True,

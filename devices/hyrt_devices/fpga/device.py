@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription, describe
@@ -16,8 +16,8 @@ from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.probe import survey
 from hyrt_devices.fpga.programs import Programs, XclbinPrograms
-from hyrt_devices.fpga.queue import Queue, span_s
-from hyrt_devices.fpga.staged import StagedBatch, Stager
+from hyrt_devices.fpga.queue import Command, Queue, is_over, span_s, spans
+from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedBatch, Stager
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.fpga.weights import WeightLayout
@@ -49,13 +49,18 @@ class FpgaDevice:
         limit = info.memory_bytes
         if options.memory_bytes is not None:
             limit = min(limit, options.memory_bytes)
-        self._pools = Pools(context, info.name, limit, int(device.max_mem_alloc_size))
+        self._pools = Pools(
+            context, info.name, limit, int(device.max_mem_alloc_size), of_the_model=OF_THE_MODEL
+        )
         self._transfers = Queue(context, device)
         self._launches = Queue(context, device)
         self._stager = Stager(programs, self._pools, self._transfers)
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
         self._units: Units | None = None
+        self._hear: QueueListener | None = None
+        # Where somebody hears: what is under way to the card beside mini-batches.
+        self._brought: list[Command] = []
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -89,7 +94,7 @@ class FpgaDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name)
+        described = describe(model, self.info.name, takes="graphsage with sum or mean, gcn")
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"), self._memory_errors("load"):
             if self._units is not None:
@@ -107,6 +112,10 @@ class FpgaDevice:
 
     def gathers(self, graph: Graph) -> bool:
         return False
+
+    def trace(self, hear: QueueListener) -> None:
+        """From now on hand over what each queue has run: `transfers` and `launches`."""
+        self._hear = hear
 
     def transfer(self, batch: MiniBatch) -> StagedBatch:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
@@ -137,6 +146,11 @@ class FpgaDevice:
             try:
                 sums = self._units.run(staged.tasks)
                 seconds = {"transfer": span_s(arrived), "propagate": span_s(sums.events)}
+                if self._hear is not None:
+                    self._hear("launches", spans(sums.commands))
+                    self._hear(
+                        "transfers", spans([*self._arrived(), *(("task", event) for event in arrived)])
+                    )
             finally:
                 # After an error too: what was launched still uses the buffers.
                 self._launches.settle()
@@ -155,7 +169,16 @@ class FpgaDevice:
         with self._health.terminal("update"), self._memory_errors("update"):
             if self._units is None or self._layout is None:
                 raise RuntimeError("no model was loaded")
-            self._units.update(self._layout.pack(parameters))
+            events = self._units.update(self._layout.pack(parameters))
+            if self._hear is not None:
+                self._brought += [("weights", event) for event in events]
+
+    def _arrived(self) -> list[Command]:
+        """The ways of weights that are over; a unit without a task has not waited for its own."""
+        brought, self._brought = self._brought, []
+        over = [command for command in brought if is_over(command[1])]
+        self._brought = [command for command in brought if command not in over]
+        return over
 
     def close(self) -> None:
         self._health.close()
@@ -178,7 +201,8 @@ class FpgaDevice:
         except cl.Error as error:
             if "MEM_OBJECT_ALLOCATION_FAILURE" not in str(error):
                 raise
+            remedy = "take narrower layers" if doing in ("load", "update") else "give it fewer targets"
             raise DeviceOutOfMemory(
                 f"{self.info.name} is out of memory in {doing}, {self._pools.used_bytes / 2**20:.4g} MiB in use "
-                f"({error}): give it fewer targets"
+                f"({error}): {remedy}"
             ) from error

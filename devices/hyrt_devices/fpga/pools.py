@@ -91,13 +91,23 @@ class Pools:
         Of all slots together.
     largest_bytes
         Of one slot.
+    of_the_model
+        Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch makes room for.
     """
 
-    def __init__(self, context: Any, name: str, limit_bytes: int, largest_bytes: int) -> None:
+    def __init__(
+        self,
+        context: Any,
+        name: str,
+        limit_bytes: int,
+        largest_bytes: int,
+        of_the_model: frozenset[int] = frozenset(),
+    ) -> None:
         self._context = context
         self._name = name
         self._limit_bytes = limit_bytes
         self._largest_bytes = largest_bytes
+        self._of_the_model = of_the_model
         self._lock = threading.Lock()
         self._free: dict[Place, _Free] = {}
         self._lent: set[Slot] = set()
@@ -138,7 +148,7 @@ class Pools:
                 least, min(size, (self._limit_bytes - self.allocated_bytes) // PAGE_BYTES * PAGE_BYTES)
             )
         if least > self._largest_bytes or self.allocated_bytes + size > self._limit_bytes:
-            raise self._exhausted(least)
+            raise self._exhausted(place, least)
         import pyopencl as cl
 
         flags = cl.mem_flags.WRITE_ONLY if place.written else cl.mem_flags.READ_ONLY
@@ -148,7 +158,7 @@ class Pools:
             memory = np.frombuffer(pages, np.uint8)
             buffer = cl.Buffer(self._context, flags | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
         except (OSError, cl.MemoryError) as error:
-            raise self._exhausted(least) from error
+            raise self._exhausted(place, least) from error
         self.allocated_bytes += size
         return Slot(place, memory, buffer)
 
@@ -179,13 +189,35 @@ class Pools:
                 self.allocated_bytes -= slot.memory.nbytes
         self._free = {}
 
-    def _exhausted(self, asked: int) -> DeviceOutOfMemory:
+    def _exhausted(self, place: Place, asked: int) -> DeviceOutOfMemory:
         used = sum(slot.memory.nbytes for slot in self._lent)
+        kept = sum(slot.memory.nbytes for slot in self._lent if slot.place.argument in self._of_the_model)
         piece = f", {_mib(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
+        is_kept = place.argument in self._of_the_model
+        what = " for weights and gradients" if is_kept else ""
         return DeviceOutOfMemory(
-            f"{self._name} is out of memory: asked {_mib(asked)}, {_mib(used)} in use of "
-            f"{_mib(self._limit_bytes)}{piece}: give it fewer targets"
+            f"{self._name} is out of memory: asked {_mib(asked)}{what}, {_mib(used)} in use of "
+            f"{_mib(self._limit_bytes)}{piece}: {remedy(asked if is_kept else 0, kept, self._limit_bytes)}"
         )
+
+
+def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:
+    """What to do where memory is short.
+
+    Parameters
+    ----------
+    asked_bytes
+        For the model; 0 for a mini-batch.
+    kept_bytes
+        Of the model's weights and gradients that are there.
+    limit_bytes
+        All there is.
+    """
+    if asked_bytes:
+        return "the model itself is too large, whatever the mini-batch: take fewer or narrower layers"
+    if 2 * kept_bytes > limit_bytes:
+        return f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: take fewer or narrower layers, or give it fewer targets"
+    return "give it fewer targets"
 
 
 def _pages(size_bytes: int) -> int:

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from hyrt.device import Span
+
+Command = tuple[str, Any]
+"""What a command does, for a trace, and its event."""
+
 
 class Queue:
     """Enqueues migrations and launches on one device; one thread at a time drives it.
@@ -100,6 +105,18 @@ class Queue:
         if self._queue is not None:
             self.settle()
             self._queue = None
+
+
+def is_over(event: Any) -> bool:
+    """Whether a command has ended well: only then it has times."""
+    import pyopencl as cl
+
+    return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+
+
+def spans(commands: Sequence[Command]) -> list[Span]:
+    """What ran and when, on the device's clock; all of it is over."""
+    return [(name, event.profile.start, event.profile.end) for name, event in commands]
 
 
 def span_s(events: Sequence[Any]) -> float:

@@ -16,6 +16,8 @@ from hyrt_devices.fpga.queue import Queue
 # Of the kernel's arguments, by position; a task brings the first group, its compute unit has the others.
 INPUTS = {"features": 0, "edges": 1, "labels": 3, "target_weights": 4, "vertices": 5, "task": 6}
 WEIGHTS, SCORES, GRADIENTS, RESULTS = 2, 7, 8, 9
+OF_THE_MODEL = frozenset({WEIGHTS, GRADIENTS, RESULTS})
+"""Arguments whose slots are taken with the model and stay."""
 
 
 @dataclass(slots=True)
@@ -118,6 +120,10 @@ class Stager:
             # XRT chooses the bank by the first argument that a buffer is set as; after its first command it is too late.
             self._kernels[unit].set_arg(argument, slot.buffer)
         return slot
+
+    def flush(self) -> None:
+        """Start what `bring` enqueued."""
+        self._queue.flush()
 
     def bring(self, slots: Any) -> list[Any]:
         """Start the transfer of what the host wrote, and make places for what the device will write; the events."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_devices.fpga.pools import Pools, Slot
-from hyrt_devices.fpga.programs import Programs
-from hyrt_devices.fpga.queue import Queue
+from hyrt_devices.fpga.programs import KERNEL, Programs
+from hyrt_devices.fpga.queue import Command, Queue
 from hyrt_devices.fpga.staged import GRADIENTS, RESULTS, WEIGHTS, StagedTask, Stager
 
 # Of gradients and results: one is read back while the other is written.
@@ -42,6 +42,7 @@ class _Unit:
 class _Flight:
     """A launch, and the way of its sums to the host."""
 
+    unit: int
     launch: Any
     back: Any
     output: _Output
@@ -57,14 +58,19 @@ class Sums:
         float32, packed as the weights.
     loss_sum, correct
         Over all targets.
-    events
-        Of the launches, and of what was read back.
+    commands
+        The launches, and what was read back.
     """
 
     gradients: NDArray[np.float32]
     loss_sum: float = 0.0
     correct: int = 0
-    events: list[Any] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[Any]:
+        """Of the commands."""
+        return [event for _, event in self.commands]
 
 
 class Units:
@@ -123,14 +129,17 @@ class Units:
         for slot in slots:
             self._pools.give(slot)
 
-    def update(self, weights: NDArray[np.float32]) -> None:
-        """Start the way of new weights to every unit; nothing may be running."""
+    def update(self, weights: NDArray[np.float32]) -> list[Any]:
+        """Start the way of new weights to every unit, and return its events; nothing may be running."""
         for unit in self._units:
             # The card may still be reading what the last update wrote.
             self._queue.wait(unit.brought)
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
+        # Launches of another queue wait for it, and the last step's transfer may have been the last that starts this one.
+        self._stager.flush()
+        return [event for unit in self._units for event in unit.brought]
 
     def run(self, tasks: Sequence[StagedTask]) -> Sums:
         """Run tasks, and wait for their sums."""
@@ -148,7 +157,8 @@ class Units:
     def _land(self, flight: _Flight, sums: Sums) -> None:
         events = [flight.launch, flight.back]
         self._queue.wait(events)
-        sums.events += events
+        # v++ numbers units from 1.
+        sums.commands += [(f"{KERNEL}_{flight.unit + 1}", flight.launch), ("sums to host", flight.back)]
         sums.gradients += flight.output.gradients.view((self._floats,), np.float32)
         loss, hits = flight.output.results.view((2,), np.float32)
         sums.loss_sum += float(loss)
@@ -162,4 +172,4 @@ class Units:
         back = self._queue.to_host([output.gradients.buffer, output.results.buffer], [launch])
         self._queue.flush()
         unit.launched = [launch]
-        return _Flight(launch, back, output)
+        return _Flight(task.unit, launch, back, output)

@@ -11,8 +11,9 @@ LANES = 16
 VALUE_BYTES = 4
 EDGE_BYTES = 16
 _MOST_PES = 64
-_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", "update_ii")
-_MEASURED = frozenset({"adder_latency", "clock_hz", "update_ii", "ddr_efficiency", "launch_s"})
+_INTERVALS = ("update_ii", "network_ii", "edge_ii")
+_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", *_INTERVALS)
+_MEASURED = frozenset({"adder_latency", "clock_hz", *_INTERVALS, "ddr_efficiency", "launch_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class FpgaDesign:
         Of the kernel.
     update_ii
         Cycles between two operands of a multiply-accumulate of the array.
+    network_ii, edge_ii
+        Cycles between two words of the network's slowest unit, and between two edges that are read.
     ddr_bytes_per_s, ddr_efficiency
         Peak bandwidth of the memory, and the part of it that bursts reach.
     launch_s
@@ -53,6 +56,8 @@ class FpgaDesign:
     adder_latency: int = 7
     clock_hz: float = 300e6
     update_ii: int = 1
+    network_ii: int = 1
+    edge_ii: int = 1
     ddr_bytes_per_s: float = 77e9
     ddr_efficiency: float = 0.8
     launch_s: float = 1e-4

@@ -140,11 +140,17 @@ def test_reports_replace_what_is_assumed(tmp_path: Path) -> None:
         report(tmp_path, "systolic_8_32_64_Pipeline_VITIS_LOOP_46_2", 3),
         report(tmp_path, "systolic_8_32_64_Pipeline_VITIS_LOOP_145_9", 1),
         report(tmp_path, "gather_20480_s", 1),
+        report(tmp_path, "scatter_8_s", 2),
+        report(tmp_path, "read_edges_8_s", 4),
         report(tmp_path, "hyrt_train", 5, period="4.0"),
     ]
     found = with_reports(assumed, reports)
     assert (found.clock_hz, found.update_ii) == (pytest.approx(250e6), 3)
-    assert found.assumed == assumed.assumed - {"clock_hz", "update_ii", "adder_latency"}
+    assert (found.network_ii, found.edge_ii) == (2, 4)
+    # Of the duplicator nothing is told: the network may yet be slower.
+    assert found.assumed == assumed.assumed - {"clock_hz", "update_ii", "edge_ii", "adder_latency"}
+    whole = with_reports(assumed, [*reports, report(tmp_path, "duplicate_8_s", 1)])
+    assert (whole.network_ii, whole.assumed) == (2, found.assumed - {"network_ii"})
     assert (found.pes, found.mac_rows, found.launch_s) == (assumed.pes, assumed.mac_rows, assumed.launch_s)
     assert beyond_the_model(reports) == []
 
@@ -152,10 +158,11 @@ def test_reports_replace_what_is_assumed(tmp_path: Path) -> None:
 def test_modules_that_tell_nothing_leave_it_assumed(tmp_path: Path) -> None:
     reports = [report(tmp_path, "systolicish", 4), report(tmp_path, "gather_20480_s", 2)]
     found = with_reports(FpgaDesign(), reports)
-    assert found.update_ii == 1
-    assert {"update_ii", "adder_latency"} <= found.assumed
-    (line,) = beyond_the_model(reports)
-    assert line.startswith("gather begins an iteration every 2 cycles")
+    assert (found.update_ii, found.network_ii, found.edge_ii) == (1, 2, 1)
+    assert {"update_ii", "network_ii", "edge_ii", "adder_latency"} <= found.assumed
+    assert beyond_the_model(reports) == []
+    (line,) = beyond_the_model([*reports, report(tmp_path, "feed_Design_8_32_64_32768_s", 2)])
+    assert line.startswith("feed begins an iteration every 2 cycles")
 
 
 def test_no_reports() -> None:

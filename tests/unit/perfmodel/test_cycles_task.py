@@ -143,3 +143,20 @@ def test_wrong_shapes_are_refused() -> None:
             replace(good, **change)
     with pytest.raises(ValueError, match="0 layers"):
         TaskShape(layers=(), classes=3)
+
+
+def test_intervals_that_a_build_missed() -> None:
+    """By hand: the network takes as many times as long, reading the edges too, the longer one counts; nothing else changes."""
+    shape = TaskShape(layers=(layer(1),), classes=48)
+    roomy = replace(DESIGN, ddr_bytes_per_s=1e15)
+    edges = shape.layers[0].edges
+    network = network_of(shape.layers[0].forward, 7)
+    clear = ceil(300 / 4) * 7
+    before = task_cycles(shape, roomy, simulated=True)
+    assert before.layers[0].aggregate == clear + max(network, edges)
+    for network_ii, edge_ii in ((2, 1), (1, 20), (3, 2)):
+        slow = replace(roomy, network_ii=network_ii, edge_ii=edge_ii)
+        after = task_cycles(shape, slow, simulated=True)
+        assert after.layers[0].aggregate == clear + max(network_ii * network, edge_ii * edges)
+        assert replace(after.layers[0], aggregate=0) == replace(before.layers[0], aggregate=0)
+    assert edges < network < 20 * edges

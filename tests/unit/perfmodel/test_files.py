@@ -119,6 +119,27 @@ def test_a_platform_that_is_none(change: dict, says: str) -> None:
         platform_from({**PLATFORM, **change}, "p.yaml")
 
 
+def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
+    sizes = {"pes": 8, "mac_rows": 32, "mac_cols": 64}
+
+    def design(**more: Any) -> Any:
+        content = {**PLATFORM, "accelerators": [{**PLATFORM["accelerators"][0], "design": {**sizes, **more}}]}
+        return platform_from(content, "p.yaml").accelerators[0].design
+
+    assert {"clock_hz", "update_ii", "network_ii", "edge_ii", "ddr_efficiency"} <= design().assumed
+    told = design(clock_hz=2.5e8, network_ii=2, edge_ii=3, assumed=["launch_s"])
+    assert (told.clock_hz, told.network_ii, told.edge_ii) == (2.5e8, 2, 3)
+    assert told.assumed == {"launch_s"}
+    assert design(assumed=[]).assumed == set()
+    for wrong, says in (
+        (["clock"], "assumed names clock: fields are"),
+        ("clock_hz", "assumed"),
+        ([3], r"assumed\[0\] is 3: give a name"),
+    ):
+        with pytest.raises(ValueError, match=rf"p\.yaml: accelerators\[0\]\.design.*{says}"):
+            design(assumed=wrong)
+
+
 def test_a_link_may_be_infinite_where_host_memory_is_read_in_place() -> None:
     device = {**PLATFORM["accelerators"][0], "link_gb_s": float("inf")}
     platform = platform_from({**PLATFORM, "accelerators": [device]}, "p.yaml")

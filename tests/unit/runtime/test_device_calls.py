@@ -47,3 +47,21 @@ def test_a_call_that_hangs_ends_the_wait() -> None:
             call_device("npu:0", "open", free.wait, timeout_s=0.05, fault=DeviceUnavailable)
     finally:
         free.set()
+
+
+def test_time_in_which_the_process_was_stopped_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock that `join` waits by goes on meanwhile; what is left of the call goes on only afterwards."""
+    free = threading.Event()
+    join = threading.Thread.join
+    waits: list[float | None] = []
+
+    def stopped_at_first(self: threading.Thread, timeout: float | None = None) -> None:
+        waits.append(timeout)
+        if len(waits) > 1:
+            free.set()
+            join(self, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", stopped_at_first)
+    assert call_device("npu:0", "open", free.wait, timeout_s=9, fault=DeviceUnavailable) is True
+    assert len(waits) > 1
+    assert sum(wait or 0 for wait in waits) <= 9

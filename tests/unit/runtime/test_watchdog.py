@@ -54,6 +54,18 @@ def test_time_in_which_the_consumer_works_does_not_count() -> None:
     assert watch.check()
 
 
+def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
+    clock, state = Clock(), {"activity": 0, "waiting": True}
+    watch = guard(clock, state)
+    watch.check()
+    clock.now = 1000.0
+    assert not watch.check(late_s=995.0)
+    clock.now = 1004.0
+    assert not watch.check()
+    clock.now = 1005.0
+    assert watch.check()
+
+
 def test_stacks_name_every_thread() -> None:
     release = threading.Event()
     thread = threading.Thread(target=release.wait, name="a thread to find")

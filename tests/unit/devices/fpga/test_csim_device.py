@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,12 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_devices.fpga.modelled_time import ModelledTime
 from hyrt_devices.fpga.tiles import build_tasks
+from hyrt_devices.fpga.weights import layer_shapes
 from hyrt_hls.csim import Design, Simulator
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.nn.description import describe
 from hyrt.nn.model import GNN
 from hyrt.registry import Survey
@@ -63,6 +67,48 @@ def test_it_says_that_it_is_simulated() -> None:
     assert "8 PEs, 2048 MACs" in info.description
     assert info.rates is not None
     assert info.rates.source.startswith("assumed")
+
+
+def test_a_builds_reports_are_its_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the trainer that was built, with the clock and the interval that its reports tell."""
+    told = {"pes": 8, "mac_rows": 8, "mac_cols": 16, "arena_words": 4096, "fifo_depth": 32}
+    (tmp_path / "hyrt_train.json").write_text(json.dumps({**told, "adder_latency": 7, "clock_mhz": 300}))
+
+    def report(module: str, part: str = "xcu250-figd2104-2L-e") -> None:
+        (tmp_path / f"{module}_csynth.xml").write_text(
+            f"<profile><UserAssignments><Part>{part}</Part><TopModelName>{module}</TopModelName></UserAssignments>"
+            "<PerformanceEstimates><SummaryOfTimingAnalysis><EstimatedClockPeriod>5</EstimatedClockPeriod>"
+            "</SummaryOfTimingAnalysis><SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>"
+            "</PerformanceEstimates><AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>1</DSP><LUT>1</LUT></Resources>"
+            "</AreaEstimates></profile>"
+        )
+
+    model = CASES["gcn, layers=2"].build()
+    batch = batch_of(model)
+    size = Design(pes=8, mac_rows=8, mac_cols=16, arena_words=4096)
+    before = FpgaCsimDevice(FpgaCsimDevice.probe()[0], DeviceOptions(), size)
+    expected = stepped(before, model, batch)
+    before.close()
+    for module in ("systolic", "duplicate", "scatter", "gather", "read_edges"):
+        report(module)
+    monkeypatch.setenv("HYRT_FPGA_REPORTS", str(tmp_path))
+    (info,) = FpgaCsimDevice.probe()
+    assert "8 PEs, 128 MACs" in info.description
+    assert "200 MHz (reported)" in info.description
+    after = FpgaCsimDevice.open(info, DeviceOptions())
+    found = stepped(after, model, batch)
+    after.close()
+    assert found.loss_sum == expected.loss_sum
+    # 200 MHz for 300, and what the array and the network do takes two cycles for one.
+    launch_s = FpgaDesign().launch_s
+    ratio = (found.seconds["propagate"] - launch_s) / (expected.seconds["propagate"] - launch_s)
+    assert 1.5 < ratio < 3
+    assert found.seconds["transfer"] == expected.seconds["transfer"]
+    report("other", part="xcvu9p")
+    assert FpgaCsimDevice.probe() == []
+    assert FpgaCsimDevice.missing().startswith("HYRT_FPGA_REPORTS: ")
+    with pytest.raises(DeviceUnavailable, match="was compiled for xcvu9p"):
+        FpgaCsimDevice.open(info, DeviceOptions())
 
 
 def test_auto_does_not_take_it() -> None:
@@ -150,21 +196,38 @@ def test_times_are_the_models_and_not_the_simulations(device: FpgaCsimDevice) ->
 def test_times_grow_with_what_is_moved_and_computed() -> None:
     model = DROPPED.build()
     described = describe(model, "test")
-    time = ModelledTime(FpgaDesign())
+    modelled = ModelledTime(FpgaDesign())
     roomy = replace(SMALL, arena_words=1 << 14)
     whole = build_tasks(batch_of(model), described, roomy)
     tiles = build_tasks(batch_of(model), described, SMALL)
     half = build_tasks(batch_of(model, 20), described, roomy)
-    for seconds in (time.transfer_s, time.propagate_s):
+    for seconds in (modelled.transfer_s, modelled.propagate_s):
         # What tiles share is moved and computed for each.
         assert seconds(half) < seconds(whole) < seconds(tiles)
     (task,) = whole
     moved = task.features.nbytes + task.edges.nbytes
-    assert time.transfer_s(whole) > moved / 16e9
+    assert modelled.transfer_s(whole) > moved / 16e9
     macs = sum(3 * r.rows * r.parts * r.in_width * r.out_width for r in task.records)
     slow = ModelledTime(FpgaDesign(mac_rows=8, mac_cols=16))
     assert slow.propagate_s(whole) > macs / (8 * 16 * FpgaDesign().clock_hz)
-    assert slow.propagate_s(whole) > time.propagate_s(whole)
+    assert slow.propagate_s(whole) > modelled.propagate_s(whole)
+
+
+def test_a_trace_has_the_modelled_times_named_so(device: FpgaCsimDevice) -> None:
+    model = DROPPED.build()
+    heard: dict[str, list[Any]] = {}
+    device.load(model, list(model.parameters()))
+    device.trace(lambda queue, spans: heard.setdefault(queue, []).extend(spans))
+    began = time.perf_counter_ns()
+    results = [device.propagate(device.transfer(batch_of(model))) for _ in range(2)]
+    ended = time.perf_counter_ns()
+    assert set(heard) == {"link, modelled", "trainer, modelled"}
+    for queue, stage in (("link, modelled", "transfer"), ("trainer, modelled", "propagate")):
+        spans = heard[queue]
+        assert len(spans) == 2
+        for (_, start, end), result in zip(spans, results, strict=True):
+            assert (end - start) * 1e-9 == pytest.approx(result.seconds[stage], abs=1e-9)
+            assert began < end < ended
 
 
 def test_memory_is_that_of_the_mini_batches_in_flight() -> None:
@@ -196,13 +259,39 @@ def test_weights_that_do_not_fit_are_no_fault() -> None:
     model = DROPPED.build()
     device = FpgaCsimDevice(FpgaCsimDevice.probe()[0], DeviceOptions(memory_bytes=1000))
     try:
-        with pytest.raises(DeviceOutOfMemory, match="no room for the weights"):
+        with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients") as error:
             device.load(model, list(model.parameters()))
+        assert str(error.value).endswith("whatever the mini-batch: take fewer or narrower layers")
         one = CASES["gcn, layers=1"].build()
-        with pytest.raises(DeviceOutOfMemory, match="no room for the weights"):
+        with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients"):
             device.load(one, list(one.parameters()))
     finally:
         device.close()
+
+
+def test_weights_that_leave_no_room_are_named() -> None:
+    model = CASES["gcn, layers=2"].build()
+    batch = batch_of(model)
+    info = FpgaCsimDevice.probe()[0]
+    shapes = layer_shapes(describe(model, "test"))
+    # Values and gradients, 4 bytes each.
+    weights = 2 * 64 * (shapes[-1].weights + shapes[-1].words)
+    for room, says in (
+        (1.2 * weights, r"83% of it are weights and gradients: take fewer"),
+        (3 * weights, "give it fewer targets$"),
+    ):
+        device = FpgaCsimDevice(info, DeviceOptions(memory_bytes=int(room)))
+        device.load(model, list(model.parameters()))
+        with pytest.raises(DeviceOutOfMemory, match=says):
+            device.transfer(batch)
+        device.close()
+
+
+def test_only_models_that_it_runs_are_offered(device: FpgaCsimDevice) -> None:
+    own = cases.OwnModule()
+    with pytest.raises(UnsupportedModel, match="graphsage with sum or mean, gcn") as error:
+        device.load(own, list(own.parameters()))
+    assert "gin" not in str(error.value)
 
 
 def test_a_mini_batch_of_an_earlier_model_is_a_fault(device: FpgaCsimDevice) -> None:

@@ -20,7 +20,7 @@ from twin_programs import DESIGN, Machine
 from unit.hls.golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.nn.model import GNN, Architecture
 from hyrt.sampling.block import MiniBatch
 from hyrt.testing import cases, check_device
@@ -219,6 +219,92 @@ def test_every_wait_is_written_out(machine: Machine, monkeypatch: pytest.MonkeyP
     events = [event for event, _ in launches]
     backs = [what[2] for kind, what in order[before:] if kind == "migrate" and what[2]]
     assert [waits[0] for waits in backs] == events
+    device.close()
+
+
+@pytest.mark.parametrize("num_units", [1, 2])
+def test_a_trace_has_what_each_queue_ran(machine: Machine, num_units: int) -> None:
+    model = graphsage()
+    device = machine.open(design=TINY, num_units=num_units)
+    device.load(model, list(model.parameters()))
+    heard: dict[str, list[Any]] = {}
+
+    def hear(queue: str, spans: Any) -> None:
+        heard.setdefault(queue, []).extend(spans)
+
+    step(device, sampled(model))
+    assert heard == {}
+    device.trace(hear)
+    staged = device.transfer(sampled(model))
+    tiles = len(staged.tasks)
+    result = device.propagate(staged)
+    assert {name for name, _, _ in heard["launches"]} == {
+        "sums to host",
+        *(f"hyrt_train_{unit + 1}" for unit in range(num_units)),
+    }
+    launches = [span for span in heard["launches"] if span[0].startswith("hyrt_train")]
+    assert len(launches) == tiles > 2
+    assert [name for name, _, _ in heard["transfers"]].count("task") >= tiles
+    everything = [span for spans in heard.values() for span in spans]
+    assert all(0 < start <= end for _, start, end in everything)
+    ran = heard["launches"]
+    assert max(end for *_, end in ran) - min(start for _, start, _ in ran) == pytest.approx(
+        1e9 * result.seconds["propagate"]
+    )
+    # Of an update it is told when it is over; each command once.
+    device.update(list(model.parameters()))
+    step(device, sampled(model))
+    weights = [span for span in heard["transfers"] if span[0] == "weights"]
+    assert len(weights) == num_units
+    everything = [span for spans in heard.values() for span in spans]
+    assert len({(start, end) for _, start, end in everything}) == len(everything)
+    device.close()
+
+
+def test_what_an_update_brings_is_started(machine: Machine) -> None:
+    """Launches of the other queue wait for it, and after the last mini-batch no transfer follows that would start it."""
+    model = graphsage()
+    device = machine.open()
+    order: list[str] = []
+    queue = device._transfers
+    migrate, flush = queue._migrate, queue.flush
+
+    def migrated(*arguments: Any) -> Any:
+        order.append("enqueue")
+        return migrate(*arguments)
+
+    def flushed() -> None:
+        order.append("flush")
+        flush()
+
+    queue._migrate, queue.flush = migrated, flushed  # type: ignore[method-assign]
+    device.load(model, list(model.parameters()))
+    assert order.pop() == "flush"
+    staged = device.transfer(sampled(model))
+    assert order.pop() == "flush"
+    device.update(list(model.parameters()))
+    assert order[-2:] == ["enqueue", "flush"]
+    device.propagate(staged)
+    device.close()
+
+
+def test_weights_that_do_not_fit(machine: Machine) -> None:
+    model = graphsage()
+    device = machine.open(DeviceOptions(memory_bytes=20_000))
+    with pytest.raises(
+        DeviceOutOfMemory, match=r"for weights and gradients, .*: take fewer or narrower layers"
+    ):
+        device.load(model, list(model.parameters()))
+    device.close()
+    # They fit, and leave little beside them: the slots of two units, whole pages.
+    roomy = machine.open()
+    roomy.load(model, list(model.parameters()))
+    kept = roomy._pools.used_bytes
+    roomy.close()
+    device = machine.open(DeviceOptions(memory_bytes=kept + 16_384))
+    device.load(model, list(model.parameters()))
+    with pytest.raises(DeviceOutOfMemory, match=r"\d\d% of it are weights and gradients"):
+        device.transfer(sampled(model))
     device.close()
 
 

@@ -56,6 +56,14 @@ def test_tasks_run_on_two_units_in_their_own_memory(tmp_path: Path) -> None:
     assert "memory bank" not in said
     # Nothing was computed.
     assert answer["gradients"] == answer["loss_sum"] == 0
+    # For a trace: every command by its name, with the times above.
+    traced = [tuple(span) for span in answer["traced"]]
+    assert [span for span in traced if span[0].startswith("hyrt_train_")] == [
+        (f"hyrt_train_{unit + 1}", *times)
+        for unit, times in zip(answer["units"], answer["launches"], strict=True)
+    ]
+    assert [times for name, *times in traced if name == "sums to host"] == answer["back"]
+    assert sum(name == "weights" for name, *_ in traced) > 0
 
 
 def test_xrt_refuses_memory_of_another_unit(tmp_path: Path) -> None:

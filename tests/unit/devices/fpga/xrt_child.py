@@ -48,19 +48,21 @@ class Opened:
 
 def tasks() -> Any:
     """Seven launches of one task on the units there are: when each command ran."""
+    from hyrt_devices.fpga.queue import is_over, spans
     from hyrt_devices.fpga.staged import StagedBatch
     from hyrt_devices.fpga.units import Units
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "two layers")
     units = Units(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
-    units.update(task.weights)
+    brought = units.update(task.weights)
     staged = StagedBatch(owner=None, targets=7, normalizer=7.0)
     opened.stager.stage(staged, [task] * 7)
     on_units = [one.unit for one in staged.tasks]
     arrived = [[(e.profile.start, e.profile.end) for e in settled(one.events)] for one in staged.tasks]
     sums = units.run(staged.tasks)
     ran = [(event.profile.start, event.profile.end) for event in sums.events]
+    traced = spans([*sums.commands, *(("weights", event) for event in brought if is_over(event))])
     staged.release(opened.pools)
     held = opened.pools.allocated_bytes
     # A second round uses the same memory.
@@ -76,6 +78,7 @@ def tasks() -> Any:
         "arrived": arrived,
         "launches": ran[0::2],
         "back": ran[1::2],
+        "traced": traced,
         "gradients": float(np.abs(sums.gradients).max()),
         "loss_sum": sums.loss_sum,
         "same_memory": same,

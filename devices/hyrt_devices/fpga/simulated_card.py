@@ -1,0 +1,79 @@
+"""Which card and which trainer `fpga-csim` stands for, and what the cycle model takes them to be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyrt_hls.built import modelled, part_of, read_build
+from hyrt_hls.csim import Design
+from hyrt_hls.parts import Part, load_part
+from hyrt_perfmodel.cycles.design import FpgaDesign
+
+REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
+"""Environment variable that names a build's folder: its trainer is simulated, with the clock and the intervals of its reports."""
+
+_PART = "u250"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCard:
+    """A card that is not there.
+
+    Parameters
+    ----------
+    part
+        What it is.
+    design
+        Of its trainer.
+    modelled
+        The same with the rates that its time is computed of.
+    reported
+        Whether a build told the clock.
+    """
+
+    part: Part
+    design: Design
+    modelled: FpgaDesign
+    reported: bool = False
+
+
+def simulated_card() -> SimulatedCard:
+    """The build that HYRT_FPGA_REPORTS names, else a U250 with the trainer of the paper's Table IV.
+
+    Raises
+    ------
+    ValueError
+        If the reports cannot be read, are not of one build, or not of a part that is known.
+    """
+    reports = os.environ.get(REPORTS_VARIABLE)
+    if not reports:
+        part = load_part(_PART)
+        sizes = Design(
+            pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols, arena_words=part.arena_words
+        )
+        return SimulatedCard(part, sizes, assumed_design(sizes, part))
+    place = Path(reports).expanduser()
+    part = part_of(place)
+    build = read_build(place, part)
+    design = Design(
+        pes=build.design.pes,
+        mac_rows=build.design.mac_rows,
+        mac_cols=build.design.mac_cols,
+        arena_words=build.arena_words,
+        fifo_depth=build.design.fifo_depth,
+    )
+    return SimulatedCard(part, design, modelled(build, part), reported=True)
+
+
+def assumed_design(design: Design, part: Part) -> FpgaDesign:
+    """What the cycle model takes a trainer to be that has not been built."""
+    return FpgaDesign(
+        pes=design.pes,
+        mac_rows=design.mac_rows,
+        mac_cols=design.mac_cols,
+        fifo_depth=design.fifo_depth,
+        # Features come through one port, from one bank.
+        ddr_bytes_per_s=part.bank_bytes_per_s,
+    )
