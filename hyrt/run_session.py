@@ -80,6 +80,7 @@ class Session:
         self._first_step = 0
         self._is_new = True
         self._has_trained = False
+        self._has_ended = False
         self._last_resort: threading.Timer | None = None
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
@@ -94,7 +95,7 @@ class Session:
 
         Returns
         -------
-        The exit code: 0, or 130 (SIGINT) or 143 (SIGTERM) when interrupted.
+        The exit code: 0, or 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP) when interrupted.
 
         Raises
         ------
@@ -126,6 +127,7 @@ class Session:
             if self._last_resort is not None:
                 raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
             raise
+        self._has_ended = True
         written = self._write_report()
         if status == "interrupted":
             self._progress.say(self._how_to_go_on())
@@ -169,6 +171,8 @@ class Session:
         return f"Continue with: hyrt run --resume {self._folder.path}"
 
     def _last_words(self) -> str:
+        if self._has_ended:
+            return f"leaving before the report is written: hyrt report {self._folder.path}. {self._how_to_go_on()}"
         return f"leaving before the step has ended. {self._how_to_go_on()}"
 
     def _write_stacks(self, stacks: str) -> None:

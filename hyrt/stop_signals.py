@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: before training they end the process, during it they end it after the step."""
+"""SIGINT, SIGTERM and SIGHUP: before training they end the process, during it they end it after the step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
 
 
 class StopSignals:
-    """Listens for SIGINT and SIGTERM on a thread of its own; a context manager for the main thread.
+    """Listens for the signals on a thread of its own; a context manager for the main thread.
 
+    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays so.
     Python runs signal handlers between two bytecodes of the main thread, which may be in a compiled kernel for
     minutes. A thread that reads the signals' numbers from a socket acts at once.
 
@@ -44,7 +45,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM."""
+        """128 + the first signal's number: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self._first
 
     def wait_for_step(self, announce: Callable[[str], None], last_words: Callable[[], str]) -> None:
@@ -65,7 +66,11 @@ class StopSignals:
         self._receiver, self._sender = socket.socketpair()
         self._sender.setblocking(False)
         self._descriptor_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        self._handlers_before = {number: signal.signal(number, _leave_to_thread) for number in _SIGNALS}
+        self._handlers_before = {
+            number: signal.signal(number, _leave_to_thread)
+            for number in _SIGNALS
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        }
         self._thread = threading.Thread(target=self._listen, name="hyrt.signals", daemon=True)
         self._thread.start()
         return self

@@ -198,7 +198,7 @@ class RunFolder:
         Raises
         ------
         HyrtError
-            If the file cannot be written, naming it and the reason.
+            If the file cannot be written, naming it and the reason; if it was removed or moved.
         """
         if isinstance(event, RunStarted):
             return
@@ -217,6 +217,17 @@ class RunFolder:
                 self._file = self.metrics_path.open("ab")
             self._file.write(line.encode())
             self._file.flush()
+            self._check_place(self._file)
+
+    def _check_place(self, file: BinaryIO) -> None:
+        """A file that was removed or moved takes lines, but nobody would find them, nor the checkpoints."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
+                return
+        raise HyrtError(
+            f"{self.metrics_path}: was removed or moved while the run went on. Leave a run's folder in its place until "
+            "it has ended; a folder that was moved goes on with hyrt run --resume"
+        )
 
     def remove_leftovers(self) -> None:
         """Delete temporary files of a process that was killed; for who holds the folder's lock.

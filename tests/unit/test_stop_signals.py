@@ -25,7 +25,7 @@ def start(code: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_before_training_the_first_one_ends_the_process(number: signal.Signals) -> None:
     process = start(f"print('ready', flush=True)\n    {BUSY}")
     process.send_signal(number)
@@ -62,6 +62,15 @@ def test_a_requested_stop_ends_regularly_and_later_signals_change_nothing() -> N
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=5)[1] == ""
     assert process.returncode == 130
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    code = (
+        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"{HEAD}{WAITING}import os, signal\n    os.kill(os.getpid(), signal.SIGHUP)\n    assert not signals.requested"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_without_a_signal_everything_is_as_before() -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -254,6 +255,18 @@ def test_a_full_disk(tmp_path: Path) -> None:
             run.handle(RunEnded(status="finished"))
     assert json.loads((run.path / "summary.json").read_text())["status"] == "interrupted"
     run.close()
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_folder_that_goes_away(tmp_path: Path, is_moved: bool) -> None:
+    with RunFolder.create(tmp_path, "run", Config()) as run:
+        run.handle(steps(1))
+        if is_moved:
+            run.path.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(run.path)
+        with pytest.raises(HyrtError, match=r"run/metrics.jsonl: was removed or moved while the run went on"):
+            run.handle(steps(2))
 
 
 def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
