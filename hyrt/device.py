@@ -214,9 +214,10 @@ class Device(Protocol):
     `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
     propagated: `close` frees it too.
 
-    Two more methods are called where a device has them: `resize(threads: int)` between two calls of `propagate`, and
-    `trace(hear: QueueListener)` after `load`, when the run is traced: from then on the device hands over what its queues
-    run, with the times of its profiling events.
+    Three more methods are called where a device has them: `resize(threads: int)` between two calls of `propagate`, and
+    after `load`, when the run is traced, `trace(hear: QueueListener)`: from then on the device hands over what its queues
+    run, with the times of its profiling events; and `watch(watch: hyrt.workers.Watch)`, of one that computes with
+    `hyrt.workers`: it sets the team's `watch`.
     """
 
     info: DeviceInfo

@@ -35,5 +35,5 @@ def report(
     records = [read_run(path) for path in paths]
     if output is None:
         output = paths[0] / REPORT if len(paths) == 1 else Path(REPORT)
-    write_page(output, page_of(records[0]) if len(records) == 1 else page_beside(records))
+    write_page(output, page_of(records[0], output.parent) if len(records) == 1 else page_beside(records))
     typer.echo(f"report {output}")

@@ -14,6 +14,12 @@ from hyrt.pool import BufferPool
 
 Chunk = Callable[[int, int], None]
 
+Worked = Callable[[int, int], None]
+"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of `time.perf_counter_ns`."""
+
+Watch = Callable[[Chunk], Worked | None]
+"""Asked in the calling thread for each call of `Workers.run` that several threads share: who hears of this one."""
+
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
 _JOIN_S = 5.0
@@ -22,7 +28,8 @@ _JOIN_S = 5.0
 class _Job:
     """One call of `Workers.run`: threads draw chunks until none is left; the last to finish says so."""
 
-    def __init__(self, work: Chunk, size: int, grain: int) -> None:
+    def __init__(self, work: Chunk, size: int, grain: int, worked: Worked | None = None) -> None:
+        self._worked = worked
         self.work = work
         self.size = size
         self.grain = grain
@@ -33,6 +40,8 @@ class _Job:
         self.error: BaseException | None = None
 
     def help(self) -> None:
+        worked = self._worked
+        began = ended = 0 if worked is None else time.perf_counter_ns()
         # next() on itertools.count is one bytecode under the interpreter lock: no lock of our own.
         while (chunk := next(self._next)) < self.num_chunks:
             if self.error is None:
@@ -41,8 +50,13 @@ class _Job:
                     self.work(start, min(start + self.grain, self.size))
                 except BaseException as error:
                     self.error = error
+            if worked is not None:
+                # Before the caller may go on: what it does then is no part of this.
+                ended = time.perf_counter_ns()
             if next(self._finished) == self.num_chunks:
                 self.done.set()
+        if worked is not None and ended > began:
+            worked(began, ended)
 
 
 class Workers:
@@ -71,6 +85,8 @@ class Workers:
         pool: BufferPool | None = None,
     ) -> None:
         self.pool = pool
+        self.watch: Watch | None = None
+        """Hears which threads worked when; set it between two calls of `run`."""
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -114,7 +130,7 @@ class Workers:
             for start in range(0, size, grain):
                 work(start, min(start + grain, size))
             return
-        job = _Job(work, size, grain)
+        job = _Job(work, size, grain, None if self.watch is None else self.watch(work))
         for _ in range(min(len(self._threads), job.num_chunks - 1)):
             self._jobs.put(job)
         job.help()

@@ -42,7 +42,11 @@ def main() -> int:
     ]
     random.Random(arguments.seed).shuffle(chosen)
     part, parts = map(int, arguments.part.split("/"))
+    if not 0 <= part < parts:
+        parser.error(f"--part {arguments.part}: of {parts} parts the first is 0/{parts}")
     chosen = chosen[part::parts][arguments.skip :][: arguments.limit]
+    if not chosen:
+        parser.error("no case is left: look at --only, --devices, --skip and --limit")
     started = time.monotonic()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="hyrt-faults-") as folder, ForkedRuns() as runs:

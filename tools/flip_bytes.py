@@ -200,6 +200,8 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.trials < 1:
+        parser.error("--trials: at least 1")
     warnings.simplefilter("error")
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="hyrt-flips-"))

@@ -90,6 +90,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.kills < 1:
+        parser.error("--kills: at least 1")
     started, draw = time.monotonic(), random.Random(arguments.seed)
     results: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="hyrt-kills-") as folder, ForkedRuns() as runs:

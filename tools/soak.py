@@ -147,6 +147,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="end after so many runs")
     arguments = parser.parse_args()
+    if arguments.seconds <= 0 or arguments.count == 0:
+        parser.error("--seconds, --count: more than 0, or nothing is tried")
     started = time.monotonic()
     tried: Counter[str] = Counter()
     held: Counter[str] = Counter()

@@ -17,7 +17,7 @@ from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
-from hyrt.workers import Workers, working
+from hyrt.workers import Watch, Workers, working
 from hyrt_devices.host_staged import HostStaged
 
 
@@ -79,6 +79,11 @@ class CpuDevice:
         """Compute with another number of threads; between two calls of `propagate`."""
         with self._health.terminal("resize"):
             self._workers.resize(threads)
+
+    def watch(self, watch: Watch) -> None:
+        """Let be heard which of its threads work when."""
+        with self._health.terminal("watch"):
+            self._workers.watch = watch
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()

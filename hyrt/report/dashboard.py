@@ -1,18 +1,26 @@
-"""The live picture of a run: its pipeline stage by stage, and what every trainer does."""
+"""The live picture of a run: its pipeline stage by stage, what waits between the stages, and what every trainer does."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyrt.report.progress_line import bar, milliseconds, step_line
+from hyrt.report.progress_line import bar, memory_text, milliseconds, number
 from hyrt.runtime.events import StepGroup
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
 _STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
-_BAR = 10
+# The channel that a stage puts its work into.
+_CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
+_SHORTEST_BAR, _LONGEST_BAR = 8, 16
+_QUEUE_BAR = 5
+# Terminals from this wide on have room for the stages beside each other.
+_BESIDE_FROM = 92
+_WAITS_FROM = 60
+_QUEUE_BARS_FROM = 72
 
 
 def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width: int) -> Group:
@@ -27,73 +35,120 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     predicted_s
         What a step was expected to take; None where nothing was.
     width
-        Columns of the terminal; below 70 the stages stand below each other, below 56 without what
+        Columns of the terminal; below 92 the stages stand below each other, below 60 without what
         they wait for.
     """
     from rich.console import Group
     from rich.text import Text
 
-    expected = "" if predicted_s is None else f" (predicted {milliseconds(predicted_s)})"
-    first = Text(step_line(group, epochs, width), no_wrap=True, overflow="crop")
+    first = Text(_head(group, epochs, width), no_wrap=True, overflow="crop")
     first.highlight_regex(r"[━]+", "green")
+    expected = "" if predicted_s is None else f" (predicted {milliseconds(predicted_s)})"
     return Group(
         first,
         Text(
-            f"a step takes {milliseconds(group.step_s)} ms{expected}, step {group.step:,} of the run",
+            f"{milliseconds(group.step_s)} ms a step{expected} · step {group.step:,} of the run",
             style="dim",
+            no_wrap=True,
+            overflow="crop",
         ),
-        _pipeline(group) if width >= 70 else _stages_below(group, waits=width >= 56),
-        _trainers(group, min(2 * _BAR, width // 4)),
+        _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
+        _trainers(group, width),
     )
 
 
-def _pipeline(group: StepGroup) -> Table:
-    """The stages beside each other: threads, work as a bar against the slowest stage, milliseconds, and what they wait for."""
+def _head(group: StepGroup, epochs: int, width: int) -> str:
+    """Where the run is, its loss, speed and memory."""
+    epoch, count = f"epoch {group.epoch}/{epochs}", f"{group.steps_done}/{group.steps_per_epoch}"
+    said = [f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS", memory_text(group.memory_bytes)]
+    room = width - len("  ".join([f"{epoch}  {count}", *said]))
+    if room < _SHORTEST_BAR:
+        return "  ".join([epoch, count, *said])
+    share = group.steps_done / group.steps_per_epoch if group.steps_per_epoch else 1.0
+    return "  ".join([f"{epoch} {bar(share, min(24, room))} {count}", *said])
+
+
+def _pipeline(group: StepGroup, width: int) -> Table:
+    """The stages beside each other, and between them what their channels hold.
+
+    Of a stage: threads, work as a bar against the slowest, milliseconds, and what it waits for. Of a channel: its mean
+    fill as a bar, and as items of how many fit.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    length = min(_LONGEST_BAR, _SHORTEST_BAR + (width - _BESIDE_FROM) // len(_STAGES))
     table = Table.grid(padding=(0, 1))
-    for _ in _STAGES:
-        table.add_column(no_wrap=True, min_width=_BAR + 2)
-    cells = [_cells(group, stage) for stage in _STAGES]
-    for row in range(len(cells[0])):
-        table.add_row(
-            *(Text(cell[row], style=_style(group, stage)) for cell, stage in zip(cells, _STAGES, strict=True))
-        )
+    rows: list[list[Text]] = [[] for _ in range(5)]
+    for stage in _STAGES:
+        table.add_column(no_wrap=True, min_width=length)
+        waits = (*_waits(group, stage), "", "")[:2]
+        for row, cell in zip(rows, (*_cells(group, stage, length), *waits), strict=True):
+            row.append(Text(cell, style=_style(group, stage)))
+        if stage != _STAGES[-1]:
+            table.add_column(no_wrap=True, justify="center")
+            queue = _queue(group, stage)
+            between = ("→", *queue, "", "") if queue else ("→", "", "", "", "")
+            for row, cell in zip(rows, between, strict=True):
+                row.append(Text(cell, style="cyan"))
+    for row in rows:
+        if any(row):
+            table.add_row(*row)
     return table
 
 
-def _stages_below(group: StepGroup, *, waits: bool) -> Table:
+def _stages_below(group: StepGroup, width: int) -> Table:
+    """The stages below each other, each with the channel that it fills and what it waits for."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
     for stage in _STAGES:
-        table.add_row(
-            *(
-                Text(cell, style=_style(group, stage))
-                for cell in _cells(group, stage)[: None if waits else -1]
-            )
-        )
+        length = min(_LONGEST_BAR, max(_SHORTEST_BAR, width - 66))
+        cells = [Text(cell, style=_style(group, stage)) for cell in _cells(group, stage, length)]
+        queue = _queue(group, stage)
+        if queue and width < _QUEUE_BARS_FROM:
+            queue = queue[1:]
+        cells.append(Text(" ".join(["→", *queue]) if queue else "", style="cyan"))
+        if width >= _WAITS_FROM:
+            cells.append(Text(", ".join(_waits(group, stage)), style=_style(group, stage)))
+        table.add_row(*cells)
     return table
 
 
-def _cells(group: StepGroup, stage: str) -> tuple[str, str, str, str]:
-    """A stage's name with its threads, bar, milliseconds, and its waiting."""
+def _cells(group: StepGroup, stage: str, length: int) -> tuple[str, str, str]:
+    """A stage's name with its threads, its bar, and its milliseconds."""
     stage_s = group.stage_s.get(stage, 0.0)
     slowest = max(group.stage_s.values(), default=0.0)
     threads = group.threads.get(stage)
-    arrow = "" if stage == _STAGES[0] else "→ "
-    waits = [
+    return (
+        stage + (f" x{threads}" if threads else ""),
+        bar(stage_s / slowest if slowest else 0.0, length),
+        f"{milliseconds(stage_s)} ms" + (" ◀" if stage == group.bottleneck else ""),
+    )
+
+
+def _waits(group: StepGroup, stage: str) -> list[str]:
+    """What a stage waits for: its input, and room for its output; only what is worth a word."""
+    found = [
         f"{milliseconds(wait_s)} {what}"
         for what, end in (("in", "input"), ("out", "output"))
         if (wait_s := group.blocked_s.get(f"{stage}.{end}", 0.0)) >= 5e-4
     ]
+    return [f"waits {found[0]}", *found[1:]] if found else []
+
+
+def _queue(group: StepGroup, stage: str) -> list[str]:
+    """The channel behind a stage as a bar and as `1.9/3`, of one for each trainer the sum; empty where there is none."""
+    names = [name for name in group.queue_depth if name.split(".")[0] == _CHANNELS.get(stage)]
+    fill, depth = (
+        sum(group.queued.get(name, 0.0) for name in names),
+        sum(group.queue_depth[name] for name in names),
+    )
     return (
-        f"{arrow}{stage}" + (f" x{threads}" if threads else ""),
-        bar(stage_s / slowest if slowest else 0.0, _BAR),
-        f"{milliseconds(stage_s)} ms" + (" ◀" if stage == group.bottleneck else ""),
-        f"waits {', '.join(waits)}" if waits else "",
+        [bar(round(_QUEUE_BAR * fill / depth) / _QUEUE_BAR, _QUEUE_BAR), _of_depth(fill, depth)]
+        if depth
+        else []
     )
 
 
@@ -101,8 +156,13 @@ def _style(group: StepGroup, stage: str) -> str:
     return "bold yellow" if stage == group.bottleneck else ""
 
 
-def _trainers(group: StepGroup, length: int) -> Table:
-    """Each trainer's targets, their part of the step as a bar, and how much of the time it propagates."""
+def _of_depth(fill: float, depth: int) -> str:
+    """`1.9/3`."""
+    return f"{fill:.1f}/{depth}" if fill < 9.95 else f"{fill:.0f}/{depth}"
+
+
+def _trainers(group: StepGroup, width: int) -> Table:
+    """Each trainer's targets, their part of the step as a bar, how much of the time it propagates, and its queues."""
     from rich.table import Table
     from rich.text import Text
 
@@ -110,11 +170,18 @@ def _trainers(group: StepGroup, length: int) -> Table:
     total = sum(group.split.values()) or 1
     for name, units in group.split.items():
         busy = min(1.0, group.busy_s.get(name, 0.0) / group.step_s) if group.step_s else 0.0
+        queues = [
+            f"{channel} {_of_depth(group.queued.get(key, 0.0), group.queue_depth[key])}"
+            for channel in _CHANNELS.values()
+            if (key := f"{channel}.{name}") in group.queue_depth
+        ]
         table.add_row(
             # As a Text, which rich searches for neither markup nor emoji names.
             Text(name),
             Text(f"{units:,}", justify="right"),
-            Text(bar(units / total, length), style="cyan"),
+            Text(bar(units / total, min(20, width // 4)), style="cyan"),
             Text(f"{busy:.0%} busy"),
+            # Of one trainer the picture above says it.
+            Text("  ".join(queues) if len(group.split) > 1 and width >= _BESIDE_FROM else "", style="cyan"),
         )
     return table

@@ -132,7 +132,9 @@ class Progress:
             case EpochEnded():
                 means = self._stages.means()
                 self._epoch_seconds.append(event.seconds)
-                self._write(self._end_live)
+                if not self._dashboard:
+                    # The picture stays, also while the epoch is evaluated: this line comes above it.
+                    self._write(self._end_live)
                 self._print(
                     epoch_line(
                         event,

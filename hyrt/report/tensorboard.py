@@ -104,6 +104,7 @@ def scalars(event: Event) -> Iterator[tuple[str, float]]:
             for group, values in (
                 ("stage_s", event.stage_s),
                 ("waiting_s", event.blocked_s),
+                ("queued", event.queued),
                 ("busy_s", event.busy_s),
                 ("split", event.split),
                 ("threads", event.threads),

@@ -20,8 +20,9 @@ class ChannelClosed(Exception):
 class ChannelStatistics:
     """Counts since the channel was made.
 
-    `send_blocked_s` and `receive_blocked_s` are the time its ends waited, `sends_blocked` and `receives_blocked` the
-    occasions; `peak` is the highest occupancy.
+    `send_blocked_s` and `receive_blocked_s` are the time its ends have waited so far, `sends_blocked` and
+    `receives_blocked` the occasions; `peak` is the highest occupancy, and `item_s` the time that its items have been in
+    it, added up: divided by the time that passed, the mean occupancy.
     """
 
     capacity: int
@@ -33,6 +34,7 @@ class ChannelStatistics:
     receives_blocked: int
     send_blocked_s: float
     receive_blocked_s: float
+    item_s: float
 
 
 class Channel(Generic[T]):
@@ -55,7 +57,9 @@ class Channel(Generic[T]):
         self._failure: BaseException | None = None
         self._peak = self._sent = self._received = 0
         self._sends_blocked = self._receives_blocked = 0
-        self._send_blocked_s = self._receive_blocked_s = 0.0
+        # The sums of when waits and items' stays ended, less those of when they began; what goes on has only begun.
+        self._send_blocked_s = self._receive_blocked_s = self._item_s = 0.0
+        self._senders_waiting = self._receivers_waiting = 0
 
     def put(self, item: T) -> None:
         """Send an item, waiting for room.
@@ -68,15 +72,18 @@ class Channel(Generic[T]):
         with self._changed:
             if self._waits_for_room():
                 self._sends_blocked += 1
-                started = time.perf_counter()
+                self._senders_waiting += 1
+                self._send_blocked_s -= time.perf_counter()
                 while self._waits_for_room():
                     self._changed.wait()
-                self._send_blocked_s += time.perf_counter() - started
+                self._send_blocked_s += time.perf_counter()
+                self._senders_waiting -= 1
             self._raise_failure()
             if self._receiver_closed:
                 raise ChannelClosed(f"channel {self.name}: the receiver has gone")
             if self._sender_closed:
                 raise ChannelClosed(f"channel {self.name}: put after close")
+            self._item_s -= time.perf_counter()
             self._items.append(item)
             self._sent += 1
             self._peak = max(self._peak, len(self._items))
@@ -95,13 +102,16 @@ class Channel(Generic[T]):
         with self._changed:
             if self._waits_for_item():
                 self._receives_blocked += 1
-                started = time.perf_counter()
+                self._receivers_waiting += 1
+                self._receive_blocked_s -= time.perf_counter()
                 while self._waits_for_item():
                     self._changed.wait()
-                self._receive_blocked_s += time.perf_counter() - started
+                self._receive_blocked_s += time.perf_counter()
+                self._receivers_waiting -= 1
             self._raise_failure()
             if not self._items:
                 raise ChannelClosed(f"channel {self.name}: the stream has ended")
+            self._item_s += time.perf_counter()
             item = self._items.popleft()
             self._received += 1
             if self._watch is not None:
@@ -127,6 +137,7 @@ class Channel(Generic[T]):
         """Stop listening: what was put is dropped, and the sender is told."""
         with self._changed:
             self._receiver_closed = True
+            self._item_s += time.perf_counter() * len(self._items)
             self._items.clear()
             self._changed.notify_all()
 
@@ -139,6 +150,7 @@ class Channel(Generic[T]):
 
     def statistics(self) -> ChannelStatistics:
         with self._changed:
+            now = time.perf_counter()
             return ChannelStatistics(
                 self._capacity,
                 len(self._items),
@@ -147,8 +159,9 @@ class Channel(Generic[T]):
                 self._received,
                 self._sends_blocked,
                 self._receives_blocked,
-                self._send_blocked_s,
-                self._receive_blocked_s,
+                self._send_blocked_s + now * self._senders_waiting,
+                self._receive_blocked_s + now * self._receivers_waiting,
+                self._item_s + now * len(self._items),
             )
 
     def _waits_for_room(self) -> bool:

@@ -85,6 +85,10 @@ class StepGroup:
     """Mean seconds a step that each trainer propagates."""
     blocked_s: Mapping[str, float]
     """Mean seconds a step that each stage waited, keyed `<stage>.input` and `<stage>.output`."""
+    queued: Mapping[str, float] = field(default_factory=dict)
+    """Mean number of mini-batches in each channel: `sampled`, and of each trainer `loaded.<trainer>`, `staged.<trainer>` and `done.<trainer>`."""
+    queue_depth: Mapping[str, int] = field(default_factory=dict)
+    """How many fit into each."""
     bottleneck: str
     split: Mapping[str, int]
     """Targets (or units) of a step for each trainer."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.runtime.channel import Channel, ChannelClosed
+from hyrt.runtime.queues import Queues
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls
 from hyrt.runtime.trace.trace import Trace
@@ -73,7 +74,7 @@ class Pipeline:
         self._consumer_does = ""
         self._report_stall = on_stall
         self._timeout_s = stall_timeout_s
-        trainers = range(len(stages.trainers))
+        trainers = [trainer.name for trainer in stages.trainers]
         # What changes at one step acts on the first that is cut after it.
         stages.schedule.ahead = depth
         # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A share to do
@@ -82,13 +83,13 @@ class Pipeline:
         for _ in range(depth):
             self._credits.put(None)
         self._sampled: Channel[Share] = self._channel("sampled", depth * len(trainers))
-        self._loaded: list[Channel[Share]] = [self._channel(f"loaded.{i}", depth) for i in trainers]
+        self._loaded: list[Channel[Share]] = [self._channel(f"loaded.{name}", depth) for name in trainers]
         self._staged: list[Channel[tuple[Share, Any]]] = [
-            self._channel(f"staged.{i}", depth) for i in trainers
+            self._channel(f"staged.{name}", depth) for name in trainers
         ]
-        self._done: list[Channel[Share]] = [self._channel(f"done.{i}", depth) for i in trainers]
+        self._done: list[Channel[Share]] = [self._channel(f"done.{name}", depth) for name in trainers]
         # After a step's share: shares to do again, then None, to take the new weights.
-        self._next: list[Channel[Share | None]] = [self._channel(f"next.{i}", depth) for i in trainers]
+        self._next: list[Channel[Share | None]] = [self._channel(f"next.{name}", depth) for name in trainers]
         self._threads = [
             self._thread("sample", "cpu", self._sample),
             self._thread("load", "cpu", self._load),
@@ -168,13 +169,14 @@ class Pipeline:
             self._consumer_waits = False
             self._consumer_does = ""
 
-    def blocked_seconds(self) -> dict[str, float]:
-        """Seconds each stage has waited so far, keyed `<stage>.input` and `<stage>.output`."""
+    def queues(self) -> Queues:
+        """What the channels have seen so far."""
+        now = time.perf_counter()
         sampled = self._sampled.statistics()
         loaded = [channel.statistics() for channel in self._loaded]
         staged = [channel.statistics() for channel in self._staged]
         done = [channel.statistics() for channel in self._done]
-        return {
+        blocked_s = {
             "sample.input": self._credits.statistics().receive_blocked_s,
             "sample.output": sampled.send_blocked_s,
             "load.input": sampled.receive_blocked_s,
@@ -184,6 +186,16 @@ class Pipeline:
             "propagate.input": sum(s.receive_blocked_s for s in staged) / len(staged),
             "synchronize.input": sum(s.receive_blocked_s for s in done) / len(done),
         }
+        channels: list[Channel[Any]] = [self._sampled, *self._loaded, *self._staged, *self._done]
+        seen = dict(
+            zip((channel.name for channel in channels), [sampled, *loaded, *staged, *done], strict=True)
+        )
+        return Queues(
+            at_s=now,
+            blocked_s=blocked_s,
+            item_s={name: statistics.item_s for name, statistics in seen.items()},
+            depth={name: statistics.capacity for name, statistics in seen.items()},
+        )
 
     def raise_failure(self) -> None:
         """Raise what has failed so far, if anything; for a consumer that is busy with something else."""

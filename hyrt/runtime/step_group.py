@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 
 from hyrt.runtime.events import Emit, StepGroup
+from hyrt.runtime.queues import Queues
 from hyrt.runtime.shares import StepWork
 from hyrt.runtime.synchronizer import StepSummary
 
@@ -30,8 +31,8 @@ class StepGroups:
         self.split = split
         self.threads = threads
         self._process = psutil.Process()
-        self._blocked: Mapping[str, float] = {}
-        self._blocked_before: Mapping[str, float] = {}
+        self._queues: Queues | None = None
+        self._queues_before: Queues | None = None
         self.epoch_sums = (0.0, 0.0, 0)
         self._num_steps = 0
         self._total_s = 0.0
@@ -39,9 +40,9 @@ class StepGroups:
         self._clear()
 
     def add(
-        self, work: StepWork, summary: StepSummary, step_s: float, lr: float, blocked_s: Mapping[str, float]
+        self, work: StepWork, summary: StepSummary, step_s: float, lr: float, queues: Queues | None
     ) -> None:
-        """Count a synchronized step."""
+        """Count a synchronized step; `queues` as it ends, where there are channels."""
         self._step = work.step + 1
         self._losses.append(summary.loss)
         self._correct += summary.correct
@@ -49,7 +50,7 @@ class StepGroups:
         self._edges += work.num_edges
         self._seconds += step_s
         self._lr = lr
-        self._blocked = blocked_s
+        self._queues = queues
         for share in work.shares:
             self._busy_s[share.trainer] = self._busy_s.get(share.trainer, 0.0) + share.seconds.get(
                 "propagate", 0.0
@@ -74,10 +75,7 @@ class StepGroups:
             return
         stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in (*STAGES, "synchronize")}
         done = (self._step - 1) % self._per_epoch + 1
-        blocked = {
-            end: (seconds - self._blocked_before.get(end, 0.0)) / count
-            for end, seconds in self._blocked.items()
-        }
+        blocked, queued, depth = self._since_last(count)
         self._emit(
             StepGroup(
                 epoch=(self._step - 1) // self._per_epoch + 1,
@@ -92,6 +90,8 @@ class StepGroups:
                 stage_s=stage_s,
                 busy_s={name: self._busy_s.get(i, 0.0) / count for i, name in enumerate(self.split)},
                 blocked_s=blocked,
+                queued=queued,
+                queue_depth=depth,
                 bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
                 split=self.split,
                 threads=self.threads,
@@ -99,8 +99,20 @@ class StepGroups:
                 memory_bytes=self._process.memory_info().rss,
             )
         )
-        self._blocked_before = dict(self._blocked)
+        self._queues_before = self._queues
         self._clear()
+
+    def begin(self, queues: Queues | None) -> None:
+        """The steps begin, or go on after a pause: what the channels have seen before belongs to none of them."""
+        self._queues_before = queues
+
+    def _since_last(self, count: int) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
+        """Waiting a step, and what was in the channels, with their depths."""
+        now, before = self._queues, self._queues_before
+        if now is None or before is None:
+            return {}, {}, {}
+        blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}
+        return blocked, now.mean_items_since(before), now.depth
 
     def end_epoch(self, seconds: float) -> tuple[float, float]:
         """Mean loss and MTEPS of the epoch's steps."""
@@ -136,5 +148,4 @@ class StepGroups:
         self._stage_s: dict[str, float] = {}
         self._busy_s: dict[int, float] = {}
         self._lr = 0.0
-        self._blocked = {}
         self._step = 0

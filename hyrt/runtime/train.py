@@ -298,6 +298,7 @@ class Training:
                 works = pipeline.steps()
             else:
                 works = serial_steps(driven, steps)
+            groups.begin(pipeline.queues() if pipeline else None)
             before = time.perf_counter()
             for work in works:
                 summary = self._synchronize(synchronizer, work, pipeline)
@@ -305,10 +306,10 @@ class Training:
                 self._step += 1
                 self._epoch_s += now - before
                 self._trained_s += now - before
-                blocked = pipeline.blocked_seconds() if pipeline else {}
+                queues = pipeline.queues() if pipeline else None
                 groups.split = named_split(stages, work.step)
                 groups.threads = named_threads(stages.schedule.of(work.step).threads)
-                groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], blocked)
+                groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], queues)
                 manager.observe(work, now - before)
                 if self._step % per_epoch == 0:
                     groups.flush()
@@ -318,10 +319,12 @@ class Training:
                         status = "early-stopped"
                         break
                     manager.pause(self._step)
+                    groups.begin(pipeline.queues() if pipeline else None)
                 elif config.checkpoint.every_steps and self._step % config.checkpoint.every_steps == 0:
                     groups.flush()
                     self._epoch_sums = groups.epoch_sums
                     self._save()
+                    groups.begin(pipeline.queues() if pipeline else None)
                 if self._should_stop():
                     status = "interrupted"
                     groups.flush()
@@ -502,6 +505,9 @@ class Training:
         }
         if self._faults is not None:
             summary["faults"] = self._faults.warning
+            if outstanding := self._faults.outstanding:
+                summary["faults"] += f"; {outstanding}"
+                self._warn(f"an injected fault {outstanding}")
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
 

@@ -92,6 +92,15 @@ def test_loud_when_used(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     assert "faults are injected" in events[-1].summary["faults"]
 
 
+def test_a_fault_whose_step_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "load:cpu:0:99999:raise,load:cpu:0:first+:slow")
+    run, events = training()
+    run.run()
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert "an injected fault did not happen: load:cpu:0:99999:raise" in told
+    assert events[-1].summary["faults"].endswith("it is a test; did not happen: load:cpu:0:99999:raise")
+
+
 def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "load:cpu:7:first:raise")
     run, _ = training()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch.nn import functional
 
-from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import DenseFeatures, Graph
 from hyrt.nn.split_safety import refuse_batch_statistics
@@ -27,6 +27,7 @@ from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures,
 from hyrt_devices.cuda.kernels import Launcher, PycudaLauncher, can_build
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import PinnedPool
+from hyrt_devices.cuda.timeline import Timeline
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
@@ -45,6 +46,8 @@ class Staged:
         self.delivery: Delivery | None = None
         self.host: torch.Tensor | None = None
         self.begun: Any = None
+        # Only where the run is traced.
+        self.copied: Any = None
         self.arrived: Any = None
 
 
@@ -83,6 +86,9 @@ class TorchDevice:
         self._weights_sent: Any = None
         self._features: Features | None = None
         self._samplers: list[CudaSampler] = []
+        self._hear: QueueListener | None = None
+        self._timeline: Timeline | None = None
+        self._update_begun: Any = None
         self._lock = threading.Lock()
         self._staged: set[Staged] = set()
         if self._limit is not None:
@@ -154,6 +160,14 @@ class TorchDevice:
                     self._features = MappedFeatures(self._launcher, values, address, ids)
             return self._features is not None
 
+    def trace(self, hear: QueueListener) -> None:
+        """From now on hand over what each stream has run: `copies`, `compute` and `sample`."""
+        with self._health.terminal("trace"):
+            self._timeline = Timeline(self._driver, self._compute)
+            self._hear = hear
+            for sampler in self._samplers:
+                sampler.trace(hear, self._timeline)
+
     def transfer(self, batch: MiniBatch) -> Staged:
         with self._health.terminal("transfer"):
             shipment = Shipment(batch, self._driver.device)
@@ -204,6 +218,8 @@ class TorchDevice:
                 self._weights[at : at + mine.numel()].copy_(new.reshape(-1))
                 at += mine.numel()
             with self._driver.running(self._compute):
+                if self._timeline is not None:
+                    self._update_begun = self._driver.mark(self._compute)
                 there = self._weights.to(self._driver.device, non_blocking=True)
                 self._weights_sent = self._driver.mark(self._compute)
                 pieces = torch.split(there, self._sizes)
@@ -236,6 +252,8 @@ class TorchDevice:
         with driver.running(self._copies):
             staged.begun = driver.mark(self._copies)
             arrived = shipment.parcel.send(staged.host, driver.device)
+            if self._timeline is not None:
+                staged.copied = driver.mark(self._copies)
             delivery = staged.delivery = shipment.unpack(arrived, self._aggregate)
             if delivery.inputs is None and self._features is not None:
                 delivery.inputs = self._features.rows(delivery.blocks[0].sources)
@@ -250,11 +268,13 @@ class TorchDevice:
         for parameter in self._parameters:
             parameter.grad = None
         scores = model(delivery.blocks, delivery.inputs)
+        forward = None if self._timeline is None else driver.mark(self._compute)
         losses = functional.cross_entropy(scores, delivery.labels, reduction="none")
         if delivery.target_weights is not None:
             losses = losses * delivery.target_weights
         loss = losses.sum()
         loss.backward()  # type: ignore[no-untyped-call]
+        backward = None if self._timeline is None else driver.mark(self._compute)
         correct = (scores.detach().argmax(1) == delivery.labels).sum()
         numbers = [loss.detach().float().view(1), correct.int().view(1).view(torch.float32)]
         for parameter in self._parameters:
@@ -271,6 +291,8 @@ class TorchDevice:
         back.copy_(flat, non_blocking=True)
         ended = driver.mark(self._compute)
         driver.wait(ended)
+        if self._timeline is not None:
+            self._tell(self._timeline, staged, (begun, forward, backward, ended))
         summary, gradients = back[:2].clone(), back[2:].clone()
         self._pool.give(host)
         return StepResult(
@@ -289,6 +311,22 @@ class TorchDevice:
                 "propagate": driver.seconds(begun, ended),
             },
         )
+
+    def _tell(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
+        """Hand over what was run for a mini-batch, and the weights before it; all of it is over."""
+        assert self._hear is not None
+        begun, forward, backward, ended = marks
+        names = ("forward", "loss and backward", "gradients to the host")
+        ran = [("weights", self._update_begun, self._weights_sent)]
+        ran += zip(names, (begun, forward, backward), (forward, backward, ended), strict=True)
+        copied = [
+            ("copy", staged.begun, staged.copied),
+            ("unpack and gather", staged.copied, staged.arrived),
+        ]
+        self._hear("compute", timeline.spans(ran))
+        self._hear("copies", timeline.spans(copied))
+        self._update_begun = None
+        timeline.follow(ended)
 
     def _release(self, staged: Staged) -> None:
         """Give back what a mini-batch holds; nothing on the device reads it any more."""

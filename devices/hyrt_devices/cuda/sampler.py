@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.device import QueueListener
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.sampling.block import Ids
@@ -20,6 +21,7 @@ from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.gather import upload
 from hyrt_devices.cuda.kernels import THREADS, Argument, Launcher
 from hyrt_devices.cuda.staging import PinnedPool, fetch
+from hyrt_devices.cuda.timeline import Timeline
 
 _UNMET = 2**31 - 1
 
@@ -114,6 +116,12 @@ class CudaSampler:
         # One hop at a time: the table of first meetings is shared.
         self._lock = threading.Lock()
         self._first: torch.Tensor | None = None
+        self._hear: QueueListener | None = None
+        self._timeline: Timeline | None = None
+
+    def trace(self, hear: QueueListener, timeline: Timeline) -> None:
+        """From now on hand over when each hop was drawn, as `sample`."""
+        self._hear, self._timeline = hear, timeline
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +135,9 @@ class CudaSampler:
             if self._topology is None:
                 raise RuntimeError(f"{self._driver.device}: its sampler is used after close")
             try:
-                return self._draw(vertices, fanout, key, relabel)
+                if self._timeline is None:
+                    return self._draw(vertices, fanout, key, relabel)
+                return self._draw_traced(self._timeline, vertices, fanout, key, relabel)
             except Exception as error:
                 # It may hold what a hop that was not finished left in it.
                 self._first = None
@@ -138,6 +148,18 @@ class CudaSampler:
                     f"{self._driver.device}: out of memory in sampling {fanout} neighbours of {len(vertices):,} vertices: "
                     "lower data.batch_size, or let the host sample (sampler.on_device: false)"
                 ) from error
+
+    def _draw_traced(
+        self, timeline: Timeline, vertices: Ids, fanout: int, key: np.uint64, relabel: bool
+    ) -> Hop:
+        begun = self._driver.mark(self._stream)
+        hop = self._draw(vertices, fanout, key, relabel)
+        ended = self._driver.mark(self._stream)
+        # What was drawn is on the host: this is no wait worth the name.
+        self._driver.wait(ended)
+        assert self._hear is not None
+        self._hear("sample", timeline.spans([(f"draw {fanout} each", begun, ended)]))
+        return hop
 
     def _draw(self, vertices: Ids, fanout: int, key: np.uint64, relabel: bool) -> Hop:
         num = len(vertices)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 520, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
 # More points than this are not seen; each bucket keeps its lowest and its highest.
 MOST_POINTS = 600
 MOST_ROWS = 60
@@ -62,7 +62,7 @@ class Chart:
     step
         Whether values hold until the next point.
     bands
-        (from x, to x, colour, name) along the lower edge.
+        (from x, to x, colour, name) below the lower edge.
     cut
         Whether a few values far above the others may leave the frame, as steps that compile or wait do.
     """
@@ -80,12 +80,24 @@ class Chart:
     def note(self) -> str:
         """What the picture does not show; empty where it shows everything."""
         points = [y for series in self.series for _, y in _finite(series)]
-        beyond = sum(y > self.top for y in points)
-        return (
-            f"{beyond} of {len(points)} values are beyond the frame, up to {self.value(max(points))}"
-            if beyond
-            else ""
-        )
+        top = self.top
+        beyond = sum(y > top for y in points)
+        longest = max((len(_finite(series)) for series in self.series), default=0)
+        said = []
+        if beyond:
+            said.append(
+                f"{beyond} of {len(points)} values are beyond the frame, up to {self.value(max(points))}"
+            )
+        if longest > MOST_POINTS:
+            every = 2 * longest / MOST_POINTS
+            said.append(f"of every {every:.0f} values the lowest and the highest are drawn, of {longest:,}")
+        return "; ".join(said)
+
+    @property
+    def numbers(self) -> str:
+        """What the table is called, with how much of it is there."""
+        there = len({float(x) for series in self.series for x in series.x})
+        return "Numbers" if there <= MOST_ROWS else f"Numbers, {MOST_ROWS} of {there:,} rows"
 
     @property
     def top(self) -> float:
@@ -146,6 +158,9 @@ class _Drawing:
         ]
         parts += [self._grid(y) for y in self._ticks]
         parts += [self._x_label(x) for x in ticks(*self._x) if self._x[0] <= x <= self._x[1]]
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 10}" text-anchor="end">{escape(chart.x_name)}</text>'
+        )
         parts += [self._band(*band) for band in chart.bands]
         parts += [self._mark(*mark) for mark in chart.marks]
         parts += [self._line(series) for series in chart.series]
@@ -172,7 +187,7 @@ class _Drawing:
         left, down = self._at(max(first, self._x[0]), self._y[0])
         right, _ = self._at(min(last, self._x[1]), self._y[0])
         return (
-            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down - 5}" width="{max(right - left, 0.5):.1f}" '
+            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down + 2}" width="{max(right - left, 0.5):.1f}" '
             f'height="5"><title>{escape(name)}</title></rect>'
         )
 
@@ -213,7 +228,9 @@ def ticks(low: float, high: float) -> list[float]:
         return [low, high]
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
     # As a person would write them, not 0.30000000000000004.
-    return [float(f"{i * size:.12g}") for i in range(first, last + 1)]
+    found = [float(f"{i * size:.12g}") for i in range(first, last + 1)]
+    # Far from zero twelve digits may not tell them apart.
+    return found if len(set(found)) == len(found) > 1 else [low, high]
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:

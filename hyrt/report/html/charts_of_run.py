@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.html.run_record import Line, RunRecord
-from hyrt.report.html.units import gibibytes, percent, seconds
+from hyrt.report.html.units import percent, seconds
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 
@@ -18,6 +19,8 @@ def charts_of(run: RunRecord) -> list[Chart]:
     groups = run.of("steps")
     steps = [line["step"] for line in groups]
     decisions = [(line["acts_from"], line["reason"]) for line in run.of("balanced")]
+    # More marks than this are a grey wall: the table below the charts has them.
+    decisions = decisions if len(decisions) <= _MOST_MARKS else []
     trainers = _keys(groups, "split")
     charts = [
         Chart(title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
@@ -55,10 +58,14 @@ def charts_of(run: RunRecord) -> list[Chart]:
             step=True,
         ),
         Chart(
-            title="Waiting of the stages a step",
+            title="Waiting of the stages a step, where it is worth a line",
             cut=True,
-            series=_each(groups, "blocked_s", _keys(groups, "blocked_s")),
+            series=_that_count(_each(groups, "blocked_s", _keys(groups, "blocked_s"))),
             value=seconds,
+        ),
+        Chart(
+            title="Mini-batches that wait in the channels",
+            series=_each(groups, "queued", _keys(groups, "queued")),
         ),
         Chart(
             title="Devices: part of the time that they propagate",
@@ -74,8 +81,8 @@ def charts_of(run: RunRecord) -> list[Chart]:
         ),
         Chart(
             title="Resident memory",
-            series=[_line("process", groups, lambda line: line["memory_bytes"])],
-            value=gibibytes,
+            series=[_line("process", groups, _gibibytes)],
+            value=lambda y: f"{y:.3g} GiB",
         ),
     ]
     return [chart for chart in charts if not chart.is_empty]
@@ -111,14 +118,36 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
         ),
         Chart(
             title="Resident memory",
-            series=each(lambda run: _line("", run.of("steps"), lambda line: line["memory_bytes"])),
-            value=gibibytes,
+            series=each(lambda run: _line("", run.of("steps"), _gibibytes)),
+            value=lambda y: f"{y:.3g} GiB",
         ),
     ]
     return [chart for chart in charts if not chart.is_empty]
 
 
 _NOTHING = Series(name="", x=(), y=())
+
+
+# Of bands that are drawn, and of marks.
+_MOST_BANDS, _MOST_MARKS = 200, 100
+# Waits below this part of the longest are not worth a line.
+_LEAST = 0.01
+
+
+def _gibibytes(line: Line) -> float:
+    return _number(line["memory_bytes"]) / 2**30
+
+
+def _that_count(lines: Sequence[Series]) -> list[Series]:
+    """Those that come above a hundredth of the highest, by what they are at most times."""
+    usual = [_usual(line) for line in lines]
+    return [line for line, value in zip(lines, usual, strict=True) if value > _LEAST * max(usual)]
+
+
+def _usual(line: Series) -> float:
+    """What nine in ten values are below."""
+    values = sorted(y for y in line.y if math.isfinite(y))
+    return float(values[int(0.9 * (len(values) - 1))]) if values else 0.0
 
 
 def _number(value: object) -> float:
@@ -195,12 +224,19 @@ def _predicted(run: RunRecord, steps: Sequence[int]) -> list[Series]:
 
 
 def _bottlenecks(groups: Sequence[Line]) -> list[tuple[float, float, int, str]]:
+    """Bands of the stage that is the bottleneck; of long runs of the one that mostly is."""
+    size = -(-len(groups) // _MOST_BANDS)
+    parts = [groups[at : at + size] for at in range(0, len(groups), size or 1)]
+    mostly = [
+        (Counter(str(line["bottleneck"]) for line in part).most_common(1)[0][0], part) for part in parts
+    ]
     bands = []
     start = 0.0
-    for stage, part in groupby(groups, key=lambda line: str(line["bottleneck"])):
-        stop = float(list(part)[-1]["step"])
+    for stage, part in groupby(mostly, key=lambda each: each[0]):
+        stop = float(list(part)[-1][1][-1]["step"])
         colour = STAGES.index(stage) if stage in STAGES else len(STAGES)
-        bands.append((start, stop, colour, f"bottleneck {stage}, steps {start:g} to {stop:g}"))
+        often = "mostly " if size > 1 else ""
+        bands.append((start, stop, colour, f"bottleneck {often}{stage}, steps {start:g} to {stop:g}"))
         start = stop
     return bands
 

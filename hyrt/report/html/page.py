@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hyrt.report.html.at_a_glance import bottleneck_text, median, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import STAGES, charts_beside, charts_of
-from hyrt.report.html.run_record import RunRecord
+from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent
 
 REPORT = "report.html"
+# Decisions and notices that a page lists, of long runs.
+_FIRST, _LAST = 50, 150
 
 
-def page_of(run: RunRecord) -> str:
-    """The page of one run."""
+def page_of(run: RunRecord, folder: Path | None = None) -> str:
+    """The page of one run.
+
+    Parameters
+    ----------
+    run
+        What its folder says.
+    folder
+        Where the page will be, for links to the run's files; by default the run's folder.
+    """
+    stages = stage_rows(run)
+    decisions, decisions_left_out = _ends(run.of("balanced"))
+    notices, notices_left_out = _ends(run.of("notice"))
     return _render(
         "run.html",
         run=run,
         title=run.name,
+        error=run.summary.get("error"),
+        key_figures=key_figures(run),
+        stages=stages,
+        channels=any(row.waits or row.queue for row in stages),
+        trainers=trainer_rows(run),
+        bottleneck=bottleneck_text(run),
         facts=facts(run),
         predicted=predicted_rows(run),
-        decisions=run.of("balanced"),
-        notices=run.of("notice"),
+        decisions=decisions,
+        decisions_left_out=decisions_left_out,
+        notices=notices,
+        notices_left_out=notices_left_out,
         charts=charts_of(run),
-        environment=list(_flat(run.environment)),
+        traces=[(trace.name, _link(trace, folder or run.path)) for trace in run.traces],
+        environment=environment_rows(run.environment),
     )
 
 
 def page_beside(runs: Sequence[RunRecord]) -> str:
     """The page that compares runs, one column each."""
     names = labels(runs)
-    columns = [dict(facts(run)) for run in runs]
+    columns = [dict([*facts(run), *key_figures(run), *_stage_facts(run)]) for run in runs]
     rows = list(dict.fromkeys(name for column in columns for name in column))
     settings = [dict(_flat(run.settings)) for run in runs]
     keys = list(dict.fromkeys(key for each in settings for key in each))
@@ -58,10 +84,53 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
     return [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
 
 
+def key_figures(run: RunRecord) -> list[tuple[str, str]]:
+    """The few that stand above all others."""
+    summary, steps = run.summary, run.of("steps")
+    found = [("status", run.status)]
+    for split in ("test", "val"):
+        metrics = (summary.get("metrics") or {}).get(split) or {}
+        chosen = summary.get("chosen_by")
+        if metrics.get(chosen) is not None:
+            found.append((f"{split} {chosen}", f"{metrics[chosen]:.4f}"))
+            break
+    if summary.get("epoch_s"):
+        found.append(("mean epoch", seconds(summary["epoch_s"])))
+    if steps:
+        mteps = median(steps, lambda line: line["mteps"])
+        found += [
+            ("median step", seconds(median(steps, lambda line: line["step_s"]))),
+            ("median MTEPS", f"{mteps:.3g}"),
+            ("memory", gibibytes(max(line["memory_bytes"] for line in steps))),
+        ]
+    return found
+
+
+def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """env.json as a person reads it."""
+    found = []
+    for name, value in _flat(environment):
+        text = "not limited" if value == "None" and name.startswith("cgroup.") else value
+        if name.endswith("_bytes") and value.isdecimal():
+            text = f"{gibibytes(int(value))}"
+        found.append((name.removesuffix("_bytes").replace("_", " "), text))
+    words = environment.get("command")
+    if isinstance(words, list):
+        found = [(name, shlex.join(map(str, words)) if name == "command" else text) for name, text in found]
+    return found
+
+
 def facts(run: RunRecord) -> list[tuple[str, str]]:
     """What a reader asks first, as summary.json has it."""
     summary = run.summary
     found = [("status", run.status + (", simulated" if summary.get("simulated") else ""))]
+    if summary.get("error"):
+        found.append(("error", str(summary["error"])))
+    found += [
+        (name, str(run.settings[name][key]))
+        for name, key in (("data", "source"), ("model", "kind"))
+        if run.settings.get(name, {}).get(key)
+    ]
     for split, metrics in (summary.get("metrics") or {}).items():
         found += [(f"{split} {name}", f"{value:.4f}") for name, value in metrics.items() if value is not None]
 
@@ -72,8 +141,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     add("best epoch", "best_epoch")
     add("epochs", "epochs")
     add("steps", "steps")
-    add("an epoch", "epoch_s", seconds)
-    add("a step", "iteration_s", seconds)
+    add("mean epoch", "epoch_s", seconds)
+    add("mean step", "iteration_s", seconds)
     add("trained for", "trained_s", seconds)
     add("peak memory", "peak_memory_bytes", gibibytes)
     add("devices", "devices", ", ".join)
@@ -83,9 +152,36 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
     balance = summary.get("balance") or {}
     if balance:
-        found.append(("resource manager", f"{balance.get('policy')}, {balance.get('decisions')} decisions"))
-    error = summary.get("error")
-    return [*found, ("error", str(error))] if error else found
+        count = balance.get("decisions")
+        found.append(("resource manager", f"{balance.get('policy')}, {count} decision{'s' * (count != 1)}"))
+    steps = run.of("steps")
+    if steps and "steps" not in summary:
+        # It failed, was killed, or goes on: the lines are all that there is.
+        last = steps[-1]
+        found += [
+            ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
+            ("last split", _pairs(last["split"])),
+            ("last threads", _pairs(last["threads"])),
+        ]
+    return found
+
+
+def _stage_facts(run: RunRecord) -> list[tuple[str, str]]:
+    """What to compare of the stages: the medians that the run's own page has."""
+    rows = stage_rows(run)
+    slowest = [f"{row.name}, in {row.bounds} of the steps" for row in rows if row.is_bottleneck]
+    return [("slowest stage", said) for said in slowest] + [(f"{row.name}, median", row.work) for row in rows]
+
+
+def _link(trace: Path, folder: Path) -> str:
+    return quote(os.path.relpath(trace.resolve(), folder.resolve()))
+
+
+def _ends(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
+    """The first and the last of many, and how many there are between."""
+    if len(lines) <= _FIRST + _LAST:
+        return lines, 0
+    return [*lines[:_FIRST], *lines[-_LAST:]], len(lines) - _FIRST - _LAST
 
 
 def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:

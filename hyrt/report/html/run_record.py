@@ -48,6 +48,11 @@ class RunRecord:
         """`finished`, `early-stopped`, `interrupted`, `failed`, or `not ended` where there is no summary."""
         return str(self.summary.get("status", "not ended"))
 
+    @property
+    def traces(self) -> list[Path]:
+        """Its traces: of the run from its start, and of each time it was resumed."""
+        return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
+
     def of(self, event: str) -> list[Line]:
         """The lines of one event."""
         return [line for line in self.lines if line["event"] == event]
@@ -72,6 +77,12 @@ def read_run(path: Path) -> RunRecord:
         summary=_json(path / "summary.json"),
         lines=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
     )
+
+
+def _first_step(trace: Path) -> int:
+    """0 of trace.json.gz, 40 of trace-from-40.json.gz."""
+    number = trace.name.removesuffix(".json.gz").rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _json(path: Path) -> dict[str, Any]:

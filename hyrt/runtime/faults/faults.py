@@ -153,8 +153,13 @@ class Faults:
     @property
     def warning(self) -> str:
         """What the run says of itself."""
-        faults = ", ".join(f"{f.stage}:{f.place}:{f.when}:{f.kind}" for f in self.wanted)
-        return f"faults are injected into this run ({VARIABLE}={faults}): it is a test"
+        return f"faults are injected into this run ({VARIABLE}={_listed(self.wanted)}): it is a test"
+
+    @property
+    def outstanding(self) -> str:
+        """What to say of those that have not happened; empty where all have."""
+        left = [armed.fault for armed in self._armed if not armed.has_happened]
+        return f"did not happen: {_listed(left)}" if left else ""
 
     def due(self, stage: str, place: str, step: int) -> str | None:
         """The kind of fault that happens now, if one does."""
@@ -204,6 +209,10 @@ class Faults:
             case "eio":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         return kind
+
+
+def _listed(faults: Sequence[Fault]) -> str:
+    return ", ".join(f"{f.stage}:{f.place}:{f.when}:{f.kind}" for f in faults)
 
 
 def injected_faults(num_steps: int) -> Faults | None:

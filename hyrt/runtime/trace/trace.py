@@ -57,10 +57,6 @@ class Ring:
         self.count += 1
         return at
 
-    def last(self) -> int:
-        """Offset of the newest row."""
-        return (self.count - 1) % self._limit * self._size
-
     @property
     def left_out(self) -> int:
         """How many rows are not there any more."""
@@ -87,8 +83,6 @@ class Track:
         self.open: list[tuple[int, int, int, int, int, int]] = []
         """Start, name, step, trainer, share and units of those that have not ended, the outermost first."""
         self._clock = clock
-        self._job: object = None
-        self._job_start = 0
 
     def begin(
         self, name: int, step: int = NONE, trainer: int = NONE, share: int = NONE, units: int = NONE
@@ -106,16 +100,11 @@ class Track:
         start, name, step, trainer, share, units = self.open.pop()
         ring = self.ring
         ring.write(ring.next(), start, self._clock(), name, step, trainer, share, units)
-        self._job = None
 
-    def extend(self, job: object, start: int, what: Sequence[int]) -> None:
-        """Add what has run since `start`; further parts of one job make its slice longer."""
+    def add(self, start: int, end: int, what: Sequence[int]) -> None:
+        """Note what is over: name, step, trainer, share and units."""
         ring = self.ring
-        if job is self._job:
-            ring.write(ring.last(), self._job_start, self._clock(), *what)
-        else:
-            self._job, self._job_start = job, start
-            ring.write(ring.next(), start, self._clock(), *what)
+        ring.write(ring.next(), start, end, *what)
 
 
 class Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from hyrt import __version__
@@ -14,7 +15,8 @@ from hyrt.runtime.events import Emit, Notice
 from hyrt.runtime.stages import Stages
 from hyrt.runtime.trace.file import left_out, trace_json
 from hyrt.runtime.trace.trace import Trace
-from hyrt.runtime.trace.traced_stages import TracedStages, TracedWorkers, listen, traced_emit
+from hyrt.runtime.trace.traced_stages import TracedStages, listen, traced_emit, watched
+from hyrt.workers import Workers
 
 # A seventh of the size already, in a few hundredths of a second for each ten thousand events.
 _COMPRESSION = 1
@@ -51,9 +53,11 @@ class TracedRun:
         """Listen to events on their way."""
         return traced_emit(emit, self.trace)
 
-    def team(self, count: int, name: str) -> TracedWorkers:
+    def team(self, count: int, name: str) -> Workers:
         """A stage's threads."""
-        return TracedWorkers(count, name, self.trace)
+        workers = Workers(count, name)
+        workers.watch = partial(watched, self.trace)
+        return workers
 
     def stages(self, stages: Stages, first_step: int) -> TracedStages:
         """What the run drives from a step on; its devices are asked for what their queues run."""

@@ -10,13 +10,12 @@ from hyrt_perfmodel.assignment import Assignment
 
 from hyrt.device import QueueListener
 from hyrt.errors import DeviceFault
-from hyrt.pool import BufferPool
 from hyrt.runtime.device_calls import call_device
 from hyrt.runtime.events import Balanced, Emit, Event, Notice, StepGroup
 from hyrt.runtime.shares import Share, StepWork
 from hyrt.runtime.stages import StageCalls, Trainer
 from hyrt.runtime.trace.trace import NONE, Trace, Track
-from hyrt.workers import Chunk, Workers
+from hyrt.workers import Chunk, Worked
 
 
 class TracedStages:
@@ -40,7 +39,9 @@ class TracedStages:
         )
         self._split = [trace.counter(f"split {trainer.name}", "units") for trainer in self.trainers]
         self._threads = {
-            stage: trace.counter(f"threads {stage}", "threads") for stage in ("sample", "load", "train")
+            "sample": trace.counter("threads sample", "threads"),
+            "load": trace.counter("threads load", "threads"),
+            "train": trace.counter("threads propagate", "threads"),
         }
         self._assignment: Assignment | None = None
         # Of each trainer: what takes the weights does not say after which step.
@@ -120,32 +121,29 @@ class TracedStages:
         )
 
 
-class TracedWorkers(Workers):
-    """A team that notes, in the track of each of its threads, which jobs it worked at.
+def watched(trace: Trace, work: Chunk) -> Worked | None:
+    """Note in the track of each thread of a team which calls of `Workers.run` it worked at.
 
-    A job's slice is named after what the calling thread is doing: `sample chunks`. A team of one adds nothing to that.
+    A slice is named after the function that shares its work out, and has the step of what the calling thread is doing.
+    One for each such call and thread: however many chunks there are, they cost the same.
     """
+    outer = trace.track().open
+    if not outer:
+        return None
+    what = (trace.number(_function(work)), *outer[-1][2:])
 
-    def __init__(self, count: int, name: str, trace: Trace, pool: BufferPool | None = None) -> None:
-        self._trace = trace
-        super().__init__(count, name, pool=pool)
+    def worked(began: int, ended: int) -> None:
+        trace.track().add(began, ended, what)
 
-    def run(self, work: Chunk, size: int, grain: int) -> None:
-        trace = self._trace
-        outer = trace.track().open
-        if self.count == 1 or not outer:
-            super().run(work, size, grain)
-            return
-        _, name, *rest = outer[-1]
-        what = (trace.number(f"{trace.names[name]} chunks"), *rest)
-        job, clock, track = object(), trace.clock, trace.track
+    return worked
 
-        def traced(start: int, stop: int) -> None:
-            began = clock()
-            work(start, stop)
-            track().extend(job, began, what)
 
-        super().run(traced, size, grain)
+def _function(work: object) -> str:
+    """`aggregate` of a function in `aggregate`, and of a partial function of it."""
+    while isinstance(work, partial):
+        work = work.func
+    name = getattr(work, "__qualname__", None) or getattr(work, "__name__", type(work).__name__)
+    return str(name).split(".<locals>")[0].replace("._", ".").lstrip("_")
 
 
 def traced_emit(emit: Emit, trace: Trace) -> Emit:
@@ -166,7 +164,7 @@ def traced_emit(emit: Emit, trace: Trace) -> Emit:
 
 
 def listen(trainers: Sequence[Trainer], trace: Trace, timeout_s: float) -> None:
-    """Ask the devices that can for what their queues run.
+    """Ask the devices that can for what their queues run, and for when their threads work.
 
     Raises
     ------
@@ -178,3 +176,6 @@ def listen(trainers: Sequence[Trainer], trace: Trace, timeout_s: float) -> None:
         if ask is not None:
             hear: QueueListener = partial(trace.hear, trainer.name)
             call_device(trainer.name, "trace", partial(ask, hear), timeout_s=timeout_s, fault=DeviceFault)
+        watch = getattr(trainer.device, "watch", None)
+        if watch is not None:
+            watch(partial(watched, trace))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
-from unit.report.run_events import steps
+from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
 
 from hyrt.report.dashboard import dashboard
+from hyrt.report.progress import Progress
 
 
 def shown(width: int, **changes: object) -> str:
@@ -16,6 +18,12 @@ def shown(width: int, **changes: object) -> str:
     console = Console(file=out, width=width, force_terminal=False, color_system=None)
     console.print(dashboard(steps(60, **changes), epochs=5, predicted_s=0.024, width=width))
     return out.getvalue()
+
+
+QUEUED = {
+    "sampled": 1.23, "loaded.cpu:0": 0.0, "loaded.opencl:0": 0.3, "staged.cpu:0": 2.0, "staged.opencl:0": 3.0,
+    "done.cpu:0": 0.04, "done.opencl:0": 1.5,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -26,12 +34,26 @@ def test_stages_trainers_and_what_they_wait_for(width: int) -> None:
         busy_s={"cpu:0": 0.0206, "opencl:0": 0.0412},
         blocked_s={"load.input": 0.030, "sample.output": 0.004, "propagate.input": 0.0001},
         threads={"sample": 1, "load": 3, "propagate": 2},
+        queued=QUEUED,
+        queue_depth={name: 6 if name == "sampled" else 3 for name in QUEUED},
     )
     assert all(len(line) <= width for line in text.splitlines())
-    for word in ("sample x1", "load x3", "propagate x2", "synchronize", "41 ms ◀", "predicted 24"):
+    for word in (
+        "sample x1",
+        "load x3",
+        "propagate x2",
+        "synchronize",
+        "41 ms ◀",
+        "predicted 24",
+        "3.91 MTEPS",
+    ):
         assert word in text
     assert ("waits 30 in" in text) == ("waits 4.0 out" in text) == (width > 40)
     assert text.count("waits") == (2 if width > 40 else 0), "what is not worth a word has none"
+    # Between the stages: of a channel for each trainer the sum.
+    assert re.findall(r"\d\.\d/6", text) == ["1.2/6", "0.3/6", "5.0/6", "1.5/6"]
+    assert ("staged 3.0/3" in text) == (width == 120)
+    assert ("━━━━╌ 5.0/6" in text) == (width == 80), "five sixths of five"
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("cpu", "opencl"))}
     assert rows["cpu:0"][1] == "256"
     assert rows["opencl:0"][1] == "768"
@@ -46,3 +68,32 @@ def test_stages_trainers_and_what_they_wait_for(width: int) -> None:
 def test_nothing_done_yet() -> None:
     zero = dict.fromkeys(("sample", "load", "transfer", "propagate", "synchronize"), 0.0)
     assert "0 ms" in shown(80, stage_s=zero, step_s=0.0, split={"cpu:0": 0}, busy_s={})
+
+
+def test_a_serial_run_has_no_queues() -> None:
+    text = shown(120, blocked_s={})
+    assert "/" not in text.split("sample x1")[1]
+    assert text.count("→") == 4
+
+
+def test_waits_in_and_out_stand_below_each_other() -> None:
+    text = shown(120, blocked_s={"load.input": 0.030, "load.output": 0.012})
+    lines = [line for line in text.splitlines() if " in" in line or " out" in line]
+    assert [line.split() for line in lines] == [["waits", "30", "in"], ["12", "out"]]
+    assert lines[0].index("waits") == lines[1].index("12 out")
+
+
+@pytest.mark.parametrize("with_dashboard", [True, False])
+def test_the_picture_stays_while_an_epoch_is_evaluated(with_dashboard: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system=None)
+    with Progress(out, with_dashboard=with_dashboard, console=console) as progress:
+        for event in (STARTED, steps(59), epoch_ended(1)):
+            progress.handle(event)
+        after = out.getvalue().rpartition("loss 0.51")[2]
+        # Drawn again below the epoch's line, or gone.
+        assert ("propagate x2" in after) == with_dashboard
+        progress.handle(evaluated(1))
+        assert ("propagate x2" in out.getvalue().rpartition("val accuracy")[2]) == with_dashboard
+        progress.say("the last line")
+    assert "propagate" not in out.getvalue().rpartition("the last line")[2]

@@ -31,13 +31,20 @@ def read_scalars(folder: Path) -> dict[tuple[str, int], float]:
 def test_scalars_of_a_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     with TensorboardLog(tmp_path / "tb") as log:
-        for event in (steps(6), steps(12, loss=0.5), evaluated(1), epoch_ended(1), BALANCED):
+        for event in (
+            steps(6, queued={"sampled": 1.5}),
+            steps(12, loss=0.5),
+            evaluated(1),
+            epoch_ended(1),
+            BALANCED,
+        ):
             log.handle(event)
     found = read_scalars(tmp_path / "tb")
     assert found["train/loss", 6] == pytest.approx(1.0234)
     assert found["train/loss", 12] == pytest.approx(0.5)
     assert found["stage_s/propagate", 6] == pytest.approx(0.0409)
     assert found["split/cpu", 6] == 1024
+    assert found["queued/sampled", 6] == 1.5
     assert found["busy_s/cpu_0", 12] == pytest.approx(0.030)
     assert found["balance/expected_s", BALANCED.step] == pytest.approx(0.024)
     assert found["val/accuracy", 59] == pytest.approx(0.92)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -46,6 +47,43 @@ def test_a_full_channel_makes_the_sender_wait_and_counts_it() -> None:
     assert statistics.sends_blocked == 1
     assert statistics.send_blocked_s >= 0.04
     assert statistics.receives_blocked == 0
+
+
+def test_a_wait_that_goes_on_counts_already() -> None:
+    channel: Channel[int] = Channel("c", 1)
+    thread = in_thread(lambda: channel.get())
+    while not channel.statistics().receives_blocked:
+        time.sleep(0.001)
+    before = channel.statistics().receive_blocked_s
+    time.sleep(0.05)
+    assert channel.statistics().receive_blocked_s - before >= 0.04
+    channel.put(0)
+    thread.join()
+    ended = channel.statistics().receive_blocked_s
+    time.sleep(0.01)
+    assert channel.statistics().receive_blocked_s == ended
+    assert channel.statistics().send_blocked_s == 0
+
+
+def test_the_time_that_items_are_in_it() -> None:
+    # Two items, then three, then one: between the times that are certain and those that are possible.
+    channel: Channel[int] = Channel("c", 3)
+    began = time.perf_counter()
+    channel.put(0)
+    channel.put(1)
+    time.sleep(0.03)
+    channel.put(2)
+    time.sleep(0.02)
+    channel.get()
+    channel.get()
+    time.sleep(0.01)
+    seen = channel.statistics()
+    passed = time.perf_counter() - began
+    assert 2 * 0.03 + 3 * 0.02 + 0.01 <= seen.item_s <= 2 * 0.03 + 3 * 0.02 + 0.01 + 3 * (passed - 0.06)
+    channel.get()
+    empty = channel.statistics().item_s
+    time.sleep(0.01)
+    assert channel.statistics().item_s == empty
 
 
 def test_closing_the_receiver_tells_a_waiting_sender() -> None:

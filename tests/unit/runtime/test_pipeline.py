@@ -280,3 +280,27 @@ def test_a_failed_update_names_the_synchronize_stage() -> None:
         run(stages([device], [32]))
     with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
         list(serial_steps(stages([device], [32]), range(STEPS)))
+
+
+def test_what_the_channels_hold_between_two_moments() -> None:
+    # Whoever makes the new weights is slow: the only steps that can wait, wait in front of it.
+    with Pipeline(stages(null(2), [20, 12]), range(STEPS), depth=3, stall_timeout_s=30.0) as pipeline:
+        before = None
+        for work in pipeline.steps():
+            if work.step == 3:
+                before = pipeline.queues()
+            time.sleep(0.02)
+        assert before is not None
+        after = pipeline.queues()
+    names = [f"{channel}.null:{i}" for channel in ("loaded", "staged", "done") for i in (0, 1)]
+    assert after.depth == {"sampled": 6} | dict.fromkeys(names, 3)
+    mean = after.mean_items_since(before)
+    assert set(mean) == set(after.depth)
+    assert all(0 <= items <= after.depth[name] for name, items in mean.items())
+    # Two of three steps are staged: the trainers wait for the weights of the one that is being synchronized.
+    assert 1 < mean["staged.null:0"] < 2.5
+    assert mean["sampled"] < 1
+    waited = {end: after.blocked_s[end] - before.blocked_s[end] for end in after.blocked_s}
+    assert waited["sample.input"] >= 0.02 * (STEPS - 5)
+    assert waited["synchronize.input"] < 0.02 * (STEPS - 5)
+    assert after.mean_items_since(after) == {}

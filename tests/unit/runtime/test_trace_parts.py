@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,8 @@ from hyrt.runtime.channel import Channel
 from hyrt.runtime.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
 from hyrt.runtime.trace.file import left_out, trace_json
 from hyrt.runtime.trace.trace import Ring, Trace
-from hyrt.runtime.trace.traced_stages import TracedWorkers
+from hyrt.runtime.trace.traced_stages import watched
+from hyrt.workers import Workers
 
 PAIRS = np.dtype([("key", "i4"), ("value", "i8")])
 SPANS = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])
@@ -149,7 +151,8 @@ def test_workers_show_where_they_worked(count: int) -> None:
             barrier.wait()  # So that everyone takes part.
         done[start:stop] += 1
 
-    with TracedWorkers(count, "hyrt.team", trace) as workers:
+    with Workers(count, "hyrt.team") as workers:
+        workers.watch = partial(watched, trace)
         with trace.track().begin(trace.number("stage"), 5, 1, 0, 64):
             workers.run(work, 100, 10)
         workers.run(lambda start, stop: None, 5, 1)
@@ -159,7 +162,7 @@ def test_workers_show_where_they_worked(count: int) -> None:
     (stage,) = found.of("hyrt.main", "stage")
     for thread in threads:
         # One slice a job, however many chunks.
-        (chunks,) = found.of(thread, "stage chunks")
+        (chunks,) = found.of(thread, "test_workers_show_where_they_worked")
         assert chunks["args"] == {"step": 5, "trainer": "b:0", "share": 0, "units": 64}
         assert stage["ts"] <= chunks["ts"]
         assert chunks["ts"] + chunks["dur"] <= stage["ts"] + stage["dur"]
@@ -168,7 +171,8 @@ def test_workers_show_where_they_worked(count: int) -> None:
 
 def test_jobs_inside_chunks_and_failing_chunks() -> None:
     trace = Trace(1000)
-    with TracedWorkers(2, "hyrt.team", trace) as workers, trace.track().begin(trace.number("stage")):
+    with Workers(2, "hyrt.team") as workers, trace.track().begin(trace.number("stage")):
+        workers.watch = partial(watched, trace)
         workers.run(lambda start, stop: workers.run(lambda a, b: None, 1, 1), 40, 1)
         with pytest.raises(ZeroDivisionError):
             workers.run(lambda start, stop: 1 // (start - 5), 40, 1)

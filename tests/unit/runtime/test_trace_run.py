@@ -155,6 +155,30 @@ def test_shares_that_are_done_again_have_ways_of_their_own(
     assert sum(done) == sum(share["units"] for share in first if share["share"] < 2)
 
 
+def test_the_cpu_trainers_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operator that they share is a slice of every thread that worked at it, within the step's `propagate`."""
+    monkeypatch.setattr("hyrt.nn.product._GRAIN", 2)
+    monkeypatch.setattr("hyrt.nn.aggregate._GRAIN", 2)
+    train(tmp_path / "run", devices=["cpu:0"], runtime={"train_threads": 3})
+    trace = read(tmp_path / "run")
+    steps = {e["args"]["step"]: e for e in trace.of("hyrt.propagate.cpu:0", "propagate")}
+    assert list(steps) == list(range(STEPS))
+    seen, calls = set(), []
+    for thread in ("hyrt.propagate.cpu:0", "hyrt.cpu:0.train.1", "hyrt.cpu:0.train.2"):
+        slices = [e for e in trace.of(thread) if e["name"] not in ("propagate", "update")]
+        for event in slices:
+            step = steps[event["args"]["step"]]
+            assert step["ts"] <= event["ts"]
+            assert event["ts"] + event["dur"] <= step["ts"] + step["dur"]
+            assert event["args"]["trainer"] == "cpu:0"
+        seen |= {event["name"] for event in slices}
+        calls.append(sum(e["name"] == "Linear.forward" and e["args"]["step"] == 5 for e in slices))
+    assert {"Linear.forward", "Linear.backward", "Aggregate.backward"} <= seen
+    # However many chunks there are, a thread has one slice of each call: two layers.
+    assert max(calls) <= 2
+    assert 2 <= sum(calls) <= 6
+
+
 @pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 def test_device_queues_run_inside_their_stages(tmp_path: Path) -> None:
     train(tmp_path / "run", devices=["opencl:0"], sampler={"on_device": True})

@@ -1,0 +1,37 @@
+"""What the channels of a pipeline have seen, and its means between two moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """Sums since the channels were made.
+
+    Parameters
+    ----------
+    at_s
+        When they were read: seconds of `time.perf_counter`.
+    blocked_s
+        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; of stages with a thread for each
+        trainer the mean.
+    item_s
+        Of each channel between two stages the time that items have been in it, added up: `sampled`, and for each
+        trainer `loaded.<trainer>`, `staged.<trainer>` and `done.<trainer>`.
+    depth
+        How many items fit into each.
+    """
+
+    at_s: float
+    blocked_s: Mapping[str, float]
+    item_s: Mapping[str, float]
+    depth: Mapping[str, int]
+
+    def mean_items_since(self, before: Queues) -> dict[str, float]:
+        """How many items were in each channel, on the average since then."""
+        passed_s = self.at_s - before.at_s
+        if passed_s <= 0:
+            return {}
+        return {name: (total - before.item_s[name]) / passed_s for name, total in self.item_s.items()}

@@ -1,0 +1,181 @@
+"""What a run's page says of what is slow, against figures that are worked out here."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
+from hyrt.report.html.page import page_beside, page_of
+from hyrt.report.html.run_record import RunRecord
+
+STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
+
+
+def line(step: int, propagate_s: float = 0.030, *, steps: int = 1, **changes: Any) -> dict[str, Any]:
+    work = {
+        "sample": 0.006,
+        "load": 0.012,
+        "transfer": 0.001,
+        "propagate": propagate_s,
+        "synchronize": 0.0005,
+    }
+    fields = {
+        "event": "steps",
+        "time_s": 0.1 * step,
+        "step": step,
+        "losses": [1.0 / step] * steps,
+        "mteps": 3.0,
+        "step_s": 0.040,
+        "stage_s": work,
+        "busy_s": {"cpu:0": 0.010, "opencl:0": 0.030},
+        "blocked_s": {"sample.input": 0.031, "load.input": 0.0001, "load.output": 0.02, "transfer.input": 0.03},
+        "queued": {
+            "sampled": 0.5, "loaded.cpu:0": 0.0, "loaded.opencl:0": 0.25, "staged.cpu:0": 1.0,
+            "staged.opencl:0": 2.5, "done.cpu:0": 1.75, "done.opencl:0": 0.0,
+        },
+        "queue_depth": {
+            "sampled": 6, "loaded.cpu:0": 3, "loaded.opencl:0": 3, "staged.cpu:0": 3,
+            "staged.opencl:0": 3, "done.cpu:0": 3, "done.opencl:0": 3,
+        },
+        "bottleneck": max(STAGES[:-1], key=lambda stage: work[stage]),
+        "split": {"cpu:0": 256, "opencl:0": 768},
+        "threads": {"sample": 1, "load": 1, "propagate": 2},
+        "memory_bytes": 734003200,
+    }  # fmt: skip
+    return fields | changes
+
+
+def record(
+    lines: Sequence[Mapping[str, Any]],
+    path: Path = Path("runs/one"),
+    summary: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunRecord:
+    return RunRecord(
+        path=path,
+        config="seed: 0\n",
+        settings=settings or {"runtime": {"pipelined": True}},
+        environment={"command": ["hyrt", "run", "a b"], "memory_bytes": 2**34, "cgroup": {"cpus": None}},
+        summary={"status": "finished", "steps": 3} if summary is None else summary,
+        lines=lines,
+    )
+
+
+def test_stages_are_told_by_their_middle_steps() -> None:
+    """A first step that compiles, and a line of many steps, which counts as that many."""
+    run = record([line(1, 9.0), line(2, 0.004), line(12, 0.030, steps=10), line(13, 0.050)])
+    rows = {row.name: row for row in stage_rows(run)}
+    assert list(rows) == list(STAGES)
+    middle = statistics.median([9.0, 0.004, *[0.030] * 10, 0.050])
+    assert rows["propagate"].work == f"{1e3 * middle:.3g} ms" == "30 ms"
+    assert rows["load"].share == pytest.approx(0.012 / 0.030)
+    # In the second step loading was slower than propagating.
+    assert (rows["propagate"].bounds, rows["load"].bounds, rows["synchronize"].bounds) == ("92%", "8%", "")
+    assert [name for name, row in rows.items() if row.is_bottleneck] == ["propagate"]
+    assert rows["sample"].waits == "31 ms for input"
+    assert rows["load"].waits == "20 ms for room", "a wait of 0.1 ms of 40 is none"
+    assert [rows[stage].queue for stage in STAGES] == ["0.5 of 6", "0.2 of 6", "3.5 of 6", "1.8 of 6", ""]
+    assert rows["transfer"].queue_share == pytest.approx(3.5 / 6)
+
+
+def test_trainers() -> None:
+    cpu, opencl = trainer_rows(record([line(1), line(2)]))
+    assert (cpu.name, cpu.units, cpu.share, cpu.busy) == ("cpu:0", "256", 0.25, "10 ms")
+    assert opencl.busy_share == pytest.approx(0.75)
+    assert opencl.queues == "loaded 0.2 of 3, staged 2.5 of 3, done 0.0 of 3"
+
+
+def test_the_sentence_on_the_bottleneck() -> None:
+    assert bottleneck_text(record([line(1), line(2)])) == (
+        "Propagate is the slowest stage in 100% of the steps: 30 ms of work a step, before load with 12 ms. "
+        "The trainers' own times in it: cpu:0 10 ms, opencl:0 30 ms. "
+        "A step takes 40 ms; the slowest stage works for 75% of that."
+    )
+    serial = record(
+        [line(1, 0.001, queued={}, queue_depth={}, blocked_s={})], settings={"runtime": {"pipelined": False}}
+    )
+    assert bottleneck_text(serial) == (
+        "Load is the slowest stage in 100% of the steps: 12 ms of work a step, before sample with 6 ms. "
+        "The stages ran one after the other (runtime.pipelined: false): a step takes their sum, 40 ms."
+    )
+    assert "channel" not in page_of(serial).split("What bounds it</h2>")[1].split("Medians")[0]
+
+
+def test_lines_of_earlier_versions_and_runs_without_steps() -> None:
+    old = line(1)
+    del old["queued"], old["queue_depth"]
+    assert [row.queue for row in stage_rows(record([old]))] == [""] * 5
+    page_of(record([old]))
+    nothing = record([], summary={})
+    assert (stage_rows(nothing), trainer_rows(nothing), bottleneck_text(nothing)) == ([], [], "")
+    assert "not ended" in page_of(nothing)
+
+
+def test_a_failed_run_says_how_far_it_came_and_why_it_failed() -> None:
+    page = page_of(record([line(7)], summary={"status": "failed", "error": "StageFailure: <no> memory"}))
+    assert page.index("StageFailure: &lt;no&gt; memory") < page.index("What bounds it</h2>")
+    assert "7, as far as metrics.jsonl goes" in page
+    assert "cpu:0 256, opencl:0 768" in page
+
+
+def test_stages_beside_each_other() -> None:
+    page = page_beside([record([line(1)]), record([line(1, 0.001)], Path("runs/other"))])
+    for name, cells in (
+        ("slowest stage", ["propagate, in 100% of the steps", "load, in 100% of the steps"]),
+        ("propagate, median", ["30 ms", "1 ms"]),
+        ("median step", ["40 ms", "40 ms"]),
+    ):
+        found = re.search(rf'<th scope="row">{name}</th>(.*)', page)
+        assert found, name
+        assert re.findall(r"<td>([^<]*)</td>", found[1]) == cells
+
+
+def test_environment_as_people_read_it() -> None:
+    page = page_of(record([line(1)]))
+    assert "hyrt run &#39;a b&#39;" in page
+    assert "16.00 GiB" in page
+    assert re.search(r"cgroup.cpus</th><td>not limited", page)
+
+
+def test_traces_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a b"
+    run.mkdir(parents=True)
+    assert "--trace" in page_of(record([line(1)], run))
+    for name in ("trace-from-100.json.gz", "trace.json.gz", "trace-from-20.json.gz"):
+        (run / name).touch()
+    page = page_of(record([line(1)], run))
+    names = re.findall(r'href="([^"#:]*)" download>([^<]*)<', page)
+    # In the order of their steps.
+    assert names == [(n, n) for n in ("trace.json.gz", "trace-from-20.json.gz", "trace-from-100.json.gz")]
+    elsewhere = page_of(record([line(1)], run), tmp_path)
+    assert 'href="runs/a%20b/trace.json.gz"' in elsewhere
+    assert "ui.perfetto.dev" in page
+
+
+def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
+    lines: list[dict[str, Any]] = []
+    for group in range(4_000):
+        lines.append(line(10 * (group + 1), 0.03 if group % 3 else 0.01, steps=10))
+        if group % 2:
+            split = {"cpu:0": 1, "opencl:0": 2}
+            decided = {"event": "balanced", "step": 10 * group, "acts_from": 10 * group + 3, "split": split}
+            decided |= {
+                "threads": {"sample": 1},
+                "reason": f"moved, the {group // 2}th time, because " + "x" * 80,
+            }
+            lines.append(decided)
+    page = page_of(record(lines))
+    assert len(page.encode()) < 2_000_000
+    assert "1,800 between the first and the last are left out here" in page
+    assert "the 0th time" in page
+    assert "the 1999th time" in page
+    assert "the 1000th time" not in page
+    assert "of every 133 values the lowest and the highest are drawn, of 40,000" in page
+    assert "Numbers, 60 of 40,000 rows" in page
+    assert "bottleneck mostly propagate" in page
