@@ -23,6 +23,9 @@ USUAL_NOISE = 0.05
 _CHANGE_ERRORS = 5.0
 _CHANGE_PART = 0.14
 _CHANGE_STEPS = 3
+# So it did where it took so many times as long, or as short, as its units account for, in at least so many steps.
+_OTHER = 1.5
+_LEAST_STEPS = 2
 # Older periods are searched for changes where they are so long.
 _LONG_STEPS = 10
 
@@ -59,13 +62,19 @@ class Evidence:
         Newest first. Where a device changed its speed, times from before the change are scaled to what they would be now.
     noise
         float64 [columns], relative spread of each time in the newest period.
-    changed
-        bool [columns], what changed its speed within the newest period.
+    change
+        float64 [columns], what times took after a change of speed within the newest period over before; 1 without one.
     """
 
     periods: tuple[Period, ...]
     noise: Floats
-    changed: NDArray[np.bool_]
+    change: Floats
+
+    @property
+    def changed(self) -> NDArray[np.bool_]:
+        """What changed its speed within the newest period: bool [columns]."""
+        result: NDArray[np.bool_] = self.change != 1.0
+        return result
 
 
 def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
@@ -100,7 +109,7 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     periods: list[Period] = []
     factor = np.ones(rows.shape[1])
     is_past = False
-    noise, changed = factor, factor > 1
+    noise = newest_change = factor
     end = len(history)
     for start in reversed(starts):
         part = rows[start:end]
@@ -113,16 +122,18 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
         else:
             level, steps = _middles(part), np.full(rows.shape[1], float(len(part)))
         if not periods:
-            noise, changed = _noise(part, changed_at), change != 1.0
+            noise, newest_change = _noise(part, changed_at), change
         settled = part[max(changed_at) + delay :, ITERATION]
         level[ITERATION] = max(_middle(settled) if len(settled) > 1 else 0.0, slowest(level))
+        if periods and not is_past:
+            is_past = _is_other(periods[0], history[start].assignment, level * factor, len(part))
         periods.append(
             Period(assignment=history[start].assignment, seconds=level * factor, steps=steps, is_past=is_past)
         )
         factor = factor * change
         is_past = is_past or bool((change != 1.0).any())
         end = start
-    return Evidence(tuple(periods), noise, changed)
+    return Evidence(tuple(periods), noise, newest_change)
 
 
 def slowest(seconds: Floats) -> float:
@@ -130,6 +141,22 @@ def slowest(seconds: Floats) -> float:
     trainers = (len(seconds) - FIRST_TRAINER) // 3
     propagate_s = seconds[FIRST_TRAINER : FIRST_TRAINER + trainers].max() + seconds[SYNCHRONIZE]
     return float(max(seconds[SAMPLE], seconds[LOAD], propagate_s, seconds[FIRST_TRAINER + trainers :].max()))
+
+
+def _is_other(newest: Period, before: Assignment, seconds: Floats, steps: int) -> bool:
+    """Whether a trainer's speed is another one now than under an assignment before, whichever part goes with its units."""
+    if min(steps, float(newest.steps.min())) < _LEAST_STEPS:
+        return False
+    for trainer, (old, new) in enumerate(zip(before.split, newest.assignment.split, strict=True)):
+        column = FIRST_TRAINER + trainer
+        if not (old and new and seconds[column] > 0 and newest.seconds[column] > 0):
+            continue
+        parts = [1.0, new / old, before.threads.train / newest.assignment.threads.train]
+        parts.append(parts[1] * parts[2])
+        ratio = float(newest.seconds[column] / seconds[column])
+        if not min(parts) / _OTHER < ratio < max(parts) * _OTHER:
+            return True
+    return False
 
 
 def _no_change(rows: Floats) -> tuple[list[int], Floats]:

@@ -14,6 +14,9 @@ from hyrt.runtime.balance.solve import whole, within_capacities
 
 # A trainer without targets gets a few again after that many steps, to see whether it has become worth it.
 _PROBE_STEPS = 1000
+# One that starts without gets its first when so many steps have been seen: its first step may compile, and a short run does
+# not earn that back.
+_FIRST_PROBE_STEPS = 10
 _PROBE_PART = 64
 # The host's stages bound the iteration where they take so much longer than the trainers could.
 _HOST_BOUND = 1.15
@@ -37,7 +40,7 @@ _TRIED_PART = 0.25
 def probe(
     history: Sequence[Observation], present: Assignment, limits: Limits, *, is_start: bool
 ) -> Decision | None:
-    """Some targets for a trainer of which nothing is known: at the start a fair part, later seldom and few.
+    """Some targets for a trainer of which nothing is known: once a fair part, later seldom and few.
 
     Parameters
     ----------
@@ -46,6 +49,9 @@ def probe(
     is_start
         Whether the history holds all steps of the run; a trainer is then known where another of its kind is.
     """
+    without = [index for index, most in enumerate(limits.most_units) if most and not present.split[index]]
+    if not without or (is_start and len(history) < _FIRST_PROBE_STEPS):
+        return None
     seen = {
         index
         for assignment in {step.assignment for step in history}
@@ -54,11 +60,7 @@ def probe(
     }
     kinds = kinds_of(limits)
     known = {kinds[index] for index in seen} if is_start else set()
-    idle = [
-        index
-        for index, most in enumerate(limits.most_units)
-        if most and index not in seen and kinds[index] not in known and not present.split[index]
-    ]
+    idle = [index for index in without if index not in seen and kinds[index] not in known]
     if not idle:
         return None
     total = sum(present.split)
@@ -129,7 +131,10 @@ def _fewer_threads(
     if counts == {"sample": threads.sample, "load": threads.load}:
         stage = max(counts, key=lambda stage: model.stages_s(present)[stage])
         tried = min(getattr(period.assignment.threads, stage) for period in evidence.periods)
-        counts[stage] = min(max(1, counts[stage] * 2 // 3), tried)
+        fewer = max(1, counts[stage] * 2 // 3)
+        if fewer >= tried:
+            return None
+        counts[stage] = fewer
     after = replace(present, threads=replace(threads, **counts))
     return (after, "stages get faster where fewer threads share the cores") if after != present else None
 

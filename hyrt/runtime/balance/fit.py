@@ -176,24 +176,33 @@ def fit(evidence: Evidence, limits: Limits, *, knows_mates: bool = True) -> Fit:
     newest = periods[0]
 
     kinds = kinds_of(limits)
+    of_kind = {kind: [index for index in range(trainers) if kinds[index] == kind] for kind in set(kinds)}
     train_curve = ThreadCurve()
     stages: list[tuple[Line | None, ...]] = []
     for first in range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers):
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
+        # What others of its kind may know a trainer by: what it took last.
+        as_mates = [
+            [] if limits.is_host[trainer] else [point.of_a_mate() for point in seen[:2]]
+            for trainer, seen in enumerate(points)
+        ]
         lines: list[Line | None] = []
         for trainer, seen in enumerate(points):
             if limits.is_host[trainer] and first == FIRST_TRAINER:
-                train_curve, line = _host_line(periods, seen)
+                train_curve, line = _host_line(seen)
                 lines.append(line)
                 continue
             mates = [
-                point
-                for other in range(trainers)
-                if other != trainer and kinds[other] == kinds[trainer] and not limits.is_host[other]
-                for point in points[other][:2]
+                point for other in of_kind[kinds[trainer]] if other != trainer for point in as_mates[other]
             ]
             if not seen and knows_mates:
-                seen = [mate.of_a_mate() for mate in mates]
+                # What happened to them need not have happened to it.
+                seen = mates = [
+                    point.times(1 / evidence.change[first + other])
+                    for other in of_kind[kinds[trainer]]
+                    if other != trainer
+                    for point in as_mates[other]
+                ]
             sizes = [point.units for point in seen]
             # What a trainer itself took with other sizes says more than others of its kind.
             knows_itself = bool(sizes) and max(sizes) > _OTHER_SIZE * min(sizes)
@@ -261,7 +270,11 @@ class Point:
 
     def of_a_mate(self) -> Point:
         """The same, of another trainer of the kind: it is not quite as fast."""
-        return replace(self, error=self.error + _MATE_ERROR, age=self.age + 1)
+        return Point(self.units, self.seconds, self.error + _MATE_ERROR, self.age + 1, self.threads)
+
+    def times(self, factor: float) -> Point:
+        """The same at another speed."""
+        return replace(self, seconds=self.seconds * factor) if factor != 1.0 else self
 
 
 def _points(
@@ -294,7 +307,7 @@ def _line(
     weight = 1 / _LAUNCH_SPREAD**2
     total = _LAUNCH_PART * weight
     others = []
-    for point in (*seen[1:], *(mate.of_a_mate() for mate in mates)):
+    for point in (*seen[1:], *mates):
         part = point.units / newest.units * (curve.at(point.threads) / speed if curve else 1.0)
         ratio = point.seconds / newest.seconds
         spread = max(
@@ -319,7 +332,7 @@ def _line(
     return Line(launch * newest.seconds, (1 - launch) * newest.seconds / newest.units / speed), misfit / 2
 
 
-def _host_line(periods: Sequence[Period], seen: Sequence[Point]) -> tuple[ThreadCurve, Line | None]:
+def _host_line(seen: Sequence[Point]) -> tuple[ThreadCurve, Line | None]:
     """Of the host's trainer: with the curve over its threads that explains its times best."""
     fits = [
         (curve, *_line(seen, (), curve))

@@ -86,9 +86,13 @@ def fit_host_stage(
         Of the trainers.
     """
     weights = np.array(usual)
-    if seconds[0] <= 0 or not splits[0] @ weights:
-        return HostStage(0.0, tuple(usual), 1.0, ThreadCurve())
+    same = np.array([[one == other for other in kinds] for one in kinds])
+    # A kind that had units in a step without the stage does not need it.
+    without = splits[[index for index, time in enumerate(seconds) if time <= 0]].any(axis=0)
+    weights[same @ without] = 0.0
     good = [index for index, time in enumerate(seconds) if time > 0 and splits[index] @ weights > 0]
+    if not good:
+        return HostStage(0.0, tuple(usual), 1.0, ThreadCurve())
     curves = possible_curves([threads[index] for index in good])
     took = np.array([seconds[index] for index in good])
     spreads = np.array([errors[index] for index in good])

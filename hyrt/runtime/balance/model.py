@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
@@ -27,6 +27,8 @@ _JUDGED_PERIODS = 3
 _SETTLED_STEPS = 16
 _SETTLED_GAIN = 0.1
 _HOST_PART = 0.95
+# Then it looks again every so many steps, later every twice as many: a look is most of what a decision costs.
+_LOOK_STEPS = 4
 # A speed comes and goes where its logarithm, a median of so many steps, has been this far up and down.
 _RESTLESS_RANGE = 0.4
 _SMOOTHED = 3
@@ -61,10 +63,12 @@ class ModelPolicy:
         found = probe(history, present, limits, is_start=is_start) if is_allowed else None
         if found is not None:
             return found
+        if is_allowed and _can_wait(history, present):
+            return stay
         evidence = gather(history, limits.delay)
         if slowest(evidence.periods[0].seconds) <= 0:
             return stay
-        model = fit(evidence, limits, knows_mates=is_start)
+        model = fit(evidence, limits, knows_mates=is_start or bool(evidence.changed.any()))
         if (
             is_allowed
             and _is_settled(evidence)
@@ -73,7 +77,7 @@ class ModelPolicy:
             # What was decided with more evidence is not decided anew with less; trainers may drift apart, but it is not
             # they that are slow.
             return stay
-        choice = _choice(model, evidence, present, limits)
+        choice = _choice(model, evidence, present, _without_idle(history, evidence, present, limits))
         if is_allowed and not _is_worth_it(evidence, model, history, present, choice):
             if len(history) < _EXPLORED_STEPS:
                 return experiment(model, evidence, present, limits) or stay
@@ -123,9 +127,33 @@ def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Limits)
     return choice
 
 
+def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
+    """Whether the present assignment has long been there and this is not one of the steps that look at it again."""
+    if len(history) <= _SETTLED_STEPS:
+        return False
+    is_older = len(history) == _FULL_HISTORY and history[0].assignment == present
+    every = _LOOK_STEPS * (2 if is_older else 1)
+    if history[-1].step // every != history[-2].step // every:
+        return False
+    return all(step.assignment == present for step in history[-_SETTLED_STEPS - 1 :])
+
+
 def _is_settled(evidence: Evidence) -> bool:
     """Whether the present assignment has long been there and nothing has changed its speed."""
     return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.changed.any()
+
+
+def _without_idle(
+    history: Sequence[Observation], evidence: Evidence, present: Assignment, limits: Limits
+) -> Limits:
+    """What a long run that has settled may change: what was once seen of trainers without targets is mostly forgotten."""
+    if len(history) < _FULL_HISTORY or not _is_settled(evidence) or not limits.allows(present):
+        return limits
+    most = tuple(
+        most if units or is_host else 0
+        for most, units, is_host in zip(limits.most_units, present.split, limits.is_host, strict=True)
+    )
+    return replace(limits, most_units=most)
 
 
 def _is_worth_it(

@@ -184,3 +184,34 @@ def test_moves_lead_from_one_split_to_the_other(before: list[int], random) -> No
         now[giver] -= amount
         now[taker] += amount
     assert now == after
+
+
+def test_a_change_between_two_assignments_makes_the_older_one_past() -> None:
+    # Twice the time with nearly the same units: no part of it that does not grow with them explains that.
+    before, after = run(((500, 500), THREADS, 8)), run(((500, 500), THREADS, 8), ((480, 520), THREADS, 6))[8:]
+    slow = [replace(each, propagate_s=(2 * each.propagate_s[0], each.propagate_s[1])) for each in after]
+    assert [period.is_past for period in gather(before + after).periods] == [False, False]
+    assert [period.is_past for period in gather(before + slow).periods] == [False, True]
+
+
+def test_an_idle_trainer_is_as_fast_as_its_mate_was_before_that_slowed_down() -> None:
+    limits = replace(LIMITS, trainers=("cuda:0", "cuda:1"), is_host=(False, False))
+    steps = run(((1000, 0), THREADS, 40))
+    steps = [replace(each, propagate_s=(0.02 if each.step < 30 else 0.04, 0.0)) for each in steps]
+    fitted = fit(gather(steps, delay=4), limits)
+    assert fitted.trainer_s(0, 1000, 1) == pytest.approx(0.04 + 0.001, rel=0.01)
+    assert fitted.trainer_s(1, 1000, 1) == pytest.approx(0.02 + 0.001, rel=0.01)
+
+
+def test_a_stage_that_nobody_needed_last_is_still_known() -> None:
+    # The second trainer needs nothing loaded: its steps say nothing of what the first one's cost.
+    stage = fit_host_stage(
+        [0.0, 0.02],
+        np.array([[0.0, 1000.0], [1000.0, 0.0]]),
+        [2, 2],
+        [0.05, 0.05],
+        [1.0, 1.0],
+        ["cpu", "cuda"],
+    )
+    assert stage.seconds((0, 1000), 2) == 0
+    assert stage.seconds((1000, 0), 2) == pytest.approx(0.02)

@@ -212,6 +212,22 @@ def test_a_trainer_without_targets_is_tried_again_seldom_and_cheaply() -> None:
     assert ModelPolicy().decide(history(1000), present, lost).assignment.split[2] == 0
 
 
+def test_a_trainer_that_starts_without_targets_is_not_tried_in_a_short_run() -> None:
+    slow = Accelerator(kind="slow", memory_gb_s=50, macs_per_s=1e11, link_gb_s=1, launch_s=2e-2)
+    platform = Platform(name="one unknown", host=HOST, accelerators=(GPU, slow))
+    start = Assignment(split=(448, 800, 800, 0), threads=Threads(sample=4, load=8, train=4))
+    run = simulate(platform, TRAINING, start=start, policy=ModelPolicy(), iterations=40, noise=0.05, seed=5)
+    tried = [step for step, assignment in enumerate(run.assignments) if assignment.split[3]]
+    assert 10 <= tried[0] < 20
+
+
+def test_a_settled_policy_looks_seldom_and_sees_a_change_all_the_same() -> None:
+    run = simulated("model", steps=140, changes=(Change(step=90, trainer=1, factor=0.5),))
+    late = [step for step, _ in run.decisions if step >= 60]
+    assert late
+    assert 92 <= late[0] <= 100
+
+
 def test_a_lost_trainers_targets_go_to_the_others() -> None:
     run = simulated("model", steps=40)
     last = run.assignments[-1]
