@@ -104,10 +104,15 @@ class StepWork:
         self.seconds[stage] = max(self.seconds.get(stage, 0.0), seconds)
 
     def release(self) -> None:
-        """Give the buffers of all mini-batches back."""
+        """Give the buffers of all mini-batches back, and let the shares go.
+
+        A share knows its step: kept here, mini-batches and gradients would wait for the collector of cycles, which in a
+        large process comes rarely.
+        """
         for share in self.shares:
             if share.batch is not None:
                 share.batch.release()
+        self.shares = []
 
 
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -231,6 +234,29 @@ def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
     serial = contents(serial_steps(stages(null(), [32]), range(STEPS)))
     with Pipeline(stages(null(), [32]), range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
         assert contents(pipeline.steps()) == serial
+
+
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_a_step_that_is_done_waits_for_no_collector(is_pipelined: bool) -> None:
+    """Mini-batches and gradients in cycles would pile up in a process that seldom looks for cycles."""
+    batches = []
+    what = stages(null(2), [20, 12])
+    gc.collect()
+    gc.disable()
+    try:
+        with ExitStack() as stack:
+            if is_pipelined:
+                works = stack.enter_context(Pipeline(what, range(STEPS), depth=3, stall_timeout_s=30)).steps()
+            else:
+                works = serial_steps(what, range(STEPS))
+            for work in works:
+                batches += [weakref.ref(share.batch.blocks[0].columns) for share in work.shares]
+        del work, works
+        gone = [each() is None for each in batches]
+    finally:
+        gc.enable()
+    assert len(gone) == 2 * STEPS
+    assert all(gone)
 
 
 def test_a_hung_transfer_is_found_while_the_weights_wait_for_it() -> None:
