@@ -98,5 +98,7 @@ def _occupy_closed_streams() -> None:
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
     if os.environ.get("HYRT_TRACEBACK"):
         raise error
+    for note in getattr(error, "__notes__", ()):
+        print(f"warning: {note}", file=sys.stderr)
     print(f"error: {message}", file=sys.stderr)
     sys.exit(exit_code)

@@ -38,7 +38,12 @@ def doctor(
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Will hold the run folders.")] = Path("runs"),
     limit: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.1, max=3600, help="For each package, backend and measurement."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=3600,
+            help="Of waiting, for each package, backend and measurement.",
+        ),
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

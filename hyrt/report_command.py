@@ -26,6 +26,7 @@ def report(
 
     The page needs no network and no scripts: open it with any browser.
     """
+    from hyrt.output_file import output_file
     from hyrt.report.html.page import REPORT, page_beside, page_of
     from hyrt.report.html.run_record import read_run
     from hyrt.report.html.write_page import write_page
@@ -35,5 +36,6 @@ def report(
     records = [read_run(path) for path in paths]
     if output is None:
         output = paths[0] / REPORT if len(paths) == 1 else Path(REPORT)
-    write_page(output, page_of(records[0], output.parent) if len(records) == 1 else page_beside(records))
+    file = output_file(output, replace=True)
+    write_page(file, page_of(records[0], file.parent) if len(records) == 1 else page_beside(records))
     typer.echo(f"report {output}")

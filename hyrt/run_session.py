@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from hyrt import __version__
 from hyrt.config import Config
-from hyrt.errors import HyrtError, Stalled
+from hyrt.errors import HyrtError, Stalled, describe
 from hyrt.graph.graph import Graph
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
@@ -82,6 +82,7 @@ class Session:
         self._has_trained = False
         self._has_ended = False
         self._last_resort: threading.Timer | None = None
+        self._training: Training | None = None
 
     def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
         """Train to the end, or until a signal comes.
@@ -108,7 +109,7 @@ class Session:
         self._is_new = is_new
         self._first_step = 0 if checkpoint is None else checkpoint.step
         try:
-            training = Training(
+            training = self._training = Training(
                 self._config,
                 self._graph,
                 emit=self._handle,
@@ -125,7 +126,10 @@ class Session:
             self._stop_last_resort()
             self._fail(error)
             if self._last_resort is not None:
-                raise Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}") from error
+                stalled = Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}")
+                for note in getattr(error, "__notes__", ()):
+                    stalled.add_note(note)
+                raise stalled from error
             raise
         self._has_ended = True
         written = self._write_report()
@@ -144,8 +148,8 @@ class Session:
         path = self._folder.path / REPORT
         try:
             write_page(path, page_of(read_run(self._folder.path)))
-        except HyrtError as error:
-            self._progress.handle(Notice(kind="warning", text=f"no report: {error}"))
+        except Exception as error:
+            self._progress.handle(Notice(kind="warning", text=f"no report: {describe(error)}"))
             return None
         return path
 
@@ -189,8 +193,13 @@ class Session:
 
     def _leave(self, stalled: str) -> NoReturn:
         """Record a failure and end the process from beside a main thread that does not come back."""
+        error = Stalled(stalled)
         try:
-            self._fail(Stalled(stalled))
+            if self._training is not None:
+                self._training.save_trace(error)
+            self._fail(error)
+            for note in getattr(error, "__notes__", ()):
+                print(f"warning: {note}", file=sys.stderr)
             path = self._folder.path / "stacks.txt"
             print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
         finally:
@@ -204,10 +213,12 @@ class Session:
                 self._folder.discard()
             return
         summary = {"error": f"{type(error).__name__}: {error}"}
-        # On a full disk this fails too; what the user needs to know is the first error.
-        with contextlib.suppress(HyrtError):
+        try:
             self._folder.handle(RunEnded(status="failed", summary=summary))
             self._write_report()
+        except HyrtError as second:
+            # A full disk takes no record of itself; what the user needs to know most is the first error.
+            error.add_note(f"the failure is not recorded: {second}")
         with contextlib.suppress(OSError):
             if has_checkpoint(self._folder.checkpoints):
                 print(self._how_to_go_on(), file=sys.stderr)

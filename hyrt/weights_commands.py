@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -110,10 +109,11 @@ def infer(
       hyrt infer runs/mine -o classes.npy --what classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
     """  # noqa: D301
+    from hyrt.output_file import output_file
     from hyrt.process import prepare_process
     from hyrt.run_settings import option_overrides
 
-    file = _output_file(output, force)
+    file = output_file(output, replace=force)
     prepare_process()
     from hyrt.runtime.setup import assign_threads, evaluation_workers
     from hyrt.runtime.write_rows import chosen_vertices, write_rows
@@ -133,22 +133,6 @@ def infer(
         )
     size = " x ".join(f"{n:,}" for n in shape)
     typer.echo(f"wrote {output}: {what.value} {size} · weights of {trained.weights}")
-
-
-def _output_file(output: Path, force: bool) -> Path:
-    """The regular file an output is, behind symbolic links."""
-    from hyrt.errors import ConfigError
-
-    file = Path(os.path.realpath(output))
-    # What is written takes the place of what is there: of a device or a FIFO it must not.
-    if os.path.lexists(file) and not file.is_file():
-        kind = "folder" if file.is_dir() else "special file"
-        raise ConfigError(f"{output}: is a {kind}: give the name of a regular file as --output")
-    if file.exists() and not force:
-        raise ConfigError(f"{output}: is there already: give another --output, or --force")
-    if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent}: no such folder: make it, or give another --output")
-    return file
 
 
 def _warn(text: str) -> None:

@@ -320,7 +320,7 @@ def newest_problems(path: Path) -> list[str]:
 def final_state(path: Path) -> dict[str, Any]:
     """Of the newest checkpoint what does not follow from the clock."""
     state = load_newest_checkpoint(path / "checkpoints", lambda text: None).state
-    return {key: state[key] for key in state if key not in ("epoch_s", "trained_s", "config", "balance")}
+    return {key: state[key] for key in state if key not in ("epoch_s", "totals", "config", "balance")}
 
 
 def told(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -47,6 +48,22 @@ def runs_of(
     if code != 0:
         raise RuntimeError(f"{name} ended with {code}: {run.errors.read_text()}")
     return folder / "runs" / name
+
+
+def run_alone(folder: Path, data: Path, epochs: int, devices: str) -> Path:
+    """A run in a process that was started, not forked: in a forked one pages of its parent count as they are touched."""
+    words = [
+        "--data",
+        str(data),
+        "--name",
+        "memory",
+        "--devices",
+        devices,
+        *SETTINGS,
+        f"train.epochs={epochs}",
+    ]
+    subprocess.run([sys.executable, "-m", "hyrt", "run", "--quiet", *words], cwd=folder, check=True)
+    return folder / "runs" / "memory"
 
 
 def losses_differ(folder: Path, data: Path, threads: Sequence[int], devices: str) -> list[str]:
@@ -122,10 +139,7 @@ def main() -> int:
                 + (f"other losses in {', '.join(wrong)}" if wrong else "equal losses in all")
             )
         if arguments.epochs:
-            with ForkedRuns() as runs:
-                settings = (f"train.epochs={arguments.epochs}",)
-                path = runs_of(runs, folder, data, "memory", settings, arguments.devices)
-            values = memory_mib(path)
+            values = memory_mib(run_alone(folder, data, arguments.epochs, arguments.devices))
             half = len(values) // 2
             rise, error = slope(values[half:])
             before, _ = slope(values[:half])

@@ -24,7 +24,7 @@ Settings come from, later ones winning: the defaults below, a YAML file, the opt
 `hyrt run --print-config` prints the whole resolved tree, which is a valid file of settings. An unknown key is an error
 with the nearest name. In Python, sections are keywords: `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
-A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*` and `evaluate.*`.
+A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
 """
 
 

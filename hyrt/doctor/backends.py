@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -14,6 +14,39 @@ from hyrt.errors import describe
 from hyrt.registry import declared
 
 _CONFORMANCE = "python -m hyrt.testing"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A finding that makes backends fail too.
+
+    Parameters
+    ----------
+    check
+        Its name.
+    problem
+        What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in any way.
+    """
+
+    check: str
+    problem: str
+
+
+def causes_of(findings: Iterable[Finding]) -> list[Cause]:
+    """Those among findings of packages and kernels.
+
+    Parameters
+    ----------
+    findings
+        Their figures hold a `problem`, or what is `damaged`.
+    """
+    broken = [finding for finding in findings if finding.state == "broken"]
+    repeated = [
+        Cause(finding.check, finding.figures["problem"])
+        for finding in broken
+        if finding.figures.get("problem")
+    ]
+    return [*repeated, *(Cause(finding.check, "") for finding in broken if finding.figures.get("damaged"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +102,7 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
     return Backends(entries, children.ask("backends", kinds, limit_s=limit_s, threads=threads))
 
 
-def judge_backends(
-    asked: Backends, wanted: Sequence[str], known: Mapping[str, str] | None = None
-) -> list[Finding]:
+def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Cause] = ()) -> list[Finding]:
     """Findings; what the settings name and does not work is broken, what they do not name a warning.
 
     Parameters
@@ -80,8 +111,8 @@ def judge_backends(
         What the backends said.
     wanted
         Names of devices a run shall use (`kind` or `kind:index`), or `auto`.
-    known
-        Problems that have a finding already, and its check: a backend that only repeats one points there.
+    causes
+        Of what may fail: a backend that fails because of one points there.
     """
     if asked.problem:
         found = f"the installed distributions' entry points cannot be read: {asked.problem}"
@@ -89,7 +120,7 @@ def judge_backends(
         return [Finding(check="backends", state="broken", found=found, remedy=remedy)]
     findings: list[Finding] = []
     for kind in sorted(asked.declared):
-        findings += [_pointing(finding, known or {}) for finding in _judge(kind, asked, wanted)]
+        findings += [_pointing(finding, causes) for finding in _judge(kind, asked, wanted)]
     for name in dict.fromkeys(wanted):
         findings += _judge_wanted(name, asked)
     if AUTO in wanted and not any(
@@ -145,9 +176,11 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def _pointing(finding: Finding, known: Mapping[str, str]) -> Finding:
-    cause = next((check for problem, check in known.items() if finding.found.endswith(problem)), None)
-    return finding if cause is None else replace(finding, remedy=f"first what is said of {cause} above")
+def _pointing(finding: Finding, causes: Sequence[Cause]) -> Finding:
+    if not finding.remedy:
+        return finding
+    cause = next((each for each in causes if finding.found.endswith(each.problem)), None)
+    return finding if cause is None else replace(finding, remedy=f"first what is said of {cause.check} above")
 
 
 def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[Finding]:
@@ -214,7 +247,7 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
 
 
 def _remedy(kind: str, problem: str, provider: str) -> str:
-    if "hangs" in problem or "did not end" in problem:
+    if problem.startswith(("hangs", "did not end")):
         return f"restart the driver of {kind}, or the machine; till then run with other --devices"
     if provider and not provider.startswith("hyrt "):
         return f"update or uninstall {provider}; till then run with other --devices"

@@ -6,7 +6,7 @@ from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.finding import Finding
 
 # More than caches hold; little enough for a container of half a gigabyte.
-_MOST_BYTES = 96 * 2**20
+_MOST_BYTES = 64 * 2**20
 _LEAST_BYTES = 4 * 2**20
 # Below it (one old channel of memory, gathered) loading bounds every run.
 _SLOW_GB_S = 1.0

@@ -1,36 +1,28 @@
-"""Child processes with a time limit: a crash or a hang of what they check is an answer, not the end of the doctor."""
+"""A child process that is asked everything: a crash or a hang of what it checks is an answer, not the end of the doctor."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from hyrt.doctor.finding import one_line
+from hyrt.doctor.process import Process
+from hyrt.doctor.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
 
-# Standard output is kept for answers before anything is imported: drivers print where they like.
-_START = (
-    "import json, os, sys\n"
-    "results = os.fdopen(os.dup(1), 'w')\n"
-    "os.dup2(2, 1)\n"
-    "request = json.loads(sys.argv[1])\n"
-    "sys.path[:] = request['path']\n"
-    "from hyrt.doctor.children.answering import answer_all\n"
-    "answer_all(results, request)\n"
-    # Drivers may crash or hang while the interpreter ends; the answers are complete.
-    "os._exit(0)\n"
-)
-# Starting an interpreter and importing hyrt, on a machine that is busy.
+# Starting an interpreter and importing hyrt.
 _START_S = 15.0
 _END_S = 5.0
+# For the stacks of what hangs.
+_STACKS_S = 1.0
+# Longer than any item may take: what it bounds is a child whose parent has gone.
+_ORPHAN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +50,14 @@ class Answer:
 
 
 class Children:
-    """The child processes of one diagnosis; leaving the context ends those that still run."""
+    """The child process of one diagnosis, and the next one after each that ends; leaving the context ends it.
+
+    One thread asks; any may close.
+    """
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._process: Process | None = None
+        self._barred: dict[str, str] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -72,16 +68,18 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._process is not None:
+            self._process.end(_END_S)
 
     def close(self) -> None:
-        """End the children that still run, and start no more."""
+        """End the child, and start no more. It is killed: drivers may crash or hang while an interpreter ends."""
         with self._lock:
             self._closed = True
-            for process in self._running:
-                _kill(process)
+            if self._process is not None:
+                self._process.kill()
 
     def ask(
-        self, module: str, items: Sequence[str], *, limit_s: float, **arguments: Any
+        self, module: str, items: Sequence[str], *, limit_s: float, bar: bool = False, **arguments: Any
     ) -> dict[str, Answer]:
         """Ask a module of `hyrt.doctor.children` about items, in one process as long as none of them ends it.
 
@@ -92,7 +90,9 @@ class Children:
         items
             Distinct; what ends the process is the answer to the item that it was at, and another process goes on.
         limit_s
-            For each item.
+            For each item, of waiting; see `hyrt.doctor.watch.Watch`.
+        bar
+            Whether items are packages that no later process imports where they have ended one.
         **arguments
             That JSON can hold.
 
@@ -101,95 +101,92 @@ class Children:
         An answer for each item.
         """
         answers: dict[str, Answer] = {}
-        left = list(items)
-        while left:
+        while left := [item for item in items if item not in answers]:
             request = {
                 "module": f"hyrt.doctor.children.{module}",
                 "items": left,
-                "limit_s": limit_s,
                 "arguments": arguments,
-                "path": sys.path,
+                "barred": self._barred,
+                "last_s": BUSY_TIMES * limit_s + _ORPHAN_S,
             }
-            found, problem = self._run(request, limit_s * len(left) + _START_S)
-            for item in left:
-                if item not in found or found[item].problem == _OPEN:
-                    said = found[item].said if item in found else ()
-                    found[item] = Answer(said, problem)
-                    break
-            answers |= found
-            left = [item for item in left if item not in answers]
+            found, problem = self._converse(request, limit_s)
+            answers |= {item: Answer(said, end) for item, (said, end) in found.items() if end is not None}
+            if problem:
+                at = next(item for item in left if item not in found or found[item][1] is None)
+                answers[at] = Answer(found[at][0] if at in found else (), problem)
+                if bar:
+                    self._barred[at] = problem
         return answers
 
-    def _run(self, request: Mapping[str, Any], limit_s: float) -> tuple[dict[str, Answer], str]:
-        """One child: its answers, and why it ended where that was before its last item."""
+    def _converse(self, request: Mapping[str, Any], limit_s: float) -> tuple[_Events, str]:
+        """One request to the child that is there, or a new one: what it said, and what ended it before its last item."""
         with self._lock:
             if self._closed:
                 return {}, "was not asked: the doctor was stopped"
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-X", "faulthandler", "-c", _START, json.dumps(request)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-            self._running.add(process)
-        out, noise, in_time = b"", b"", True
-        try:
-            out, noise = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            in_time = False
-            _kill(process)
-            try:
-                out, noise = process.communicate(timeout=_END_S)
-            except subprocess.TimeoutExpired as stuck:
-                # Stuck in the kernel: not even a kill ends it.
-                out, noise = stuck.output or b"", stuck.stderr or b""
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        text = noise.decode(errors="replace")
-        problem = (
-            _why_ended(process.returncode, text, request["limit_s"])
-            if in_time
-            else f"did not end within {limit_s:g} s"
-        )
-        return _parse(out), problem
+            if self._process is None:
+                self._process = Process()
+            process = self._process
+        events: _Events = {}
+        process.send(json.dumps(request))
+        watch = Watch(limit_s + _START_S, lambda: activity_of(process.pid))
+        while not process.has_ended:
+            for line in process.lines(LOOK_S):
+                item = _take(line, events)
+                if item is not None:
+                    watch = Watch(limit_s, lambda: activity_of(process.pid))
+            if len(events) == len(request["items"]) and all(end is not None for _, end in events.values()):
+                return events, ""
+            hangs = watch.look()
+            if hangs:
+                return events, self._end(process, hangs)
+        return events, self._end(process)
+
+    def _end(self, process: Process, hangs: str = "") -> str:
+        """Take leave of a child that has ended, or hangs; returns why."""
+        if hangs:
+            process.signal(signal.SIGUSR1)
+            end = time.monotonic() + _STACKS_S
+            while time.monotonic() < end and not _place(process.noise):
+                process.lines(LOOK_S / 5)
+        with self._lock:
+            self._process = None
+        code = process.end(_END_S)
+        return f"{hangs}{_place(process.noise)}" if hangs else _why_ended(code, process.noise)
 
 
-_OPEN = "has not ended"
+# By item: what was said, and how it ended: None where it has not, empty where it came to its end, else why not.
+_Events = dict[str, tuple[tuple[Mapping[str, Any], ...], str | None]]
 
 
-def _parse(out: bytes) -> dict[str, Answer]:
-    """Answers by item; of one that did not come to its end the problem is `_OPEN`."""
-    answers: dict[str, Answer] = {}
-    for line in out.decode(errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # Torn: the process ended in the middle of it.
-        item = event["item"]
-        said = answers[item].said if item in answers else ()
-        match event["event"]:
-            case "begun":
-                answers[item] = Answer((), _OPEN)
-            case "said":
-                answers[item] = Answer((*said, event["said"]), _OPEN)
-            case "raised":
-                answers[item] = Answer(said, one_line(event["error"]))
-            case "done":
-                answers[item] = Answer(said)
-    return answers
+def _take(line: bytes, events: _Events) -> str | None:
+    """Add one line of a child's; returns the item that begins with it."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None  # Torn: the process ended in the middle of it.
+    item: str = event["item"]
+    said = events[item][0] if item in events else ()
+    match event["event"]:
+        case "begun":
+            events[item] = ((), None)
+            return item
+        case "said":
+            events[item] = ((*said, event["said"]), None)
+        case "raised":
+            events[item] = (said, one_line(event["error"]) or "raises an error without a text")
+        case "done":
+            events[item] = (said, "")
+    return None
 
 
-def _why_ended(code: int | None, noise: str, limit_s: float) -> str:
+def _why_ended(code: int | None, noise: str) -> str:
     """What ended a process, from its exit code and what it left on standard error."""
-    at = _place(noise)
-    if re.search(r"^Timeout \(\S+\)!", noise, re.MULTILINE):
-        return f"hangs: no answer within {limit_s:g} s{at}"
-    if code is not None and code < 0:
+    if code is None:
+        return f"did not end within {_END_S:g} s, not even when killed"
+    if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (the system ends processes so when memory runs out)" if name == "SIGKILL" else ""
-        return f"crashes with {name}{hint}{at}"
+        return f"crashes with {name}{hint}{_place(noise)}"
     last = next((line for line in reversed(noise.splitlines()) if line.strip()), "")
     return f"ends its process with exit code {code}{': ' if last else ''}{one_line(last)}"
 
@@ -203,11 +200,3 @@ def _place(noise: str) -> str:
     header = next((each for each in headers if each[1] == "Current thread"), headers[-1])
     frame = re.search(r'^  File "(.+)", line (\d+) in (.+)$', noise[header.end() :], re.MULTILINE)
     return f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a child and what it has started; its session is its own."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()

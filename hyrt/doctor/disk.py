@@ -11,6 +11,8 @@ from hyrt.doctor.finding import Finding, size
 from hyrt.doctor.writable import nearest_folder, why_not_writable
 
 _LITTLE_BYTES = 2**30
+_REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
+_SUMS = ("total_bytes", "least_bytes")
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
@@ -21,7 +23,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
     output
         It; need not be there.
     need
-        `total_bytes`, and by name what it is for; None where nothing was asked or it cannot be estimated.
+        `total_bytes`, `least_bytes` without which a run fails, and by name what it is for; None where nothing was asked or it cannot be estimated.
     """
     problem = why_not_writable(output)
     if problem:
@@ -30,7 +32,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
                 check="run folder",
                 state="broken",
                 found=f"no run can be kept in {output}: {problem}",
-                remedy="free space, or choose another folder: hyrt run --output FOLDER",
+                remedy=_REMEDY,
                 figures={"output": str(output)},
             )
         ]
@@ -48,16 +50,26 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
         parts = ", ".join(
             f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
             for name, value in need.items()
-            if name != "total_bytes" and value
+            if name not in _SUMS and value
         )
         found = f"{found}; a run keeps about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
-        if need["total_bytes"] > free:
+        if need["least_bytes"] > free:
             return [
                 Finding(
                     check="run folder",
                     state="broken",
-                    found=found,
-                    remedy="free space, choose another folder (hyrt run --output FOLDER), or lower checkpoint.keep",
+                    found=f"{found}: the {size(need['least_bytes'])} of the first checkpoint do not fit",
+                    remedy=f"{_REMEDY}, or lower model.hidden",
+                    figures=figures,
+                )
+            ]
+        if need["total_bytes"] > free:
+            return [
+                Finding(
+                    check="run folder",
+                    state="warning",
+                    found=f"{found}: the first checkpoint fits, not all of them do",
+                    remedy=f"{_REMEDY}, or lower checkpoint.keep",
                     figures=figures,
                 )
             ]
@@ -67,7 +79,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
                 check="run folder",
                 state="warning",
                 found=f"only {found}",
-                remedy="free space, or choose another folder: hyrt run --output FOLDER",
+                remedy=_REMEDY,
                 figures=figures,
             )
         ]

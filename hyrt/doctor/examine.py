@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hyrt.doctor.backends import Backends, ask_backends, judge_backends
+from hyrt.doctor.backends import Backends, ask_backends, causes_of, judge_backends
 from hyrt.doctor.bandwidth import check_bandwidth
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.cpus import check_cpus
@@ -23,7 +22,7 @@ from hyrt.doctor.shared_memory import check_shared_memory
 from hyrt.errors import describe
 
 LIMIT_S = 60.0
-"""For each package, backend and measurement: compiling the kernels for the first time takes half of it."""
+"""For each package, backend and measurement, of waiting."""
 
 
 def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Finding]:
@@ -45,41 +44,24 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Fi
     from hyrt.cores import available_cores
 
     cores = available_cores()
-    # Two chains, each a process at a time: packages and kernels, backends and settings.
-    with Children() as children, ThreadPoolExecutor(2, thread_name_prefix="hyrt.doctor") as threads:
-        packages = threads.submit(_guarded, "packages", lambda: check_packages(children, limit_s))
-        asking = threads.submit(ask_backends, children, limit_s, cores)
-        kernels = threads.submit(_guarded, "kernel cache", lambda: check_kernel_cache(children, limit_s))
-        try:
-            yield from _guarded("python", check_python)
-            installed = packages.result()
-            yield from installed
-            yield from _guarded("cpus", check_cpus)
-            backends = _backends(asking)
-            settings = ask_settings(children, asked, backends.devices, limit_s)
-            yield from _host(settings, backends, output)
-            yield from kernels.result()
-            yield from _guarded("kept rates", check_kept_rates)
-            yield from _guarded("settings", lambda: judge_settings(settings, cores))
-            yield from _judged(asking, settings, installed)
-            now = host_memory().now
-            yield from _guarded("bandwidth", lambda: check_bandwidth(children, limit_s, cores, now))
-        except BaseException:
-            # Not after the threads' end, which would wait for the children.
-            children.close()
-            raise
-
-
-def _backends(asking: Future[Backends]) -> Backends:
-    """What was found; nothing where asking failed, which is told later."""
-    return Backends({}, {}) if asking.exception() is not None else asking.result()
-
-
-def _judged(asking: Future[Backends], settings: Answer | None, installed: Sequence[Finding]) -> list[Finding]:
-    known = {
-        finding.figures["problem"]: finding.check for finding in installed if finding.figures.get("problem")
-    }
-    return _guarded("backends", lambda: judge_backends(asking.result(), wanted_devices(settings), known))
+    with Children() as children:
+        yield from _guarded("python", check_python)
+        installed = _guarded("packages", lambda: check_packages(children, limit_s))
+        yield from installed
+        yield from _guarded("cpus", check_cpus)
+        kernels = _guarded("kernel cache", lambda: check_kernel_cache(children, limit_s))
+        # Before drivers start threads of their own.
+        now = host_memory().now
+        bandwidth = _guarded("bandwidth", lambda: check_bandwidth(children, limit_s, cores, now))
+        backends = ask_backends(children, limit_s, cores)
+        settings = ask_settings(children, asked, backends.devices, limit_s)
+    yield from _host(settings, backends, output)
+    yield from kernels
+    yield from _guarded("kept rates", check_kept_rates)
+    yield from _guarded("settings", lambda: judge_settings(settings, cores))
+    causes = causes_of([*installed, *kernels])
+    yield from _guarded("backends", lambda: judge_backends(backends, wanted_devices(settings), causes))
+    yield from bandwidth
 
 
 def _host(settings: Answer | None, backends: Backends, output: Path) -> Iterator[Finding]:

@@ -25,11 +25,12 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[Finding]:
     children
         Runs it.
     limit_s
-        For each of two passes.
+        For each of two passes; the second is made where the first does not come to its end.
     """
-    return judge_kernel_cache(
-        children.ask("kernels", ["beside", "used"], limit_s=limit_s), os.environ.get("NUMBA_CACHE_DIR")
-    )
+    answers = children.ask("kernels", ["used"], limit_s=limit_s)
+    if answers["used"].problem:
+        answers |= children.ask("kernels", ["beside"], limit_s=limit_s)
+    return judge_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
 
 
 def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[Finding]:
@@ -38,11 +39,11 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
     Parameters
     ----------
     answers
-        Of `beside` and `used`.
+        Of `used`, and of `beside` where that has a problem.
     chosen
         NUMBA_CACHE_DIR.
     """
-    used, beside = answers["used"], answers["beside"]
+    used, beside = answers["used"], answers.get("beside", Answer())
     folders = {each["folder"]: each["problem"] for each in used.said if "folder" in each}
     damaged: dict[str, str] = dict(used.first("damaged") or {})
     if used.problem:
@@ -52,6 +53,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
         "files": used.first("files"),
         "bytes": used.first("bytes"),
         "damaged": dict(sorted(damaged.items())),
+        "problem": used.problem or beside.problem,
     }
     if damaged:
         names = sorted(damaged)

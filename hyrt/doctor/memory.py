@@ -16,9 +16,13 @@ from hyrt.doctor.finding import Finding, size
 _LEAST_BYTES = 2**29
 # Estimates were up to a third above the peaks of real runs, never much below: less than this part of one is too little.
 _SURE = 0.7
-_REMEDY = (
+_BATCHES_REMEDY = (
     "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is memory-mapped "
     "(hyrt data convert); or give the machine or container more memory"
+)
+_WEIGHTS_REMEDY = (
+    "lower model.hidden or model.layers: the weights, their gradients, the optimizer's moments and a checkpoint alone "
+    "take most of it"
 )
 
 
@@ -101,6 +105,7 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Findi
         there.append(f"with a control group's limit of {size(have.limit)}")
     found = " ".join(there) or "not known on this system"
     wanted = _LEAST_BYTES if need is None else need["total_bytes"]
+    remedy = _remedy(need or {})
     impossible = have.most is not None and _SURE * wanted > have.most
     tight = have.most is not None and wanted > have.most
     taken = have.now is not None and wanted > have.now
@@ -109,11 +114,17 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Findi
     elif tight or taken:
         found = f"{found}; the smallest run takes about {size(wanted)}"
     if impossible:
-        return [Finding(check="memory", state="broken", found=found, remedy=_REMEDY, figures=figures)]
+        return [Finding(check="memory", state="broken", found=found, remedy=remedy, figures=figures)]
     if tight or taken:
-        remedy = _REMEDY if tight else f"end what else uses memory, or {_REMEDY}"
+        remedy = remedy if tight else f"end what else uses memory, or {remedy}"
         return [Finding(check="memory", state="warning", found=found, remedy=remedy, figures=figures)]
     return [Finding(check="memory", state="ok", found=found, figures=figures)]
+
+
+def _remedy(need: Mapping[str, Any]) -> str:
+    """By what takes most."""
+    copies = need.get("weights_bytes", 0) + need.get("checkpoint_bytes", 0)
+    return _WEIGHTS_REMEDY if 2 * copies > need.get("total_bytes", 0) else _BATCHES_REMEDY
 
 
 def _parts(need: Mapping[str, Any]) -> str:

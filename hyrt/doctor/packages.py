@@ -85,7 +85,8 @@ def check_packages(children: Children, limit_s: float) -> list[Finding]:
                 remedy="pip install hyrt, or pip install -e . in its source",
             )
         ]
-    return judge_packages(wanted, children.ask("packages", [each.module for each in wanted], limit_s=limit_s))
+    modules = [each.module for each in wanted]
+    return judge_packages(wanted, children.ask("packages", modules, limit_s=limit_s, bar=True))
 
 
 def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) -> list[Finding]:

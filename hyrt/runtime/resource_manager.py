@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Policy, Threads
@@ -11,7 +11,7 @@ from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Policy, T
 from hyrt.config import Config
 from hyrt.errors import StageFailure, describe
 from hyrt.runtime.balance.policies import default_policy_name, policy
-from hyrt.runtime.events import Balanced, Emit
+from hyrt.runtime.events import Balanced
 from hyrt.runtime.shares import StepWork
 from hyrt.runtime.stages import Stages
 
@@ -60,7 +60,7 @@ class ResourceManager:
         given: Mapping[str, int],
         steps_per_epoch: int,
         last_step: int,
-        emit: Emit,
+        emit: Callable[[Balanced], None],
     ) -> None:
         self._policy = policy
         self._stages = stages
@@ -72,7 +72,6 @@ class ResourceManager:
         self._ignored_until: int | None = None
         self._steps_per_epoch = steps_per_epoch
         self._last_step = last_step
-        self.decisions = 0
         counts = [start.sample, start.load]
         if any(trainer.resize is not None for trainer in stages.trainers):
             counts.append(start.train)
@@ -107,7 +106,6 @@ class ResourceManager:
             return
         _check(self._policy.name, work.step, present, after, limits)
         first = schedule.change(work.step, after)
-        self.decisions += 1
         self._emit(
             Balanced(
                 step=work.step + 1,

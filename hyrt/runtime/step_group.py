@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import psutil
 
@@ -13,6 +12,7 @@ from hyrt.runtime.shares import StepWork
 from hyrt.runtime.synchronizer import StepSummary
 
 STAGES = ("sample", "load", "transfer", "propagate")
+ALL_STAGES = (*STAGES, "synchronize")
 
 
 class StepGroups:
@@ -34,9 +34,6 @@ class StepGroups:
         self._queues: Queues | None = None
         self._queues_before: Queues | None = None
         self.epoch_sums = (0.0, 0.0, 0)
-        self._num_steps = 0
-        self._total_s = 0.0
-        self._total_stage_s: dict[str, float] = {}
         self._clear()
 
     def add(
@@ -57,9 +54,6 @@ class StepGroups:
             )
         for stage, seconds in work.seconds.items():
             self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
-            self._total_stage_s[stage] = self._total_stage_s.get(stage, 0.0) + seconds
-        self._num_steps += 1
-        self._total_s += step_s
         self._loss_sum += summary.loss * summary.normalizer
         self._normalizer += summary.normalizer
         self._epoch_loss += summary.loss * summary.normalizer
@@ -73,7 +67,7 @@ class StepGroups:
         count = len(self._losses)
         if not count:
             return
-        stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in (*STAGES, "synchronize")}
+        stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in ALL_STAGES}
         done = (self._step - 1) % self._per_epoch + 1
         blocked, queued, depth = self._since_last(count)
         self._emit(
@@ -120,16 +114,6 @@ class StepGroups:
         mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
         self.epoch_sums = (0.0, 0.0, 0)
         return loss, mteps
-
-    @property
-    def means(self) -> dict[str, Any]:
-        """Of all steps since the start or the resumption: `stages_s` and `iteration_s`; empty where there were none."""
-        if not self._num_steps:
-            return {}
-        stages_s = {
-            stage: self._total_stage_s.get(stage, 0.0) / self._num_steps for stage in (*STAGES, "synchronize")
-        }
-        return {"stages_s": stages_s, "iteration_s": self._total_s / self._num_steps}
 
     @property
     def epoch_sums(self) -> tuple[float, float, int]:

@@ -23,6 +23,7 @@ from hyrt.runtime.atomic_write import write_atomically
 from hyrt.runtime.checkpoint import Checkpoint, save_checkpoint
 from hyrt.runtime.evaluate import Evaluator, StopRequested
 from hyrt.runtime.events import (
+    Balanced,
     Checkpointed,
     Emit,
     EpochEnded,
@@ -30,20 +31,18 @@ from hyrt.runtime.events import (
     Notice,
     Predicted,
     RunEnded,
-    RunStarted,
 )
 from hyrt.runtime.expected_run import ExpectedRun, expected_figures
 from hyrt.runtime.faults.faults import injected_faults
 from hyrt.runtime.faults.faulty_parts import FaultyStages, FaultySynchronizer, faulty_trainers, faulty_write
 from hyrt.runtime.kept_assignments import kept_assignments, restore_assignments
 from hyrt.runtime.load import Loader
-from hyrt.runtime.peak_memory import peak_memory_bytes
 from hyrt.runtime.pipeline import Pipeline
 from hyrt.runtime.predict_run import predict_run
 from hyrt.runtime.resource_manager import ResourceManager, configured_policy, named_threads
+from hyrt.runtime.run_started import named_split, run_started
 from hyrt.runtime.serial import serial_steps
 from hyrt.runtime.setup import (
-    architecture,
     assign_threads,
     build_model,
     build_optimizer,
@@ -55,8 +54,9 @@ from hyrt.runtime.setup import (
 )
 from hyrt.runtime.shares import StepWork
 from hyrt.runtime.stages import StageCalls, Stages
-from hyrt.runtime.step_group import StepGroups
+from hyrt.runtime.step_group import ALL_STAGES, StepGroups
 from hyrt.runtime.synchronizer import StepSummary, Synchronizer
+from hyrt.runtime.totals import Totals
 from hyrt.runtime.trace.traced_run import TracedRun
 from hyrt.workers import Workers
 
@@ -95,6 +95,31 @@ class _Best:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] | None = None
     evaluations_since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The parts of a run whose steps are on their way."""
+
+    works: Iterator[StepWork]
+    pipeline: Pipeline | None
+    stages: Stages
+    synchronizer: Synchronizer | FaultySynchronizer
+    manager: ResourceManager
+    groups: StepGroups
+    evaluate_workers: Workers
+
+    def begin(self) -> None:
+        """The steps begin, or go on after a pause."""
+        self.groups.begin(self.pipeline.queues() if self.pipeline else None)
+
+    def add(self, work: StepWork, summary: StepSummary, seconds: float, lr: float) -> None:
+        """Tell of a synchronized step, and let the resource manager see it."""
+        queues = self.pipeline.queues() if self.pipeline else None
+        self.groups.split = named_split(self.stages, work.step)
+        self.groups.threads = named_threads(self.stages.schedule.of(work.step).threads)
+        self.groups.add(work, summary, seconds, lr, queues)
+        self.manager.observe(work, seconds)
 
 
 class Training:
@@ -158,7 +183,7 @@ class Training:
         self._best = _Best()
         self._step = 0
         self._epoch_s = 0.0
-        self._trained_s = 0.0
+        self._totals = Totals()
         self._first_step = 0
         # Of the epoch that is not complete: loss, normalizer and edges so far. And the loss of one whose steps are
         # done, but not its evaluation.
@@ -196,27 +221,30 @@ class Training:
             )
             self._step = self._first_step = state["step"]
             self._epoch_s = state["epoch_s"]
-            self._trained_s = state["trained_s"]
             self._epoch_sums = state["epoch_sums"]
             self._unevaluated = state["unevaluated"]
             self._generator = state["torch_generator"]
             # Checkpoints of earlier versions have none.
             self._kept = state.get("balance")
+            self._totals = Totals.restored(state.get("totals"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
 
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""
-        if self._trace is None:
-            return self._finish(self._train())
         try:
             status = self._train()
         except BaseException as error:
-            self._trace.save_after(error)
+            self.save_trace(error)
             raise
-        if (notice := self._trace.saved()) is not None:
+        if self._trace is not None and (notice := self._trace.saved()) is not None:
             self._emit(notice)
         return self._finish(status)
+
+    def save_trace(self, error: BaseException) -> None:
+        """Write the trace of a run that failed, where one is wanted; a failure of that is a note to the error."""
+        if self._trace is not None:
+            self._trace.save_after(error)
 
     def _train(self) -> str:
         """Run the steps; returns the run's status."""
@@ -283,7 +311,6 @@ class Training:
                 driven = FaultyStages(driven, self._faults)
                 synchronizer = FaultySynchronizer(synchronizer, self._faults)
             pipeline = None
-            works: Iterator[StepWork]
             if config.runtime.pipelined:
                 pipeline = stack.enter_context(
                     Pipeline(
@@ -295,49 +322,15 @@ class Training:
                         trace=None if trace is None else trace.trace,
                     )
                 )
-                works = pipeline.steps()
-            else:
-                works = serial_steps(driven, steps)
-            groups.begin(pipeline.queues() if pipeline else None)
-            before = time.perf_counter()
-            for work in works:
-                summary = self._synchronize(synchronizer, work, pipeline)
-                now = time.perf_counter()
-                self._step += 1
-                self._epoch_s += now - before
-                self._trained_s += now - before
-                queues = pipeline.queues() if pipeline else None
-                groups.split = named_split(stages, work.step)
-                groups.threads = named_threads(stages.schedule.of(work.step).threads)
-                groups.add(work, summary, now - before, self._optimizer.param_groups[0]["lr"], queues)
-                manager.observe(work, now - before)
-                if self._step % per_epoch == 0:
-                    groups.flush()
-                    self._close_epoch(groups)
-                    self._end_epoch(evaluate_workers, pipeline.raise_failure if pipeline else lambda: None)
-                    if self._is_out_of_patience() and self._step < last:
-                        status = "early-stopped"
-                        break
-                    manager.pause(self._step)
-                    groups.begin(pipeline.queues() if pipeline else None)
-                elif config.checkpoint.every_steps and self._step % config.checkpoint.every_steps == 0:
-                    groups.flush()
-                    self._epoch_sums = groups.epoch_sums
-                    self._save()
-                    groups.begin(pipeline.queues() if pipeline else None)
-                if self._should_stop():
-                    status = "interrupted"
-                    groups.flush()
-                    self._epoch_sums = groups.epoch_sums
-                    self._save()
-                    break
-                before = time.perf_counter()
+            works = serial_steps(driven, steps) if pipeline is None else pipeline.steps()
+            run = _Running(works, pipeline, stages, synchronizer, manager, groups, evaluate_workers)
+            status = self._do_steps(run, last) or status
         # Closing a lost device may have added to what is said of it.
         self._ended_with = {
             "split": named_split(stages, self._step),
             "threads": named_threads(stages.schedule.of(self._step).threads),
-            "balance": {"policy": manager.policy_name, "decisions": manager.decisions},
-            **groups.means,
+            "balance": {"policy": manager.policy_name, "decisions": self._totals.decisions},
+            **self._totals.means(ALL_STAGES),
             "devices_lost": {
                 t.name: "; ".join([describe(t.lost), *getattr(t.lost, "__notes__", ())])
                 for t in trainers
@@ -345,6 +338,43 @@ class Training:
             },
         }
         return status
+
+    def _do_steps(self, run: _Running, last: int) -> str | None:
+        """Synchronize, count, evaluate and checkpoint step after step; the run's status, if it ends before the last."""
+        every_steps = self._config.checkpoint.every_steps
+        per_epoch = self._sampler.steps_per_epoch()
+        run.begin()
+        before = time.perf_counter()
+        for work in run.works:
+            summary = self._synchronize(run.synchronizer, work, run.pipeline)
+            seconds = time.perf_counter() - before
+            self._step += 1
+            self._epoch_s += seconds
+            self._totals.add(work, seconds)
+            run.add(work, summary, seconds, self._optimizer.param_groups[0]["lr"])
+            if self._step % per_epoch == 0:
+                run.groups.flush()
+                self._close_epoch(run.groups)
+                self._end_epoch(
+                    run.evaluate_workers, run.pipeline.raise_failure if run.pipeline else lambda: None
+                )
+                if self._is_out_of_patience() and self._step < last:
+                    return "early-stopped"
+                run.manager.pause(self._step)
+                run.begin()
+            elif every_steps and self._step % every_steps == 0:
+                self._save_within_epoch(run.groups)
+                run.begin()
+            if self._should_stop():
+                self._save_within_epoch(run.groups)
+                return "interrupted"
+            before = time.perf_counter()
+        return None
+
+    def _save_within_epoch(self, groups: StepGroups) -> None:
+        groups.flush()
+        self._epoch_sums = groups.epoch_sums
+        self._save()
 
     def _slice(self, name: str, step: int) -> AbstractContextManager[None]:
         return _UNTRACED if self._trace is None else self._trace.slice(name, step)
@@ -459,8 +489,8 @@ class Training:
         state = {
             "step": self._step,
             "epoch_s": self._epoch_s,
-            "trained_s": self._trained_s,
             "epoch_sums": self._epoch_sums,
+            "totals": self._totals.state(),
             "unevaluated": self._unevaluated,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -498,10 +528,10 @@ class Training:
             "best_epoch": best.epoch,
             "chosen_by": self._evaluator.metric,
             "metrics": best.metrics,
-            "trained_s": self._trained_s,
-            "epoch_s": self._trained_s / self._step * per_epoch if self._step else 0.0,
+            "trained_s": self._totals.seconds,
+            "epoch_s": self._totals.seconds / self._totals.steps * per_epoch if self._totals.steps else 0.0,
             "predicted": None if self._expected is None else expected_figures(self._expected),
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": self._totals.see_memory(),
         }
         if self._faults is not None:
             summary["faults"] = self._faults.warning
@@ -530,37 +560,23 @@ class Training:
             given=given,
             steps_per_epoch=per_epoch,
             last_step=last - 1,
-            emit=self._emit,
+            emit=self._decided,
         )
 
+    def _decided(self, event: Balanced) -> None:
+        self._totals.decisions += 1
+        self._emit(event)
+
     def _announce(self, stages: Stages, per_epoch: int) -> None:
-        config, graph = self._config, self._graph
-        threads = stages.schedule.of(self._step).threads
-        if self._own_model:
-            a = architecture(config, graph)
-            widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
-            model = f"{config.model.kind} {widths}"
-        else:
-            model = type(self._model).__name__
-        if config.sampler.kind == "saint":
-            batches = f"GraphSAINT {config.sampler.units} x {config.sampler.roots} walks of {config.sampler.walk_length}"
-        else:
-            batches = f"fan-out {','.join(map(str, config.fanouts))} · batch {config.data.batch_size}"
         self._emit(
-            RunStarted(
-                data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
-                f"{graph.num_features} features · {graph.num_classes} classes · {len(self._targets):,} targets",
-                model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · {config.train.precision}",
-                devices=" · ".join(
-                    f"{trainer.name} {n} {'units' if config.sampler.kind == 'saint' else 'targets'}"
-                    f"{' (simulated)' if trainer.device.info.simulated else ''}"
-                    f"{' (samples its own)' if trainer.hops is not None else ''}"
-                    for trainer, n in zip(stages.trainers, stages.split_of(self._step), strict=True)
-                )
-                + f" · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
-                epochs=config.train.epochs,
+            run_started(
+                self._config,
+                self._graph,
+                stages,
+                step=self._step,
+                model=None if self._own_model else type(self._model).__name__,
+                num_targets=len(self._targets),
                 steps_per_epoch=per_epoch,
-                first_step=self._first_step,
             )
         )
         if self._expected is not None:
@@ -571,8 +587,3 @@ class Training:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
         if self._faults is not None:
             self._warn(self._faults.warning)
-
-
-def named_split(stages: Stages, step: int) -> dict[str, int]:
-    """Units of a step by trainer's name."""
-    return {trainer.name: n for trainer, n in zip(stages.trainers, stages.split_of(step), strict=True)}

@@ -50,7 +50,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, s
 def final_state(run: Path) -> dict[str, Any]:
     state = load_newest_checkpoint(run / "checkpoints", pytest.fail).state
     # What follows from the clock, and changes no weight of a run on one device.
-    timing = ("epoch_s", "trained_s", "config", "balance")
+    timing = ("epoch_s", "totals", "config", "balance")
     return {key: value for key, value in state.items() if key not in timing}
 
 
@@ -101,8 +101,20 @@ def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
     output, _ = stop(process, signal.SIGTERM)
     assert f"continuing after step {first}" in output
 
+    memory = summary(run)["peak_memory_bytes"]
     hyrt("run", "--resume", "runs/run", cwd=tmp_path)
     assert_equal_runs(run, whole)
+    # Of all steps, whichever process did them.
+    told_of = summary(run)
+    assert told_of["iteration_s"] * told_of["steps"] == pytest.approx(told_of["trained_s"])
+    by_groups = [
+        (len(line["losses"]), line["stage_s"]["propagate"])
+        for line in records(run)
+        if line["event"] == "steps"
+    ]
+    propagated = sum(count * seconds for count, seconds in by_groups)
+    assert told_of["stages_s"]["propagate"] * told_of["steps"] == pytest.approx(propagated, rel=1e-3)
+    assert told_of["peak_memory_bytes"] >= memory
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert "has ended" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before

@@ -29,9 +29,6 @@ def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: An
     **arguments
         No more.
     """
-    from hyrt.process import prepare_process
-
-    prepare_process()
     backend: type[Device] = backends()[item].load()
     found = list(backend.probe())
     for info in found:
@@ -82,7 +79,6 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
         assert isinstance(trial, Trial)
         model = trial.model()
         parameters = load(device, model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
         losses = []
         for number in range(2):
             batch = trial.batch(model=model, step=cases.STEP + number)
@@ -91,9 +87,10 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
             if computes:
                 agree(result, expected(model, batch, trial.graph(model=model)))
             losses.append(result.loss_sum)
-            for parameter, gradient in zip(parameters, result.gradients, strict=True):
-                parameter.grad = gradient / result.normalizer
-            optimizer.step()
+            # By hand: an optimizer of torch's imports its compiler, which takes as long as all of torch.
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, result.gradients, strict=True):
+                    parameter -= _LEARNING_RATE * gradient / result.normalizer
             device.update(parameters)
             batch.release()
     return {

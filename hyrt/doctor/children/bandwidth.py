@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-_REPETITIONS = 5
+_REPETITIONS = 3
 _WIDTH = 128
 _ROW_BYTES = 4 * _WIDTH
 _GRAIN_BYTES = 1 << 20

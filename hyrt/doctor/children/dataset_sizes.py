@@ -42,8 +42,8 @@ class DatasetSizes:
         That an opened graph keeps in memory; a mapped folder's are left to the system's page cache.
     mapped_bytes
         What is mapped instead.
-    sparse
-        Whether features are stored as sparse rows.
+    row_entries
+        Stored values of a sparse row on average; None where rows are dense.
     """
 
     found: str
@@ -55,7 +55,7 @@ class DatasetSizes:
     feature_bytes: float
     graph_bytes: float
     mapped_bytes: float = 0.0
-    sparse: bool = False
+    row_entries: float | None = None
 
 
 def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
@@ -148,8 +148,10 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     vertices, edges = headers["indptr"].shape[0] - 1, headers["indices"].shape[0]
     if vertices < 1:
         raise DataError(f"{source}: key 'indptr': has no vertices")
+    sparse = "features" not in headers
+    entries = headers["feat_values"].shape[0] if sparse else 0
     topology = headers["indices"].data_bytes + headers["indptr"].data_bytes
-    if "features" in headers:
+    if not sparse:
         width, value_bytes = headers["features"].shape[1], headers["features"].dtype.itemsize
         rows_bytes = headers["features"].data_bytes
     else:
@@ -166,11 +168,11 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         feature_bytes=0.0
         if mapped
         else float(vertices) * width * 4
-        if normalize != "none"
+        if normalize != "none" and not sparse
         else float(rows_bytes),
         graph_bytes=0.0 if is_folder else float(topology),
         mapped_bytes=float(rows_bytes * mapped + topology * is_folder),
-        sparse="features" not in headers,
+        row_entries=entries / vertices if sparse else None,
     )
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyrt_perfmodel.memory import host_memory_bytes, mini_batch_bytes, trainer_memory_bytes
-from hyrt_perfmodel.sizes import expected_sizes
+from hyrt_perfmodel.memory import activations_bytes, mini_batch_bytes
 from hyrt_perfmodel.workload import Training, Workload
 
 from hyrt.config import Config
-from hyrt.configured_training import configured_training
 from hyrt.device_names import AUTO, split_by_shares
+from hyrt.doctor.children.batches import computed_bytes, expected_training, sampler_bytes, staged_bytes
 from hyrt.doctor.children.dataset_sizes import DatasetSizes
+from hyrt.doctor.children.weights import weights
 
 _GIB = 2**30
 # Of a process with torch, numba and the compiled kernels, before there is any data: 467 MiB in runs on `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
 _FLOAT_BYTES = 4
-# Weights, two moments of Adam, and the weights of the best evaluation.
-_KEPT_WEIGHTS = 4
 
 
 def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -36,28 +34,16 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
 
     Returns
     -------
-    `host` and `disk` (by what it is for, and `total_bytes`), `devices` (name to `need_bytes` and `have_bytes`, of those
-    with memory of their own), and `staged_bytes` (the largest mini-batches in flight to one device).
-
-    Raises
-    ------
-    ValueError
-        If nothing can be estimated; the text says why.
+    `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`, for the first checkpoint),
+    `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their own), and `staged_bytes` (the largest
+    mini-batches in flight to one device). Devices get dense rows; in host memory sparse rows stay sparse.
     """
-    if config.sampler.kind != "neighbor":
-        raise ValueError(
-            f"sampler.kind={config.sampler.kind}: mini-batches of random walks are not estimated"
-        )
-    if sizes.sparse:
-        raise ValueError("its features are sparse, and the model counts dense rows only")
-    if not sizes.targets:
-        raise ValueError("the dataset has no training vertices")
-    training = _training(config, sizes)
+    training = expected_training(config, sizes)
     here, own = _trainers(config, training, found)
-    workloads = [*here, *(workload for _, workload in own.values())]
-    depth = config.runtime.depth
-    running = host_memory_bytes(workloads, training, depth, computed_here=here)
-    data = sizes.feature_bytes + sizes.graph_bytes
+    both = [*here, *(workload for _, workload in own.values())]
+    kept = weights(config, sizes.features, sizes.classes)
+    batches = config.runtime.depth * sum(staged_bytes(workload, sizes) for workload in both)
+    batches += sum(computed_bytes(workload, sizes) for workload in here) + sampler_bytes(config, sizes)
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
     layers = min(2, config.model.layers - 1)
     full = config.evaluate.mode == "full" and config.model.layers > 1
@@ -65,41 +51,39 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     evaluation = min(budget, 2 * layers * hidden) if full else 0.0
     host = {
         "process_bytes": _PROCESS_BYTES,
-        "dataset_bytes": round(data),
-        "training_bytes": round(running - data),
+        "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
+        "mini_batches_bytes": round(batches),
+        # A trainer has a replica and its gradients; of one on a device only the gradients come back.
+        "weights_bytes": kept.kept + (2 * len(here) + len(own)) * kept.once,
+        "checkpoint_bytes": kept.writing,
         "evaluation_bytes": round(evaluation),
     }
-    weights = workloads[0].num_weights * _FLOAT_BYTES
     disk = {
         # A new one is written before the oldest goes.
-        "checkpoints_bytes": round((config.checkpoint.keep + 1) * _KEPT_WEIGHTS * weights),
+        "checkpoints_bytes": (config.checkpoint.keep + 1) * kept.checkpoint,
         # `hyrt.runtime.infer` puts matrices above a third of its budget into files.
         "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
     }
     return {
         "host": {**host, "total_bytes": sum(host.values())},
-        "disk": {**disk, "total_bytes": sum(disk.values())},
+        "disk": {
+            **disk,
+            "total_bytes": sum(disk.values()),
+            "least_bytes": kept.checkpoint + disk["evaluation_bytes"],
+        },
         "devices": {
-            name: {"need_bytes": round(trainer_memory_bytes(workload)), "have_bytes": have}
+            name: {
+                "need_bytes": round(
+                    2 * kept.once + 2 * mini_batch_bytes(workload) + activations_bytes(workload)
+                ),
+                "have_bytes": have,
+            }
             for name, (have, workload) in own.items()
         },
         "staged_bytes": round(
             max((2 * mini_batch_bytes(workload) for _, workload in own.values()), default=0)
         ),
     }
-
-
-def _training(config: Config, sizes: DatasetSizes) -> Training:
-    return configured_training(
-        config,
-        lambda targets: expected_sizes(sizes.degrees, config.fanouts, targets),
-        num_features=sizes.features,
-        num_classes=sizes.classes,
-        num_targets=sizes.targets,
-        value_bytes=sizes.value_bytes,
-        feature_bytes=sizes.feature_bytes,
-        graph_bytes=sizes.graph_bytes,
-    )
 
 
 def _trainers(

@@ -69,8 +69,8 @@ def answer(
     except OSError as error:
         say(wrong="data", why=f"{error.filename or Path(config.data.source)}: {error.strerror or error}")
         return
+    if not sizes.targets:
+        say(wrong="data", why=f"{config.data.source}: split {config.data.split} has no training vertices")
+        return
     say(data=sizes.found, sizes=to_json(sizes))
-    try:
-        say(needs=needs(config, sizes, found))
-    except (ValueError, ArithmeticError) as error:
-        say(unknown=str(error))
+    say(needs=needs(config, sizes, found))

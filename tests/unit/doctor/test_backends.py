@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyrt.doctor.backends import Backends, ask_backends, judge_backends
+from hyrt.doctor.backends import Backends, ask_backends, causes_of, judge_backends
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.finding import Finding
 
@@ -101,10 +101,26 @@ def test_auto_needs_one_that_computes() -> None:
     assert "devices" not in states(backends(null=simulated, cpu=CPU), "auto")
 
 
+def finding(check: str, **figures: Any) -> Finding:
+    return Finding(check=check, state="broken", found="bad", remedy="mend it", figures=figures)
+
+
 def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:
     asked = backends(cpu=Answer(problem="RuntimeError: boom"))
-    (found,) = judge_backends(asked, ["cpu"], {"RuntimeError: boom": "package numba"})
+    causes = causes_of([finding("package numba", problem="RuntimeError: boom"), finding("package rich")])
+    (found,) = judge_backends(asked, ["cpu"], causes)
     assert (found.state, found.remedy) == ("broken", "first what is said of package numba above")
+    (other,) = judge_backends(backends(cpu=Answer(problem="crashes with SIGSEGV")), ["cpu"], causes)
+    assert other.remedy.startswith("update or uninstall cpu_module:Device")
+
+
+def test_with_damaged_kernels_no_driver_is_blamed() -> None:
+    missing = Answer(({"missing": "no driver"},))
+    asked = backends(cpu=Answer(problem="crashes with SIGSEGV"), gpu=FAILS, other=missing)
+    causes = causes_of([finding("kernel cache", damaged={"a.nbc": "torn"}, problem="")])
+    found = {each.check: each.remedy for each in judge_backends(asked, ["cpu"], causes)}
+    cause = "first what is said of kernel cache above"
+    assert found == {"backend cpu": cause, "device gpu:0": cause, "backend other": ""}
 
 
 def test_devices_with_memory_of_their_own() -> None:

@@ -71,6 +71,33 @@ def test_a_child_that_cannot_start_is_an_answer(monkeypatch: pytest.MonkeyPatch)
     assert "ModuleNotFoundError" in answer.problem
 
 
+def test_what_ended_a_process_is_imported_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ending_package.py").write_text("import os\nos._exit(3)")
+    (tmp_path / "user_package.py").write_text("import ending_package")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Children() as children:
+        first = children.ask("packages", ["ending_package"], limit_s=20.0, bar=True)["ending_package"]
+        second = children.ask("packages", ["user_package"], limit_s=20.0)["user_package"]
+    assert first.problem == "ends its process with exit code 3"
+    assert second.problem == f"ImportError: {first.problem}"
+
+
+def test_one_process_answers_all_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "naming_package.py").write_text("import os\n__version__ = str(os.getpid())")
+    (tmp_path / "second_package.py").write_text(
+        "import os, sys\n__version__ = str(os.getpid())\nsys.stdin.read()"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Children() as children:
+        answers = [
+            children.ask("packages", [name], limit_s=20.0)[name]
+            for name in ("naming_package", "second_package")
+        ]
+    # What is checked reads an empty standard input, not the next request.
+    assert [answer.problem for answer in answers] == ["", ""]
+    assert answers[0].first("version") == answers[1].first("version")
+
+
 def test_closing_ends_a_child_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless_package.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)"

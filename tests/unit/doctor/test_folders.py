@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyrt.doctor.disk import check_disk
+from hyrt.doctor.finding import Finding
 from hyrt.doctor.kept_rates import check_kept_rates
 from hyrt.doctor.writable import nearest_folder, why_not_writable
 
@@ -44,13 +45,22 @@ def test_a_folder_of_the_system_cannot_be_written() -> None:
 def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
     state = os.statvfs(tmp_path)
     free = state.f_bavail * state.f_frsize
-    (small,) = check_disk(tmp_path / "runs", {"checkpoints_bytes": 2**20, "total_bytes": 2**20})
+
+    def found(checkpoint: int, keep: int) -> Finding:
+        need = {"checkpoints_bytes": keep * checkpoint, "total_bytes": keep * checkpoint}
+        (one,) = check_disk(tmp_path / "runs", {**need, "least_bytes": checkpoint})
+        return one
+
+    small = found(2**18, 4)
     assert small.state == "ok"
-    assert "a run keeps about 1 MiB (checkpoints 1 MiB)" in small.found
-    (large,) = check_disk(tmp_path / "runs", {"checkpoints_bytes": 2 * free, "total_bytes": 2 * free})
+    assert small.found.endswith("a run keeps about 1 MiB (checkpoints 1 MiB)")
+    assert small.figures["free_bytes"] == pytest.approx(free, rel=0.1)
+    many = found(free // 2, 4)
+    assert many.state == "warning"
+    assert "checkpoint.keep" in many.remedy
+    large = found(2 * free, 4)
     assert large.state == "broken"
-    assert "checkpoint.keep" in large.remedy
-    assert large.figures["free_bytes"] == pytest.approx(free, rel=0.1)
+    assert "--output" in large.remedy
 
 
 def test_rates_that_were_kept(tmp_path: Path) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hyrt.config import build_config
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
 from hyrt.doctor.children.needs import needs
+from hyrt.doctor.children.weights import _MOMENTS, num_moments, num_parameters
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
 from hyrt.graph.graph import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
+from hyrt.runtime.setup import build_model
 
 GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
 GPU |= {"host_cores": 0, "simulated": False}
@@ -117,19 +120,25 @@ def test_needs_are_bounded_by_a_count_by_hand() -> None:
     )
     sizes = dataset_sizes("synthetic:tiny", 0, "none")
     found = needs(config, sizes, [])
-    # One layer of 16 -> 64 and one of 64 -> 4; three files of weights, two moments, and the best weights.
-    weights = 16 * 64 + 64 * 4
+    # Layers of 16 -> 64 and 64 -> 4 with biases; each file has weights, two moments, the best weights, and some state.
+    weights = 17 * 64 + 65 * 4
+    file = found["disk"]["least_bytes"]
+    assert 4 * weights * 4 < file < 4 * weights * 4 + 2**14
     assert found["disk"] == {
-        "checkpoints_bytes": 3 * 4 * weights * 4,
+        "checkpoints_bytes": 3 * file,
         "evaluation_bytes": 0,
-        "total_bytes": 3 * 4 * weights * 4,
+        "total_bytes": 3 * file,
+        "least_bytes": file,
     }
+    # At least the master copy, its gradient, two moments, the best weights, and a replica with its gradients.
+    assert 7 * weights * 4 <= found["host"]["weights_bytes"] <= 10 * weights * 4
+    assert 2 * file <= found["host"]["checkpoint_bytes"] <= 3 * file
     # No mini-batch has more than 256 targets with 2 neighbours each with 3, nor more vertices than the graph.
     rows = min(256 * 3 * 4, 2000)
-    most = 4 * (rows * 16 * 4 + 256 * 2 * 4 + 256 * 3 * 3 * 4 + 256 * 4 * 8) + 6 * weights * 4
+    most = 4 * (rows * 16 * 4 + 256 * 2 * 4 + 256 * 3 * 3 * 4 + 256 * 4 * 8)
     most += (256 * 3 * (16 + 64) + 256 * (64 + 4) + 256 * 3 * 16) * 4
     least = 4 * 256 * 16 * 4
-    assert least < found["host"]["training_bytes"] <= most
+    assert least < found["host"]["mini_batches_bytes"] <= most
     assert found["host"]["dataset_bytes"] == round(sizes.feature_bytes + sizes.graph_bytes)
     assert found["devices"] == {}
 
@@ -148,10 +157,65 @@ def test_a_device_of_its_own_memory_holds_its_share() -> None:
     assert needs(limited, sizes, [GPU])["devices"]["gpu:0"]["have_bytes"] == 2**18
 
 
-def test_what_cannot_be_estimated_says_why() -> None:
-    sizes = dataset_sizes("synthetic:tiny", 0, "none")
-    with pytest.raises(ValueError, match="random walks"):
-        needs(build_config({"sampler": {"kind": "saint"}}), sizes, [])
+@pytest.fixture(scope="module")
+def sparse(npz: Path) -> Path:
+    """The same graph, each of its rows with two stored values of 1000 columns."""
+    arrays = dict(np.load(npz))
+    count = len(arrays.pop("features"))
+    arrays |= {
+        "feat_indptr": np.arange(0, 2 * count + 1, 2),
+        "feat_indices": np.tile(np.array([3, 999], np.int32), count),
+        "feat_values": np.ones(2 * count, np.float32),
+        "feat_shape": np.array([count, 1000]),
+    }
+    np.savez(npz.with_name("sparse.npz"), **arrays)
+    return npz.with_name("sparse.npz")
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "saint"])
+def test_sparse_features_and_walks_are_estimated(sparse: Path, kind: str) -> None:
+    graph = open_graph(sparse)
+    settings = {"data": {"source": str(sparse)}, "sampler": {"kind": kind}, "model": {"hidden": 64}}
+    small, wide = (
+        needs(build_config({**settings, "model": {"hidden": hidden}}), sizes, [])
+        for sizes in [dataset_sizes(str(sparse), 0, "none")]
+        for hidden in (64, 10**8)
+    )
+    once = sum(parameter.numel() for parameter in build_model(build_config(settings), graph).parameters()) * 4
+    assert small["disk"]["least_bytes"] == pytest.approx(4 * once, abs=2**14)
+    # At least the weights of every hidden unit: its own row and its neighbours', the classes' two, and both moments.
+    assert wide["disk"]["least_bytes"] > 3 * 2 * (1000 + graph.num_classes) * 10**8 * 4
+    assert wide["host"]["weights_bytes"] > 6 * 2 * (1000 + graph.num_classes) * 10**8 * 4
+    # Sparse rows stay sparse: less than the dense rows of one mini-batch, more than its stored values.
+    assert 2 * graph.num_vertices * 8 / 4 < small["host"]["mini_batches_bytes"] < graph.num_vertices * 4000
+    assert (
+        dataset_sizes(str(sparse), 0, "row").feature_bytes
+        == dataset_sizes(str(sparse), 0, "none").feature_bytes
+    )
+
+
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
+@pytest.mark.parametrize("more", [{}, {"norm": "layer", "residual": True, "layers": 3}])
+def test_weights_are_those_of_the_model(kind: str, more: dict[str, Any], npz: Path) -> None:
+    config = build_config({"model": {"kind": kind, "hidden": 24, **more}})
+    graph = open_graph(npz)
+    count = sum(parameter.numel() for parameter in build_model(config, graph).parameters())
+    assert num_parameters(config, graph.num_features, graph.num_classes) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in _MOMENTS if hasattr(torch.optim, name)]
+    + [("SGD", {}), ("SGD", {"momentum": 0.9}), ("AdamW", {"amsgrad": True})]
+    + [("RMSprop", {"momentum": 0.5, "centered": True})],
+)
+def test_moments_are_those_that_the_optimizer_keeps(name: str, options: dict[str, Any]) -> None:
+    weight = torch.nn.Parameter(torch.ones(8, 8))
+    optimizer = getattr(torch.optim, name)([weight], lr=0.1, **options)
+    weight.grad = torch.ones(8, 8)
+    optimizer.step()
+    kept = sum(value.numel() for value in optimizer.state[weight].values() if torch.is_tensor(value))
+    assert round(kept / 64) == num_moments(name, options)
 
 
 def told(**options: str | None) -> Answer:

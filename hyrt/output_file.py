@@ -1,0 +1,35 @@
+"""Where a command writes what it was asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hyrt.errors import ConfigError
+
+
+def output_file(output: Path, *, replace: bool) -> Path:
+    """The regular file an output is, behind symbolic links.
+
+    Parameters
+    ----------
+    output
+        As it was given.
+    replace
+        Whether it may be there already.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else or in no folder, or may not be replaced.
+    """
+    file = Path(os.path.realpath(output))
+    # What is written takes the place of what is there: of a device or a FIFO it must not.
+    if os.path.lexists(file) and not file.is_file():
+        kind = "folder" if file.is_dir() else "special file"
+        raise ConfigError(f"{output}: is a {kind}: give the name of a regular file as --output")
+    if file.exists() and not replace:
+        raise ConfigError(f"{output}: is there already: give another --output, or --force")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file.parent}: no such folder: make it, or give another --output")
+    return file

@@ -1,0 +1,85 @@
+"""What counts as a hang, on a clock of the test's own; and what the system says of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hyrt.doctor.watch import BUSY_TIMES, LOOK_S, Activity, Watch, activity_of
+
+LIMIT_S = 10.0
+
+
+def hangs_after(activity: Callable[[float], Activity | None], step_s: float = LOOK_S) -> tuple[float, str]:
+    """Seconds till a watch with a limit of 10 s speaks, and what it says."""
+    now = [0.0]
+    watch = Watch(LIMIT_S, lambda: activity(now[0]), lambda: now[0])
+    while now[0] < 100 * LIMIT_S:
+        now[0] += step_s
+        why = watch.look()
+        if why:
+            return now[0], why
+    return now[0], ""
+
+
+@pytest.mark.parametrize("said", [None, Activity(3.0)], ids=["nothing is known", "it waits"])
+def test_waiting_counts_at_once(said: Activity | None) -> None:
+    assert hangs_after(lambda now: said) == (LIMIT_S, "hangs: no answer within 10 s")
+
+
+def test_the_ticking_of_a_thread_that_waits_is_no_work() -> None:
+    assert hangs_after(lambda now: Activity(0.02 * now))[0] == pytest.approx(LIMIT_S, abs=2 * LOOK_S)
+
+
+@pytest.mark.parametrize(
+    "activity",
+    [lambda now: Activity(0.3 * now), lambda now: Activity(0.0, is_ready=True)],
+    ids=["a third of a processor", "starved"],
+)
+def test_computing_and_starving_take_longer(activity: Callable[[float], Activity]) -> None:
+    after, why = hangs_after(activity)
+    assert after == pytest.approx(BUSY_TIMES * LIMIT_S, abs=2 * LOOK_S)
+    assert why == "hangs: computes and gives no answer within 50 s"
+
+
+def test_what_is_stopped_does_not_hang() -> None:
+    assert hangs_after(lambda now: Activity(0.0, is_stopped=True))[1] == ""
+
+
+def test_a_pause_of_the_doctor_itself_counts_a_second() -> None:
+    assert hangs_after(lambda now: Activity(0.0), step_s=60.0)[0] == LIMIT_S * 60
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="asks Linux")
+def test_real_processes() -> None:
+    texts = {
+        "waits": "import time\ntime.sleep(60)",
+        "works": "while True: pass",
+        "waits for one that works": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])",
+    }
+    for name, text in texts.items():
+        process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
+        try:
+            end = time.monotonic() + 20
+            ready = []
+            # The first moments are the interpreter's start.
+            while time.monotonic() < end and (len(ready) < 12 or ("works" in name and not any(ready[6:]))):
+                time.sleep(0.1)
+                activity = activity_of(process.pid)
+                assert activity is not None
+                ready.append(activity.is_ready)
+            assert any(ready[-6:]) == ("works" in name), name
+            process.send_signal(signal.SIGSTOP)
+            while not (activity := activity_of(process.pid)) or not activity.is_stopped:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert activity_of(process.pid) is None
