@@ -264,7 +264,12 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except HyrtError:
+            # Of a disk that is full the first error tells, and has the notes.
+            if error is None:
+                raise
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

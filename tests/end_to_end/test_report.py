@@ -169,6 +169,19 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     assert "cannot be written" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=1).stderr
 
 
+@pytest.mark.parametrize(("output", "said"), [("/dev/null", "is a special file"), (".", "is a folder")])
+def test_what_is_no_regular_file_stays(run: Path, tmp_path: Path, output: str, said: str) -> None:
+    assert said in hyrt("report", run, "--output", output, cwd=tmp_path, code=2).stderr
+    assert Path("/dev/null").is_char_device()
+    target = tmp_path / "target.html"
+    target.touch()
+    link = tmp_path / "link.html"
+    link.symlink_to(target)
+    hyrt("report", run, "--output", link, cwd=tmp_path)
+    assert link.is_symlink()
+    assert target.stat().st_size
+
+
 def test_a_run_that_failed_has_one_too(tmp_path: Path) -> None:
     hyrt("run", *TINY, "train.lr=1e30", "train.optimizer=SGD", cwd=tmp_path, code=1)
     made = only_run(tmp_path)
