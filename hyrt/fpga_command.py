@@ -20,7 +20,6 @@ fpga_app = typer.Typer(
 )
 
 _PART_HELP = "u250, u200, u280, u50, or a .yaml file with what platforminfo says is left of a card."
-_MODELS = ("graphsage", "gcn")
 _FIFO_DEPTH = 32
 
 
@@ -138,9 +137,10 @@ def build_files(
     Example:
       hyrt fpga build-files u250 --part u250 --pes 8 --macs 32x64
     """  # noqa: D301
+    import shlex
     from dataclasses import replace
 
-    from hyrt_hls.build_files import write_build_files
+    from hyrt_hls.build_files import doubts, write_build_files
     from hyrt_hls.parts import load_part
 
     from hyrt.errors import ConfigError
@@ -161,7 +161,10 @@ def build_files(
         needs = write_build_files(folder, card, design, words, units=units)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    _print([resource_line(card, needs), f"wrote {folder}: with Vitis, make -C {folder} TARGET=hw_emu"])
+    for doubt in doubts(card, design):
+        typer.echo(f"warning: {doubt}", err=True)
+    command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
+    _print([resource_line(card, needs), f"wrote {folder}: with Vitis, {command}"])
 
 
 def _array(text: str) -> tuple[int, int]:
@@ -208,6 +211,7 @@ def _work(
         if arguments or given:
             raise ConfigError(f"--workload gives all sizes: leave {', '.join([*given, *arguments])} out")
         return load_workload(workload), []
+    from hyrt.fpga_prediction import why_no_kernels
     from hyrt.predicted_training import assumptions_of, training_of
     from hyrt.run_settings import new_config, sort_arguments
 
@@ -224,10 +228,8 @@ def _work(
         layers = str(options["fanout"]).count(",") + 1
         chosen.append(f"model.layers={layers}")
     config = new_config(file, [*chosen, *overrides])
-    if config.model.kind not in _MODELS:
-        raise ConfigError(
-            f"model {config.model.kind}: the FPGA trainer has one product a layer: give {' or '.join(_MODELS)}"
-        )
+    if why := why_no_kernels(config):
+        raise ConfigError(why)
     assumptions = assumptions_of(config)
     return training_of(config, sparse_as_rows=assumptions), assumptions
 

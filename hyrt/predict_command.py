@@ -81,6 +81,7 @@ def predict(
     from hyrt_perfmodel.predict import with_accelerators
 
     from hyrt.errors import ConfigError
+    from hyrt.fpga_prediction import kernel_sentences, with_kernels
     from hyrt.report.predict_table import prediction_lines, scaling_lines
     from hyrt.report.scaling_plot import check_plot, draw_scaling
 
@@ -95,8 +96,9 @@ def predict(
             machine = with_accelerators(machine, counts[0])
         config = None if workload is not None else _config(arguments or [], data, model, machine, platform)
         work = _work(arguments or [], data, model, workload, config)
+        machine, no_kernels = with_kernels(machine, work, config, paper=paper)
         steps = _on(machine, work, is_file=workload is not None)
-        machine = _with_tasks(machine, steps, paper=paper)
+        machine = _with_tasks(machine, steps)
         terms = None if config is None else _terms(config)
         given = None if config is None or paper else _given(config, machine, steps)
         now = predict_training(machine, steps, assignment=given, terms=terms, paper=paper)
@@ -105,7 +107,7 @@ def predict(
         for count in counts if len(counts) > 1 else ():
             scaled = with_accelerators(machine, count)
             steps = _on(scaled, work, is_file=workload is not None)
-            scaled = _with_tasks(scaled, steps, paper=paper)
+            scaled = _with_tasks(scaled, steps)
             scaling.append((count, predict_training(scaled, steps, terms=terms, paper=paper)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -115,7 +117,11 @@ def predict(
         _check_finite(each)
     if plot is not None:
         draw_scaling(scaling, plot)
-    assumptions = [*([] if config is None else _assumptions(config)), *_designs(machine, steps, paper=paper)]
+    assumptions = [
+        *([] if config is None else _assumptions(config)),
+        *no_kernels,
+        *kernel_sentences(machine, now),
+    ]
     if as_json:
         import json
 
@@ -135,32 +141,13 @@ def predict(
     _print(lines)
 
 
-def _with_tasks(machine: Platform, steps: Training, *, paper: bool) -> Platform:
-    """FPGAs of a known design with the tasks that fit on the chip; the paper's form knows no designs."""
-    if paper or all(accelerator.design is None for accelerator in machine.accelerators):
+def _with_tasks(machine: Platform, steps: Training) -> Platform:
+    """FPGAs of a known design with the tasks that fit on the chip."""
+    if all(accelerator.design is None for accelerator in machine.accelerators):
         return machine
     from hyrt_hls.task_targets import with_task_targets
 
     return with_task_targets(machine, steps)
-
-
-def _designs(machine: Platform, steps: Training, *, paper: bool) -> list[str]:
-    """What is assumed of FPGAs that the cycle model predicts, one sentence each."""
-    from hyrt_perfmodel.stage_times import is_plain
-
-    designed = [each.kind for each in machine.accelerators if each.design is not None]
-    if paper or not designed:
-        return []
-    if not is_plain(steps.at(1.0)):
-        return [
-            f"hyrt has no kernels for this model on {', '.join(designed)}: its rates are taken, as if there were"
-        ]
-    return [
-        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {each.task_targets} targets "
-        f"a task; no build has confirmed {', '.join(sorted(each.design.assumed))}"
-        for each in machine.accelerators
-        if each.design is not None and each.task_targets is not None
-    ]
 
 
 def _counts(text: str | None) -> list[int]:

@@ -120,6 +120,25 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
     )
 
 
+def check_arena(pes: int, arena_words: int) -> None:
+    """Refuse an arena that holds next to nothing: not one target of two layers of 128 values, with a row of each bank below it.
+
+    A narrower model's mini-batch might fit, but smaller arenas than this take as much of a card: an UltraRAM is 4,096 words deep.
+
+    Raises
+    ------
+    ValueError
+        With what that needs.
+    """
+    least = Workload(
+        vertices=(float(pes), float(pes), 1.0),
+        edges=(float(pes), float(pes)),
+        features=(128,) * 3,
+        concat=True,
+    )
+    tiles(lambda targets: least, 1, pes, arena_words)
+
+
 def _peak(kept: Sequence[Region]) -> int:
     return max(sum(other.words for other in kept if other.born <= each.born <= other.dies) for each in kept)
 

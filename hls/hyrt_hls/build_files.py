@@ -7,9 +7,17 @@ from pathlib import Path
 
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
+from hyrt_hls.arena_limits import check_arena
 from hyrt_hls.link_config import link_config
 from hyrt_hls.parts import Part
-from hyrt_hls.resources import Resources, check_buildable, estimate, refuse
+from hyrt_hls.resources import (
+    STREAM_BITS,
+    Resources,
+    check_buildable,
+    estimate,
+    refuse,
+    widest_stream_bits,
+)
 
 _HOME = Path(__file__).parent
 _FOLDERS = {"kernels": ("*.cpp", "*.hpp"), "include": ("*.h",)}
@@ -40,11 +48,12 @@ def write_build_files(
     Raises
     ------
     ValueError
-        If the folder holds something, or the design cannot be built or does not fit.
+        If the folder holds something, or the design cannot be built, does not fit, or has an arena for next to nothing.
     OSError
         If the folder cannot be written.
     """
     check_buildable(design, arena_words)
+    check_arena(design.pes, arena_words)
     config = link_config(part, design, units=units)
     needs = estimate(design, arena_words).times(units)
     refuse(part, needs)
@@ -72,3 +81,25 @@ def write_build_files(
     lines = [f"{name} ?= {value}\n" for name, value in variables.items()]
     (folder / "design.mk").write_text("".join(lines), encoding="utf-8")
     return needs
+
+
+def doubts(part: Part, design: FpgaDesign) -> list[str]:
+    """What may go wrong with a design that `write_build_files` takes, one sentence each.
+
+    Parameters
+    ----------
+    part, design
+        As `write_build_files` takes them.
+    """
+    found = []
+    clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
+    if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
+        found.append(
+            f"{clock_mhz:,.0f} MHz are asked for, {part.name}'s platform states {part.clock_mhz}: v++ may not reach it"
+        )
+    if bits > STREAM_BITS:
+        found.append(
+            f"streams of {bits:,} bits: Vitis HLS is known to refuse more than {STREAM_BITS:,}: look at v++ -c first, or take a "
+            "smaller n or array"
+        )
+    return found

@@ -7,10 +7,12 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from hyrt_hls.compiler_process import run_compiler
+from hyrt_hls.library_file import find_library, publish_library
 
 # Vitis HLS's headers, for simulation.
 HEADERS = Path(__file__).parent / "include"
@@ -30,7 +32,6 @@ FLAGS = (
     ),
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
-_COMPILE_S = 600.0
 _SHOWN_ERRORS = 5
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|include_next|import)\b[ \t]*(.*)$", re.MULTILINE)
 _NAMED = re.compile(r'"([^"]+)"|<([^>]+)>')
@@ -47,8 +48,9 @@ def compile_library(
 
     The library lies in ``HYRT_HLS_CACHE_DIR``, else in hyrt/hls of the user's cache folder (``XDG_CACHE_HOME``, else
     ``~/.cache``), named by all it is made of: the sources, the headers they include, the flags, the compiler and the
-    processor. Where that folder cannot be written it lies in a temporary one, which goes with the process. Several processes
-    may compile the same library at once.
+    processor; and by its own checksum, since loading what was cut short kills the process. A damaged one is compiled anew, with a
+    warning. Where that folder cannot be written it lies in a temporary one, which goes with the process. Several processes may
+    compile the same library at once.
 
     Parameters
     ----------
@@ -65,6 +67,8 @@ def compile_library(
     ------
     ValueError
         There is no g++, it refuses the sources, a source cannot be read or names its header by a macro, or a macro's name is none.
+    OSError
+        The library cannot be written, or one that is there cannot be read.
     """
     compiler = shutil.which("g++")
     if compiler is None:
@@ -77,12 +81,13 @@ def compile_library(
     folders = [*(Path(folder).resolve() for folder in include), HEADERS]
     arguments = [*FLAGS, *_macros(defines or {}, bounded), *(f"-I{folder}" for folder in folders)]
     key = _key(_described(compiler), arguments, _texts(files, folders))
-    name = f"{files[0].stem}-{key}.so"
-    folder = _cache_folder()
-    library = folder / name
-    if not library.exists():
-        _compile([compiler, *arguments, *map(str, files)], library)
-    return library
+    name, folder = f"{files[0].stem}-{key}", _cache_folder()
+    library = find_library(folder, name)
+    if library is not None:
+        return library
+    return publish_library(
+        folder, name, lambda partial: _compile([compiler, *arguments, *map(str, files)], partial)
+    )
 
 
 def _macros(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
@@ -94,29 +99,10 @@ def _macros(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
 
 def _described(compiler: str) -> str:
     """The compiler's version and what -march=native means here: a cache folder may be shared by machines."""
-    shown = _run([compiler, "-march=native", "-###", "-E", "-x", "c++", os.devnull])
+    shown = run_compiler([compiler, "-march=native", "-###", "-E", "-x", "c++", os.devnull])
     if shown.returncode != 0:
         raise ValueError(f"{compiler} does not work: {_errors(shown.stderr)}")
     return shown.stderr
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        # In a session of its own: Ctrl-C is for whoever waits for it, and must not look like a compiler that fails.
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMPILE_S,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(
-            f"g++ took more than {_COMPILE_S:.0f} s over {' '.join(command)}: try a smaller design"
-        ) from error
-    except OSError as error:
-        raise ValueError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 def _texts(files: list[Path], folders: list[Path]) -> Iterator[tuple[Path, bytes]]:
@@ -158,17 +144,10 @@ def _key(compiler: str, arguments: list[str], texts: Iterator[tuple[Path, bytes]
     return digest.hexdigest()[:32]
 
 
-def _compile(command: list[str], library: Path) -> None:
-    """Into a name of its own first: a library is there whole or not at all."""
-    handle, partial = tempfile.mkstemp(prefix=f".{library.stem}-", suffix=".so", dir=library.parent)
-    os.close(handle)
-    try:
-        result = _run([*command, "-o", partial])
-        if result.returncode != 0:
-            raise ValueError(f"g++ refuses {command[-1]}: {_errors(result.stderr)}")
-        os.replace(partial, library)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+def _compile(command: list[str], partial: Path) -> None:
+    result = run_compiler([*command, "-o", str(partial)], output=partial)
+    if result.returncode != 0:
+        raise ValueError(f"g++ refuses {command[-1]}: {_errors(result.stderr)}")
 
 
 def _errors(text: str) -> str:

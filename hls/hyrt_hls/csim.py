@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from hyrt_hls.compile import compile_library
 from hyrt_hls.task_layout import LANES, Floats, Task, row_base
 
 KERNELS = Path(__file__).parent / "kernels"
-_SOURCE = Path(__file__).parent / "csim" / "csim.cpp"
+SOURCE = Path(__file__).parent / "csim" / "csim.cpp"
 # Messages and steps that a dataflow region holds in its streams: some megabytes.
 _REGION_WORDS = 16384
 _MESSAGE_BYTES = 4096
@@ -113,33 +113,32 @@ class Simulator:
     bounded
         Give streams their depth and every process a thread: finds deadlocks, is slow, and the order of sums
         changes from run to run.
+    include
+        Folders of headers, searched first: an hls_stream.h of another vendor takes the place of this package's.
 
     Raises
     ------
     ValueError
         If there is no g++, or it refuses the design.
+    OSError
+        If the cache of compiled simulations cannot be used.
     """
 
-    def __init__(self, design: Design, bounded: bool = False) -> None:
+    def __init__(self, design: Design, bounded: bool = False, *, include: Sequence[Path] = ()) -> None:
         self.design = design
         library = compile_library(
-            [_SOURCE],
-            defines={
-                "HYRT_PES": design.pes,
-                "HYRT_MAC_ROWS": design.mac_rows,
-                "HYRT_MAC_COLS": design.mac_cols,
-                "HYRT_ARENA_WORDS": design.arena_words,
-                "HYRT_FIFO_DEPTH": design.fifo_depth,
-                "HYRT_REGION_WORDS": _REGION_WORDS,
-            },
+            [SOURCE],
+            defines=macros(design),
             bounded=bounded,
-            include=[KERNELS],
+            include=[*include, KERNELS],
         )
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
+            # It is as it was written: what keeps it from loading is elsewhere, as a mount with noexec.
             raise ValueError(
-                f"{library}: the compiled simulation is damaged ({error}): delete this file, and it is compiled anew"
+                f"{library}: the compiled simulation cannot be loaded ({error}): set HYRT_HLS_CACHE_DIR to a folder whose "
+                "files may be run, or delete this one, and it is compiled anew"
             ) from error
         self._library.hyrt_open.restype = ctypes.c_void_p
         self._library.hyrt_close.argtypes = [ctypes.c_void_p]
@@ -212,6 +211,18 @@ class Simulator:
         finally:
             with self._lock:
                 self._idle.append(memories)
+
+
+def macros(design: Design) -> dict[str, int]:
+    """What the simulation's source is compiled with."""
+    return {
+        "HYRT_PES": design.pes,
+        "HYRT_MAC_ROWS": design.mac_rows,
+        "HYRT_MAC_COLS": design.mac_cols,
+        "HYRT_ARENA_WORDS": design.arena_words,
+        "HYRT_FIFO_DEPTH": design.fifo_depth,
+        "HYRT_REGION_WORDS": _REGION_WORDS,
+    }
 
 
 class _Arrays(ctypes.Structure):

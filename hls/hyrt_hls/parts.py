@@ -14,6 +14,7 @@ _COUNTS = ("dsp", "lut", "ff", "bram36", "uram")
 _TEXTS = ("device", "platform", "source")
 _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
 _KEYS = (*_COUNTS, *_TEXTS, "slr_dsp", "memory", "trainer")
+_MAY_BE = ("clock_mhz",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class Part:
         Of all banks together.
     pes, mac_rows, mac_cols, arena_words
         Of the trainer that is built where no other is asked for.
+    clock_mhz
+        At which the platform runs kernels where nothing else is asked for; None where the file does not say.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Part:
     mac_rows: int
     mac_cols: int
     arena_words: int
+    clock_mhz: int | None = None
 
     @property
     def num_slrs(self) -> int:
@@ -96,7 +100,7 @@ def load_part(name: str) -> Part:
 
 
 def _part(name: str, content: Mapping[str, Any], where: str) -> Part:
-    only_keys(content, _KEYS, _KEYS, where)
+    only_keys(content, (*_KEYS, *_MAY_BE), _KEYS, where)
     memory = mapping(content["memory"], f"{where}: memory")
     keys = ("kind", "banks", "peak_gb_s")
     only_keys(memory, keys, keys, f"{where}: memory")
@@ -128,6 +132,7 @@ def _part(name: str, content: Mapping[str, Any], where: str) -> Part:
         memory_banks=_count(memory["banks"], f"{where}: memory: banks"),
         peak_bytes_per_s=peak_gb_s * 1e9,
         **sizes,
+        clock_mhz=_count(content["clock_mhz"], f"{where}: clock_mhz") if "clock_mhz" in content else None,
     )
 
 

@@ -39,6 +39,8 @@ WORD_BITS = 512
 VALUE_BITS = 32
 # UG574: eight tables of a SLICEM hold 32 x 14 bits, written at one port and read at another; folding reads two sums at a time.
 TABLES_OF_MEMORY, MEMORY_TABLE_BITS, SUMS_READ = 8, 14, 2
+STREAM_BITS = 4096
+"""What a word of a stream may be wide, as far as is known: Vitis HLS 2023.2 refuses wider ones (Xilinx/Vitis-Tutorials issue 426)."""
 # Of the kernel's ports (kernels/trainer.cpp): bits, and words that are under way: Vitis HLS's 16 bursts of 16, but for features.
 PORTS = {
     "features": (512, 32 * 64),
@@ -92,6 +94,11 @@ def check_buildable(design: FpgaDesign, arena_words: int) -> None:
         raise ValueError(f"fifo_depth is {design.fifo_depth}: give at least 2")
     if arena_words < 2:
         raise ValueError(f"arena_words is {arena_words}: give at least 2, a word for sums and one for rows")
+
+
+def widest_stream_bits(design: FpgaDesign) -> int:
+    """Of the kernels' streams: a word from each of n banks, and a value for each row or column of the array (kernels/systolic.hpp)."""
+    return max(WORD_BITS * design.pes, VALUE_BITS * design.mac_rows, VALUE_BITS * design.mac_cols)
 
 
 def estimate(design: FpgaDesign, arena_words: int) -> Resources:

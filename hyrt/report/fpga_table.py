@@ -9,7 +9,7 @@ from typing import Any
 from hyrt_hls.built import Build, compare
 from hyrt_hls.explore import PAPER, Candidate
 from hyrt_hls.parts import Part
-from hyrt_hls.resources import Resources
+from hyrt_hls.resources import STREAM_BITS, Resources, widest_stream_bits
 from hyrt_hls.vpp_report import beyond_the_model
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
@@ -68,6 +68,15 @@ def explored_lines(found: Explored) -> list[str]:
             lines.append(f"{name}: {one}")
         elif one is not None and not any(_same(each, one) for each in found.front):
             lines.append(f"{_row(one, part, edges)}  {name}, not on the front")
+    if any(
+        _is_wide(each.design)
+        for each in (*found.front, found.paper, found.built)
+        if isinstance(each, Candidate)
+    ):
+        lines.append(
+            f"! a stream of more than {STREAM_BITS:,} bits (512 n, or 32 a row or column), which Vitis HLS is known to refuse: "
+            "look at v++ -c of it first"
+        )
     lines.append("ms/step is the card's own time of all tasks; the link and the host are in hyrt predict")
     if found.build is not None:
         lines += _build_lines(found.build, base)
@@ -186,6 +195,7 @@ def _entry(each: Candidate, part: Part) -> dict[str, Any]:
         "tasks": each.tasks,
         "step_s": each.step_s,
         "cost": each.cost,
+        "widest_stream_bits": widest_stream_bits(each.design),
         "resources": asdict(each.resources),
         "utilisation": each.resources.of(part),
     }
@@ -198,7 +208,12 @@ def _row(each: Candidate, part: Part, edges: float) -> str:
         f"{design.pes:3} {array:>17} {each.arena_words:>12,} {each.tasks:>6} "
         + " ".join(f"{shares[name]:>5.0%}" for name in ("dsp", "lut", "bram36", "uram"))
         + f" {each.step_s * 1e3:>9.3g} {edges / each.step_s / 1e6:>6.0f}"
+        + ("  !" if _is_wide(design) else "")
     )
+
+
+def _is_wide(design: FpgaDesign) -> bool:
+    return widest_stream_bits(design) > STREAM_BITS
 
 
 def _mark(each: Candidate) -> str:

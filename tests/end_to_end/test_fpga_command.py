@@ -203,7 +203,8 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
     [
         (["explore", "--part", "u25"], "part 'u25' is not one of u250, u200, u280, u50"),
         (["explore", "--part", "mine.yaml"], "mine.yaml: cannot be read"),
-        (["explore", "--model", "gat"], "model gat: the FPGA trainer has one product a layer"),
+        (["explore", "--model", "gat"], "the FPGA trainer cannot run layer 'layers.0' (GatLayer"),
+        (["explore", "model.aggregate=max"], "the FPGA trainer cannot run layer 'layers.0' (SageLayer"),
         (["explore", "--model", "sage"], "model.kind"),
         (["explore", "--fanout", "x"], "sampler.fanout"),
         (["explore", "--workload", "w.yaml", "--model", "gcn"], "leave --model out"),
@@ -213,6 +214,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 is"),
         (["build-files", "out", "--macs", "2048"], "--macs 2048: give rows and columns"),
         (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),
+        (["build-files", "out", "--arena-words", "10"], "arena: one target needs 32 words of sums"),
         (["build-files", ".", "--pes", "8"], "there is something"),
     ],
 )
@@ -227,9 +229,46 @@ def test_wrong_words(files: Path, words: list[str], says: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_designs_with_streams_that_tools_may_refuse_are_marked(files: Path) -> None:
+    """On a part so large that more than eight units pay."""
+    part = {
+        "device": "x", "platform": "x", "source": "none", "dsp": 100_000, "lut": 20_000_000, "ff": 40_000_000,
+        "bram36": 20_000, "uram": 10_000, "slr_dsp": [100_000], "memory": {"kind": "HBM", "banks": 1, "peak_gb_s": 2000},
+        "trainer": {"pes": 8, "mac_rows": 32, "mac_cols": 64, "arena_words": 32768},
+    }  # fmt: skip
+    (files / "large.yaml").write_text(yaml.safe_dump(part))
+    words = ["fpga", "explore", "--part", "large.yaml", "--workload", "w.yaml"]
+    lines = hyrt(*words, cwd=files).stdout.splitlines()
+    front = json.loads(hyrt(*words, "--json", cwd=files).stdout)["front"]
+    wide = [each["pes"] > 8 or max(each["mac_rows"], each["mac_cols"]) > 128 for each in front]
+    assert any(wide)
+    assert not all(wide)
+    assert [line.endswith("  !") for line in lines[2 : 2 + len(front)]] == wide
+    assert [each["widest_stream_bits"] > 4096 for each in front] == wide
+    assert any(line.startswith("! a stream of more than 4,096 bits (512 n") for line in lines)
+
+
 def test_files_to_build_with(tmp_path: Path) -> None:
     done = hyrt("fpga", "build-files", "out", "--part", "u200", "--units", "1", cwd=tmp_path)
     assert "u200: DSP 88.0%, LUT " in done.stdout
     assert "make -C out TARGET=hw_emu" in done.stdout
+    assert done.stderr == ""
     assert (tmp_path / "out" / "kernels" / "trainer.cpp").exists()
+    done = hyrt(
+        "fpga",
+        "build-files",
+        "two words",
+        "--pes",
+        "16",
+        "--macs",
+        "16x16",
+        "--clock-mhz",
+        "400",
+        cwd=tmp_path,
+    )
+    assert "wrote two words: with Vitis, make -C 'two words' TARGET=hw_emu" in done.stdout
+    assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
+        "warning: 400 MHz are asked for, u250's platform states 300: v++ may not reach it",
+        "warning: streams",
+    ]
     assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10

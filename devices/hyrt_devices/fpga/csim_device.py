@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates, StepResult
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
-from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.description import ModelDescription
 from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
 from hyrt_devices.fpga.pools import remedy
@@ -30,7 +30,7 @@ from hyrt_devices.fpga.simulated_card import (
     simulated_card,
 )
 from hyrt_devices.fpga.tiles import build_tasks
-from hyrt_devices.fpga.weights import WeightLayout
+from hyrt_devices.fpga.weights import WeightLayout, described
 
 # A U250's four banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
@@ -106,15 +106,15 @@ class FpgaCsimDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name, takes="graphsage with sum or mean, gcn")
+        model_words = described(model, self.info.name)
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"):
-            layout = WeightLayout(described, trainable, self.info.name)
+            layout = WeightLayout(model_words, trainable, self.info.name)
             if self._layout is not None:
                 self._give(_weight_bytes(self._layout))
             self._model = self._layout = None
             self._take(_weight_bytes(layout), "weights and gradients", is_model=True)
-            self._model, self._layout = described, layout
+            self._model, self._layout = model_words, layout
         self.update(parameters)
 
     def sampler(self, graph: Graph) -> None:

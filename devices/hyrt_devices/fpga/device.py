@@ -11,7 +11,7 @@ import torch
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
-from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.description import ModelDescription
 from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.probe import survey
@@ -20,7 +20,7 @@ from hyrt_devices.fpga.queue import Command, Queue, is_over, span_s, spans
 from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedBatch, Stager
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.units import Units
-from hyrt_devices.fpga.weights import WeightLayout
+from hyrt_devices.fpga.weights import WeightLayout, described
 
 
 class FpgaDevice:
@@ -94,7 +94,7 @@ class FpgaDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name, takes="graphsage with sum or mean, gcn")
+        model_words = described(model, self.info.name)
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"), self._memory_errors("load"):
             if self._units is not None:
@@ -102,9 +102,9 @@ class FpgaDevice:
                 self._transfers.settle()
                 self._units.release()
             self._model = self._layout = self._units = None
-            layout = WeightLayout(described, trainable, self.info.name)
+            layout = WeightLayout(model_words, trainable, self.info.name)
             self._units = Units(self._programs, self._pools, self._stager, self._launches, layout.num_floats)
-            self._model, self._layout = described, layout
+            self._model, self._layout = model_words, layout
         self.update(parameters)
 
     def sampler(self, graph: Graph) -> None:

@@ -86,7 +86,8 @@ def _too_large(piece: Piece, target: int, missing: Shortage, limits: Limits, dev
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "
         f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of {missing.memory} "
-        f"in each of {limits.pes} banks, of {missing.available} there are: sample fewer neighbours, or give it no targets"
+        f"in each of {limits.pes} banks of its on-chip memory, which have {missing.available}, whatever the mini-batch's size: sample "
+        "fewer neighbours (sampler.fanout), take narrower layers (model.hidden), or leave it out of `devices`"
     )
 
 

@@ -11,7 +11,7 @@ from hyrt_hls.task_layout import LANES, MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, nu
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.description import LayerDescription, ModelDescription
+from hyrt.nn.description import LayerDescription, ModelDescription, describe
 
 Floats = NDArray[np.float32]
 _INSTEAD = "train it on cpu or cuda"
@@ -53,6 +53,26 @@ class LayerShape:
     def words(self) -> int:
         """Of the weight matrix and the bias."""
         return (self.depth + 1) * self.out_chunks
+
+
+def described(model: torch.nn.Module, device: str) -> ModelDescription:
+    """A model in the words that the trainer's kernels know: the rule for what they run.
+
+    Parameters
+    ----------
+    model
+        To be described; its parameters may be on the meta device.
+    device
+        Who asks, for messages.
+
+    Raises
+    ------
+    UnsupportedModel
+        If it is not one that the kernels run.
+    """
+    found = describe(model, device, takes="graphsage with sum or mean, gcn")
+    layer_shapes(found, device)
+    return found
 
 
 def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hyrt.report.html.charts_of_run import STAGES
 from hyrt.report.html.run_record import Line, RunRecord
+from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
 
 # The channel that a stage puts its work into.
@@ -56,7 +57,7 @@ class TrainerRow:
     Parameters
     ----------
     name
-        Of its device.
+        Of its device, labelled where it is simulated.
     units
         Of its last step.
     share
@@ -132,7 +133,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
         ]
         rows.append(
             TrainerRow(
-                name=name,
+                name=labelled(name),
                 units=f"{units:,}",
                 share=units / total,
                 busy=seconds(busy_s),

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.html.run_record import Line, RunRecord
+from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
@@ -70,7 +71,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             title="Devices: part of the time that they propagate",
             series=[
-                _line(name, groups, lambda line, name=name: _part(line, name), colour)  # type: ignore[misc]
+                _line(labelled(name), groups, lambda line, name=name: _part(line, name), colour)  # type: ignore[misc]
                 for colour, name in enumerate(trainers)
             ],
             value=percent,

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from hyrt.report.html.at_a_glance import bottleneck_text, median, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import STAGES, charts_beside, charts_of
 from hyrt.report.html.run_record import Line, RunRecord
+from hyrt.report.html.simulated import labelled, labelled_keys
 from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent
 
 REPORT = "report.html"
@@ -145,8 +146,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     add("mean step", "iteration_s", seconds)
     add("trained for", "trained_s", seconds)
     add("peak memory", "peak_memory_bytes", gibibytes)
-    add("devices", "devices", ", ".join)
-    add("last split", "split", _pairs)
+    add("devices", "devices", lambda names: ", ".join(map(labelled, names)))
+    add("last split", "split", lambda split: _pairs(labelled_keys(split)))
     add("last threads", "threads", _pairs)
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
@@ -160,7 +161,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         last = steps[-1]
         found += [
             ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
-            ("last split", _pairs(last["split"])),
+            ("last split", _pairs(labelled_keys(last["split"]))),
             ("last threads", _pairs(last["threads"])),
         ]
     return found

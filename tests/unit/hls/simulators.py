@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +36,14 @@ def simulator(pes: int) -> Simulator:
 def bounded_simulator() -> Simulator:
     """With the shallowest queues there are, and a thread a process."""
     return Simulator(Design(4, 4, 16, GOLDEN_ARENA, fifo_depth=2), bounded=True)
+
+
+def hls4mls_headers() -> Path:
+    """Vitis HLS's headers as hls4ml bundles them; the test is skipped where it is not installed."""
+    package = importlib.util.find_spec("hls4ml")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("hls4ml, whose bundled headers are wanted, is not installed")
+    return Path(package.submodule_search_locations[0]) / "templates" / "vivado" / "ap_types"
 
 
 def assert_as_reference(outcome: Outcome, task: Task) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import hyrt_hls
 import pytest
-from hyrt_hls.build_files import write_build_files
+from hyrt_hls.build_files import doubts, write_build_files
 from hyrt_hls.link_config import link_config
 from hyrt_hls.parts import load_part
 from hyrt_hls.resources import estimate
@@ -71,6 +72,7 @@ def test_a_folder_with_something_in_it(tmp_path: Path) -> None:
         (FpgaDesign(mac_rows=64), 32_768, 1, "does not fit u250: it needs dsp 21,376 of 12,288"),
         (FpgaDesign(), 32_768, 2, "dsp 22,272 of 12,288"),
         (FpgaDesign(), 200_000, 1, "uram"),
+        (FpgaDesign(), 10, 1, "arena: one target needs 32 words of sums and 16 of rows in each of 8 banks"),
         (FpgaDesign(mac_cols=8), 32_768, 1, "mac_cols is 8"),
         (FpgaDesign(), 32_768, 0, "0 compute units"),
     ],
@@ -81,3 +83,18 @@ def test_what_does_not_fit_writes_nothing(
     with pytest.raises(ValueError, match=says):
         write_build_files(tmp_path / "new", load_part("u250"), design, words, units=units)
     assert not (tmp_path / "new").exists()
+
+
+def test_what_may_go_wrong_is_said() -> None:
+    part = load_part("u250")
+    # The paper's design, and the parts' own.
+    assert doubts(part, FpgaDesign()) == []
+    for name in ("u200", "u280", "u50"):
+        own = load_part(name)
+        assert doubts(own, FpgaDesign(pes=own.pes, mac_rows=own.mac_rows, mac_cols=own.mac_cols)) == []
+    (clock,) = doubts(part, FpgaDesign(clock_hz=301e6))
+    assert clock.startswith("301 MHz are asked for, u250's platform states 300")
+    assert doubts(replace(part, clock_mhz=None), FpgaDesign(clock_hz=5e9)) == []
+    (wide,) = doubts(part, FpgaDesign(pes=16))
+    assert wide.startswith("streams of 8,192 bits: Vitis HLS is known to refuse more than 4,096")
+    assert len(doubts(part, FpgaDesign(pes=16, clock_hz=5e9))) == 2

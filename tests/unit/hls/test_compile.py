@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hyrt_hls.compile import FLAGS, HEADERS, compile_library
@@ -141,9 +146,9 @@ print(ctypes.CDLL(str(compile_library([sys.argv[2]]))).answer())
 """
 
 
-def _started(source: Path) -> subprocess.Popen[str]:
+def _started(source: Path, stderr: int | None = None) -> subprocess.Popen[str]:
     command: Sequence[str] = [sys.executable, "-c", _IN_A_PROCESS, str(HEADERS.parents[1]), str(source)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def test_two_processes_at_once(source: Path, cache: Path) -> None:
@@ -153,6 +158,76 @@ def test_two_processes_at_once(source: Path, cache: Path) -> None:
     assert outputs[0][1] == "1000"
     # No partial file stays beside it.
     assert [str(path) for path in cache.iterdir()] == [outputs[0][0]]
+
+
+@pytest.mark.parametrize("left", [0, 3_000, 10_000, -1])
+def test_a_damaged_library_is_compiled_anew(source: Path, cache: Path, left: int) -> None:
+    """Loaded as it is, one that was cut short ends the process with SIGBUS."""
+    whole = compile_library([source])
+    content = whole.read_bytes()
+    whole.write_bytes(content[:left] if left >= 0 else content[:500] + b"?" + content[501:])
+    with pytest.warns(RuntimeWarning, match=re.escape(f"{whole}: the compiled simulation is damaged")):
+        again = compile_library([source])
+    assert list(cache.iterdir()) == [again]
+    assert again.read_bytes() == content
+    assert answer(again) == 1000
+
+
+def test_what_dead_compilations_left_is_removed(source: Path, cache: Path) -> None:
+    cache.mkdir()
+    old, young = cache / ".answer-0-abc.so", cache / ".answer-0-abd.so"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, times=(0, time.time() - 7200))
+    library = compile_library([source])
+    # The young one may be being written.
+    assert sorted(cache.iterdir()) == sorted([young, library])
+
+
+_NEVER_ENDS = """#!/bin/sh
+case "$*" in *-###*) exit 0;; esac
+for last; do :; done
+echo half > "$last"
+sleep 1000 &
+echo $! > "$last.child"
+wait
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_the_compiler_ends_with_its_caller(
+    source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """However that ends: the compiler's own children too, and nothing stays in the cache."""
+    (tmp_path / "bin").mkdir()
+    compiler = tmp_path / "bin" / "g++"
+    compiler.write_text(_NEVER_ENDS)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{compiler.parent}:{os.environ['PATH']}")
+    process = _started(source, stderr=subprocess.DEVNULL)
+    child = int(_eventually(lambda: "".join(path.read_text() for path in cache.glob("*.child"))))
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    _eventually(lambda: not _is_running(child))
+    _eventually(lambda: [path.suffix for path in cache.iterdir()] == [".child"])
+
+
+def _eventually(found: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 60
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return value
+
+
+def _is_running(number: int) -> bool:
+    """A process that nobody has asked about is there, as a zombie."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def test_a_cache_that_cannot_be_written(source: Path, cache: Path) -> None:

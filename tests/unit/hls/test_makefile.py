@@ -19,11 +19,13 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(HOME / "Makefile", tmp_path)
-    shutil.copytree(HOME / "configs", tmp_path / "configs")
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "trainer.cpp").touch()
-    return tmp_path
+    path = tmp_path / "a folder"
+    path.mkdir()
+    shutil.copy(HOME / "Makefile", path)
+    shutil.copytree(HOME / "configs", path / "configs")
+    (path / "kernels").mkdir()
+    (path / "kernels" / "trainer.cpp").touch()
+    return path
 
 
 def make(folder: Path, *words: str, tools: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -139,8 +141,11 @@ def test_a_build(folder: Path) -> None:
         (tools / name).chmod(0o755)
     done = make(folder, "TARGET=hw_emu", "PES=4", tools=tools)
     assert done.returncode == 0, done.stderr
-    (told,) = re.findall(r"^HYRT_XCLBIN=(\S+) ", done.stdout, re.M)
-    xclbin = Path(told)
+    (told,) = re.findall(r"^HYRT_XCLBIN=.*$", done.stdout, re.M)
+    # As a shell reads it: the folder's name has a blank.
+    setting, *command = shlex.split(told)
+    assert command == ["hyrt", "run", "--devices", "cpu,fpga"]
+    xclbin = Path(setting.partition("=")[2])
     assert xclbin.read_text() == "made\n"
     assert json.loads(xclbin.with_suffix(".json").read_text()) == {
         "pes": 4,

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from hyrt_hls.compile import HEADERS
+from hyrt_hls.csim import KERNELS
 from hyrt_hls.parts import load_part, part_names
-from hyrt_hls.resources import Resources, arena_sizes, check_buildable, estimate, published_lut, refuse, uram
+from hyrt_hls.resources import (
+    Resources,
+    arena_sizes,
+    check_buildable,
+    estimate,
+    published_lut,
+    refuse,
+    uram,
+    widest_stream_bits,
+)
 from hyrt_perfmodel.cycles.design import FpgaDesign
+from simulators import needs_compiler
 
 PAPER = FpgaDesign(pes=8, mac_rows=32, mac_cols=64)
 
@@ -153,6 +166,39 @@ def test_wrong_parts(tmp_path: Path, change: dict[str, object], says: str) -> No
     with pytest.raises(ValueError, match=r"mine\.yaml") as error:
         load_part(str(file))
     assert says in str(error.value)
+
+
+def test_a_part_may_tell_its_clock(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({**OWN, "clock_mhz": 250}))
+    assert load_part(str(file)).clock_mhz == 250
+    file.write_text(yaml.safe_dump(OWN))
+    assert load_part(str(file)).clock_mhz is None
+    file.write_text(yaml.safe_dump({**OWN, "clock_mhz": 0}))
+    with pytest.raises(ValueError, match="clock_mhz is 0"):
+        load_part(str(file))
+
+
+@needs_compiler
+def test_streams_are_as_wide_as_the_kernels_words(tmp_path: Path) -> None:
+    """Sizes by the compiler of what the streams of kernels/product.hpp carry."""
+    sizes = [(8, 32, 64), (16, 16, 16), (4, 128, 64), (2, 2, 144)]
+    source = tmp_path / "widths.cpp"
+    printed = "".join(
+        f"{{ using D = hyrt::Design<{n}, {rows}, {cols}, 8192>; "
+        'printf("%zu\\n", 8 * std::max({sizeof(hyrt::Packet<D>), sizeof(hyrt::Left<D>), sizeof(hyrt::Right<D>)})); }\n'
+        for n, rows, cols in sizes
+    )
+    source.write_text(
+        f'#include <algorithm>\n#include <cstdio>\n#include "trainer.hpp"\nint main() {{\n{printed}}}\n'
+    )
+    program = tmp_path / "widths"
+    command = ["g++", "-std=c++17", "-pthread", "-Wno-unknown-pragmas", f"-I{KERNELS}", f"-I{HEADERS}"]
+    subprocess.run([*command, source, "-o", program], check=True, timeout=60)
+    told = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    designs = [FpgaDesign(pes=n, mac_rows=rows, mac_cols=cols) for n, rows, cols in sizes]
+    assert [widest_stream_bits(design) for design in designs] == [int(bits) for bits in told]
+    assert told == ["4096", "8192", "4096", "4608"]
 
 
 def test_unknown_parts() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 from pathlib import Path
 
 import hyrt_hls
 import pytest
 from hyrt_hls.compile import compile_library
+from simulators import hls4mls_headers
 from unit.hls.simulated_streams import FOLDER, MISSING, SimulationFailed, run_case
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -81,10 +81,7 @@ def test_the_kernels_streams_are_as_deep_in_simulation_as_in_synthesis() -> None
 
 
 def test_a_kernel_compiles_against_hls4mls_streams() -> None:
-    package = importlib.util.find_spec("hls4ml")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("hls4ml, whose bundled headers are wanted, is not installed")
-    headers = Path(package.submodule_search_locations[0]) / "templates" / "vivado" / "ap_types"
+    headers = hls4mls_headers()
     libraries = [
         ctypes.CDLL(str(compile_library([FOLDER / "chain.cpp"], include=include, bounded=bounded)))
         for include, bounded in (([headers], False), ([], False), ([], True))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
-from hyrt_hls.compile import compile_library
-from hyrt_hls.csim import KERNELS, Design, Outcome
-from simulators import DESIGNS, assert_as_reference, needs_compiler, simulator
+from hyrt_hls.compile import HEADERS, compile_library
+from hyrt_hls.csim import KERNELS, SOURCE, Design, Outcome, Simulator, macros
+from simulators import DESIGNS, assert_as_reference, hls4mls_headers, needs_compiler, simulator
 
 
 def assert_same(a: Outcome, b: Outcome) -> None:
@@ -71,6 +72,26 @@ def test_the_kernels_top_function_is_what_is_simulated() -> None:
         np.testing.assert_array_equal(arrays[7], expected.scores)
         np.testing.assert_array_equal(arrays[8], expected.gradients)
         np.testing.assert_array_equal(arrays[9], [expected.loss_sum, expected.correct])
+
+
+@needs_compiler
+def test_the_trainer_computes_the_same_with_hls4mls_streams(capfd: pytest.CaptureFixture[str]) -> None:
+    headers = hls4mls_headers()
+    design = DESIGNS[4]
+    defines = [f"-D{name}={value}" for name, value in macros(design).items()]
+    folders = [f"-I{folder}" for folder in (headers, KERNELS, HEADERS)]
+    listed = subprocess.run(
+        ["g++", "-std=c++17", "-M", *defines, *folders, SOURCE], capture_output=True, text=True, check=True
+    )
+    assert str(headers / "hls_stream.h") in listed.stdout
+    assert str(HEADERS / "hls_stream.h") not in listed.stdout
+    other = Simulator(design, include=[headers])
+    for _, task in golden_tasks():
+        assert_same(other.train(task), simulator(4).train(task))
+    other.close()
+    # Its streams warn when they are read empty, or left with something in them.
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:

@@ -91,6 +91,27 @@ def test_trainers() -> None:
     assert opencl.queues == "loaded 0.2 of 3, staged 2.5 of 3, done 0.0 of 3"
 
 
+def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
+    devices = {"busy_s": {"cpu:0": 0.01, "fpga-csim:0": 0.002}, "split": {"cpu:0": 256, "fpga-csim:0": 768}}
+    ended = {
+        "status": "finished",
+        "simulated": True,
+        "devices": ["cpu", "fpga-csim"],
+        "split": devices["split"],
+    }
+    run = record([line(1, **devices), line(2, **devices)], summary=ended)
+    assert [row.name for row in trainer_rows(run)] == ["cpu:0", "fpga-csim:0 (simulated)"]
+    assert "cpu:0 10 ms, fpga-csim:0 (simulated) 2 ms." in bottleneck_text(run)
+    page = page_of(run)
+    assert '<th scope="row">fpga-csim:0 (simulated)</th>' in page
+    assert "<td>cpu, fpga-csim (simulated)</td>" in page
+    assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page
+    # A killed run has no summary.
+    assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page_of(
+        record([line(1, **devices)], summary={})
+    )
+
+
 def test_the_sentence_on_the_bottleneck() -> None:
     assert bottleneck_text(record([line(1), line(2)])) == (
         "Propagate is the slowest stage in 100% of the steps: 30 ms of work a step, before load with 12 ms. "
