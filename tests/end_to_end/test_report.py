@@ -166,7 +166,7 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, copy)
     (copy / "summary.json").write_text("{", encoding="utf-8")
     assert "summary.json" in hyrt("report", copy, cwd=tmp_path, code=2).stderr
-    assert "cannot be written" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=1).stderr
+    assert "no such folder" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=2).stderr
 
 
 @pytest.mark.parametrize(("output", "said"), [("/dev/null", "is a special file"), (".", "is a folder")])
