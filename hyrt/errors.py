@@ -61,7 +61,19 @@ class PluginConflict(HyrtError):
 
 
 class DeviceOutOfMemory(HyrtError):
-    """A device could not hold a mini-batch. Recoverable: with fewer targets it may fit."""
+    """A device could not hold a mini-batch. Recoverable: with fewer targets it may fit.
+
+    Parameters
+    ----------
+    message
+        What was wanted, and what there is.
+    remedy
+        What to do where fewer targets do not help; empty where it is smaller mini-batches or more memory.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class DeviceFault(HyrtError):

@@ -362,6 +362,8 @@ def _resize(workers: Workers, count: int) -> None:
 def _remedy(failure: Failure) -> str:
     if failure.is_lost:
         return "no trainer is left"
+    if isinstance(failure.error, DeviceOutOfMemory) and failure.error.remedy:
+        return failure.error.remedy
     return (
         "fewer targets did not help. Lower data.batch_size or sampler.fanout, or raise runtime.device_memory_gib "
         "where it is set"

@@ -77,8 +77,14 @@ def build_tasks(
             middle = (start + stop) // 2
             waiting += [(middle, stop), (start, middle)]
         else:
-            raise DeviceOutOfMemory(_too_large(piece, start, records, limits, device))
+            raise DeviceOutOfMemory(_too_large(piece, start, records, limits, device), _SMALLER)
     return tasks
+
+
+_SMALLER = (
+    "whatever the mini-batch's size: sample fewer neighbours (sampler.fanout), take narrower layers (model.hidden), or leave "
+    "it out of `devices`"
+)
 
 
 def _too_large(piece: Piece, target: int, missing: Shortage, limits: Limits, device: str) -> str:
@@ -86,8 +92,7 @@ def _too_large(piece: Piece, target: int, missing: Shortage, limits: Limits, dev
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "
         f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of {missing.memory} "
-        f"in each of {limits.pes} banks of its on-chip memory, which have {missing.available}, whatever the mini-batch's size: sample "
-        "fewer neighbours (sampler.fanout), take narrower layers (model.hidden), or leave it out of `devices`"
+        f"in each of {limits.pes} banks of its on-chip memory, which have {missing.available}"
     )
 
 
