@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -34,6 +35,9 @@ def _leave_the_users_cache_alone(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _leave_the_users_cache_alone(config)
+    # A shell starts what it puts in the background with SIGINT ignored, and what that starts ignores it, too.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # During tests descriptor 2 is captured: stacks go to a copy of the true one.
     config.stash[_ERRORS] = os.dup(2)
 

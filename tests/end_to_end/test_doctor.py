@@ -135,8 +135,6 @@ def test_a_signal_ends_it_and_its_children(tmp_path: Path, module: bool) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what it puts in the background with SIGINT ignored, and so would these tests' children be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     end = time.monotonic() + 60
     while not (tmp_path / "plug-in" / "asked").exists():
