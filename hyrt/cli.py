@@ -85,6 +85,10 @@ def main() -> NoReturn:
         _end(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(0)
 
 
