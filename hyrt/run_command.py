@@ -59,7 +59,7 @@ def run(
     dashboard: Annotated[
         bool,
         typer.Option(
-            "--dashboard", help="On a terminal, show the pipeline, its waiting and the trainers live."
+            "--dashboard", help="On a terminal, show the pipeline, its queues and the trainers live."
         ),
     ] = False,
     trace: Annotated[

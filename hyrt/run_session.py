@@ -194,14 +194,15 @@ class Session:
     def _leave(self, stalled: str) -> NoReturn:
         """Record a failure and end the process from beside a main thread that does not come back."""
         error = Stalled(stalled)
+        path = self._folder.path / "stacks.txt"
+        print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
         try:
+            # Before the report, which links it.
             if self._training is not None:
                 self._training.save_trace(error)
             self._fail(error)
             for note in getattr(error, "__notes__", ()):
-                print(f"warning: {note}", file=sys.stderr)
-            path = self._folder.path / "stacks.txt"
-            print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
+                print(f"warning: {note}", file=sys.stderr, flush=True)
         finally:
             os._exit(Stalled.exit_code)
 

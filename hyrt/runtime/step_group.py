@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -19,11 +19,17 @@ class StepGroups:
     """Adds steps up and emits a `StepGroup` about ten times an epoch.
 
     Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` and
-    `threads` are what the next lines say of the assignment.
+    `threads` are what the next lines say of the assignment; `queues` tells what the channels have seen, where there are
+    any, and is asked once a line.
     """
 
     def __init__(
-        self, emit: Emit, steps_per_epoch: int, split: Mapping[str, int], threads: Mapping[str, int]
+        self,
+        emit: Emit,
+        steps_per_epoch: int,
+        split: Mapping[str, int],
+        threads: Mapping[str, int],
+        queues: Callable[[], Queues | None],
     ) -> None:
         self._emit = emit
         self._per_epoch = steps_per_epoch
@@ -31,15 +37,13 @@ class StepGroups:
         self.split = split
         self.threads = threads
         self._process = psutil.Process()
-        self._queues: Queues | None = None
+        self._read_queues = queues
         self._queues_before: Queues | None = None
         self.epoch_sums = (0.0, 0.0, 0)
         self._clear()
 
-    def add(
-        self, work: StepWork, summary: StepSummary, step_s: float, lr: float, queues: Queues | None
-    ) -> None:
-        """Count a synchronized step; `queues` as it ends, where there are channels."""
+    def add(self, work: StepWork, summary: StepSummary, step_s: float, lr: float) -> None:
+        """Count a synchronized step."""
         self._step = work.step + 1
         self._losses.append(summary.loss)
         self._correct += summary.correct
@@ -47,7 +51,6 @@ class StepGroups:
         self._edges += work.num_edges
         self._seconds += step_s
         self._lr = lr
-        self._queues = queues
         for share in work.shares:
             self._busy_s[share.trainer] = self._busy_s.get(share.trainer, 0.0) + share.seconds.get(
                 "propagate", 0.0
@@ -69,7 +72,8 @@ class StepGroups:
             return
         stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in ALL_STAGES}
         done = (self._step - 1) % self._per_epoch + 1
-        blocked, queued, depth = self._since_last(count)
+        queues = self._read_queues()
+        blocked, queued, depth = self._since_last(queues, count)
         self._emit(
             StepGroup(
                 epoch=(self._step - 1) // self._per_epoch + 1,
@@ -93,16 +97,18 @@ class StepGroups:
                 memory_bytes=self._process.memory_info().rss,
             )
         )
-        self._queues_before = self._queues
+        self._queues_before = queues
         self._clear()
 
-    def begin(self, queues: Queues | None) -> None:
+    def begin(self) -> None:
         """The steps begin, or go on after a pause: what the channels have seen before belongs to none of them."""
-        self._queues_before = queues
+        self._queues_before = self._read_queues()
 
-    def _since_last(self, count: int) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
+    def _since_last(
+        self, now: Queues | None, count: int
+    ) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
         """Waiting a step, and what was in the channels, with their depths."""
-        now, before = self._queues, self._queues_before
+        before = self._queues_before
         if now is None or before is None:
             return {}, {}, {}
         blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}

@@ -109,16 +109,11 @@ class _Running:
     groups: StepGroups
     evaluate_workers: Workers
 
-    def begin(self) -> None:
-        """The steps begin, or go on after a pause."""
-        self.groups.begin(self.pipeline.queues() if self.pipeline else None)
-
     def add(self, work: StepWork, summary: StepSummary, seconds: float, lr: float) -> None:
         """Tell of a synchronized step, and let the resource manager see it."""
-        queues = self.pipeline.queues() if self.pipeline else None
         self.groups.split = named_split(self.stages, work.step)
         self.groups.threads = named_threads(self.stages.schedule.of(work.step).threads)
-        self.groups.add(work, summary, seconds, lr, queues)
+        self.groups.add(work, summary, seconds, lr)
         self.manager.observe(work, seconds)
 
 
@@ -289,13 +284,6 @@ class Training:
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
             self._simulated = any(trainer.device.info.simulated for trainer in trainers)
             self._announce(stages, per_epoch)
-            groups = StepGroups(
-                self._emit,
-                per_epoch,
-                named_split(stages, self._step),
-                named_threads(stages.schedule.of(self._step).threads),
-            )
-            groups.epoch_sums = self._epoch_sums
             status = "finished"
             if self._unevaluated is not None and self._end_epoch(evaluate_workers, lambda: None):
                 # Else a run killed after this would evaluate, and record, once more.
@@ -323,6 +311,14 @@ class Training:
                     )
                 )
             works = serial_steps(driven, steps) if pipeline is None else pipeline.steps()
+            groups = StepGroups(
+                self._emit,
+                per_epoch,
+                named_split(stages, self._step),
+                named_threads(stages.schedule.of(self._step).threads),
+                (lambda: None) if pipeline is None else pipeline.queues,
+            )
+            groups.epoch_sums = self._epoch_sums
             run = _Running(works, pipeline, stages, synchronizer, manager, groups, evaluate_workers)
             status = self._do_steps(run, last) or status
         # Closing a lost device may have added to what is said of it.
@@ -343,7 +339,7 @@ class Training:
         """Synchronize, count, evaluate and checkpoint step after step; the run's status, if it ends before the last."""
         every_steps = self._config.checkpoint.every_steps
         per_epoch = self._sampler.steps_per_epoch()
-        run.begin()
+        run.groups.begin()
         before = time.perf_counter()
         for work in run.works:
             summary = self._synchronize(run.synchronizer, work, run.pipeline)
@@ -361,10 +357,10 @@ class Training:
                 if self._is_out_of_patience() and self._step < last:
                     return "early-stopped"
                 run.manager.pause(self._step)
-                run.begin()
+                run.groups.begin()
             elif every_steps and self._step % every_steps == 0:
                 self._save_within_epoch(run.groups)
-                run.begin()
+                run.groups.begin()
             if self._should_stop():
                 self._save_within_epoch(run.groups)
                 return "interrupted"

@@ -20,18 +20,22 @@ def seen(at_s: float, waited_s: float, item_s: float) -> Queues:
 
 def test_means_of_the_steps_alone() -> None:
     lines: list[Event] = []
-    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1})
-    groups.begin(seen(10.0, 7.0, 5.0))
+    now: Queues | None = seen(10.0, 7.0, 5.0)
+    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1}, lambda: now)
+    groups.begin()
 
     def step(number: int, queues: Queues | None) -> None:
+        nonlocal now
+        now = queues
         work = StepWork(number)
         work.shares = [Share(work, 0, np.arange(8))]
-        groups.add(work, StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0), 0.1, 0.01, queues)
+        groups.add(work, StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0), 0.1, 0.01)
 
     step(0, seen(10.1, 7.02, 5.1))
     step(1, seen(10.2, 7.06, 5.5))
     # An evaluation, while two mini-batches wait.
-    groups.begin(seen(20.2, 17.06, 25.5))
+    now = seen(20.2, 17.06, 25.5)
+    groups.begin()
     step(2, seen(20.3, 17.06, 25.6))
     step(3, seen(20.4, 17.08, 25.8))
     step(4, None)
