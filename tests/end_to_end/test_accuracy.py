@@ -17,7 +17,7 @@ DATA = ROOT.parent / "shared" / "data"
 def test_a_real_graph_reaches_its_accuracy(name: str, least: float) -> None:
     if not (DATA / f"{name}.npz").exists():
         pytest.skip(f"{name}.npz is not in {DATA}")
-    command = [sys.executable, ROOT / "tools" / "accuracy.py", "--data", DATA, "--only", name]
+    command = [sys.executable, ROOT / "tools" / "bench" / "accuracy.py", "--data", DATA, "--only", name]
     done = subprocess.run(
         [*command, "--seeds", "1", "--json"], capture_output=True, text=True, timeout=120, cwd=ROOT
     )
@@ -30,7 +30,9 @@ def test_a_real_graph_reaches_its_accuracy(name: str, least: float) -> None:
 
 def test_an_unknown_dataset_is_refused_by_name() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "accuracy.py", "--only", "coraa"], capture_output=True, text=True
+        [sys.executable, ROOT / "tools" / "bench" / "accuracy.py", "--only", "coraa"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2
     assert "'coraa'" in done.stderr

@@ -70,7 +70,7 @@ def test_reports_say_that_it_is_simulated(tmp_path: Path) -> None:
 
 
 def test_the_tool_compares_accuracies() -> None:
-    tool = [sys.executable, ROOT / "tools" / "fpga_accuracy.py", "--data", CORA]
+    tool = [sys.executable, ROOT / "tools" / "bench" / "fpga_accuracy.py", "--data", CORA]
     done = subprocess.run(
         [*tool, "--seeds", "1", "--epochs", "3", "--json"],
         capture_output=True,

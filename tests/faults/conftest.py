@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "tools"))
+sys.path.append(str(Path(__file__).parents[2] / "tools" / "faults"))
 
 from fault_case import FaultSuite
 from forked_runs import ForkedRuns

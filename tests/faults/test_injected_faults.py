@@ -1,4 +1,4 @@
-"""A sample of each class of `python tools/faults.py`, which does all of them."""
+"""A sample of each class of `python tools/faults/injected.py`, which does all of them."""
 
 from __future__ import annotations
 

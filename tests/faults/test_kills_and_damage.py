@@ -1,4 +1,4 @@
-"""A few of the kills of tools/kill_nine.py, of the trials of tools/flip_bytes.py, and of the runs of tools/soak.py."""
+"""A few of the kills of tools/faults/kill_nine.py, of the trials of tools/faults/flip_bytes.py, and of the runs of tools/faults/soak.py."""
 
 from __future__ import annotations
 

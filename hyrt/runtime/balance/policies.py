@@ -18,7 +18,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
 """What makes each policy."""
 
 default_policy_name = "model"
-"""The one that wins the comparison of tools/policies.py."""
+"""The one that wins the comparison of tools/policies/compare.py."""
 
 
 def policy(name: str) -> Policy:

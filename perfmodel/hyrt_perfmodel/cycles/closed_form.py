@@ -8,7 +8,7 @@ loads of a window are sums of binomials, so the expected maximum is computed and
 A cycles in the adder for each of its edges. Where that is longer than the row's chunks take, it may be what everything waits for: the two times are
 joined by a power mean, (t^MEETING + (A * edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
 
-Fitted on 2026-11-21 by tools/fit_cycles.py to 400 cycle simulations, and compared with 400 others. Range: n 4 to 16, D 8 to 128, A 1 to 8,
+Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations, and compared with 400 others. Range: n 4 to 16, D 8 to 128, A 1 to 8,
 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges a source in the mean, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384
 rows and no two of a source's edges to the same, up to 0.9 of them in order. There all errors are below 10 % (the largest
 9.1 %, 0.8 % in the mean of absolutes). With D of 4 to 7 one case of 90 had 10.2 %; shallower queues were not fitted. Figures: benchmarks/2026-11-21-cycles.md.

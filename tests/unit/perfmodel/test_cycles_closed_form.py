@@ -12,7 +12,7 @@ from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
-TOOLS = Path(__file__).parents[3] / "tools"
+TOOLS = Path(__file__).parents[3] / "tools" / "predictions"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def fit_cycles(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_it_is_within_a_tenth_of_the_simulation(fit_cycles: ModuleType) -> None:
-    """A few of the range's cases; tools/fit_cycles.py prints the errors of 400."""
+    """A few of the range's cases; tools/predictions/fit_cycles.py prints the errors of 400."""
     measured = [m for m in fit_cycles.measure(range(50_000, 50_050)) if m.case.design.fifo_depth >= 8]
     found = fit_cycles.errors(measured)
     worst = int(np.argmax(abs(found)))

@@ -329,9 +329,9 @@ def test_policies_import_no_torch() -> None:
 
 
 def test_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few of the cases of tools/policies.py, which prints the figures of 500."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools"))
-    from policies import outcomes
+    """A few of the cases of tools/policies/compare.py, which prints the figures of 500."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools" / "policies"))
+    from compare import outcomes
 
     found = [outcome for seed in range(6) for outcome in outcomes(seed, ["static", "model"])]
     model = [outcome for outcome in found if outcome.policy == "model"]

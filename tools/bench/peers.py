@@ -3,7 +3,7 @@
 Each run is a process of its own. Printed: ms per step, MTEPS, peak memory and accuracy of both, the ratio of each
 pair and the median ratio, and for hyrt, stage by stage, the floor that this machine's measured rates allow.
 
-    python tools/bench_peers.py --workload products-s --model sage --peer-python peer-dgl/bin/python
+    python tools/bench/peers.py --workload products-s --model sage --peer-python peer-dgl/bin/python
 
 The peers' scripts and the workload generator are those of the folder `--peers`; the peer's own environment is made
 as its README says.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
 # What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their speed.
 PEER_MALLOC = {

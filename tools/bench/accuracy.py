@@ -1,7 +1,7 @@
 """Test metrics on real graphs, sampled training, mean over seeds, beside their targets.
 
-    python tools/accuracy.py --data ../shared/data
-    python tools/accuracy.py --only cora,citeseer --seeds 5 --json
+    python tools/bench/accuracy.py --data ../shared/data
+    python tools/bench/accuracy.py --only cora,citeseer --seeds 5 --json
 
 The metric is that of the test vertices at the evaluation that is best on the validation vertices; evaluation uses all
 neighbours. A graph with several splits is trained on split s with seed s. Exits with 1 where a mean misses its target.
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """kill -9 at random points of runs that checkpoint often; each goes on, and ends with the bits of one that was not killed.
 
-    python tools/kill_nine.py --kills 200
+    python tools/faults/kill_nine.py --kills 200
 
 A run is killed at a random time after its first checkpoint; one in four is killed once more when it goes on. Each tenth is
 killed at any time since it started: then it goes on, starts over, or there is no run folder yet.

@@ -3,7 +3,7 @@
 Static splits are swept first, in turn over the rounds. Then runs with the default policy start from the worst of them and from the
 prediction. Printed: ms a step of every static split; for the steered runs the speed over the best static one's in windows of ten steps.
 
-    python tools/steer.py --source synthetic:products-s --table steer.md
+    python tools/policies/steer.py --source synthetic:products-s --table steer.md
 """
 
 from __future__ import annotations

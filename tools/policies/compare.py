@@ -1,6 +1,6 @@
 """Compare the resource manager's policies on random machines and workloads, in simulation.
 
-    python tools/policies.py --cases 500 --processes 2
+    python tools/policies/compare.py --cases 500 --processes 2
 
 For each pair: the best assignment that never changes, by search; then each policy from a random start, with 5 % noise, and
 the same noise for the best assignment. Prints, for each policy:

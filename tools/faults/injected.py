@@ -1,8 +1,8 @@
 """Inject faults into runs, at every stage, trainer and step, and check what each does and leaves.
 
-    python tools/faults.py                  # all cases
-    python tools/faults.py --limit 50       # fifty of them
-    python tools/faults.py --only propagate --devices cpu:0
+    python tools/faults/injected.py                  # all cases
+    python tools/faults/injected.py --limit 50       # fifty of them
+    python tools/faults/injected.py --only propagate --devices cpu:0
 
 Prints every case that does not hold, then counts by stage and kind, and the slowest.
 """

@@ -5,7 +5,7 @@ alone, cpu alone with as many threads as there are trainers, and both together w
 the single rates suggest. Printed: median ms a step over the rounds, the best split and its ratio to the better single
 trainer, with loss and accuracy of the same steps beside, which no split may change.
 
-    python tools/bench_hybrid.py --data data --workload products-s --table hybrid.md
+    python tools/bench/hybrid.py --data data --workload products-s --table hybrid.md
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_peers import KINDS, open_workload
+from peers import KINDS, open_workload
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph

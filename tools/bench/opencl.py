@@ -4,7 +4,7 @@ Both start from the same weights and take the same Adam steps over the same pre-
 input form its runs use. Printed: median ms a step (transfer + propagate) of both, their ratio round by round, loss and
 accuracy of the last round, and with `--kernels` what each kernel takes by the device's own clock.
 
-    python tools/bench_opencl.py --workload products-s --data data --device opencl:0 --threads 1
+    python tools/bench/opencl.py --workload products-s --data data --device opencl:0 --threads 1
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
 
     prepare_process()
     import torch
-    from bench_peers import open_workload
+    from peers import open_workload
 
     from hyrt.device import DeviceOptions
     from hyrt.nn.model import GNN, Architecture

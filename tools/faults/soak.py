@@ -1,6 +1,6 @@
 """Train under random settings, devices, faults, kills and signals, go on each time, and compare with an undisturbed run.
 
-    python tools/soak.py --seconds 600
+    python tools/faults/soak.py --seconds 600
 
 Prints each run that does not hold, then what was tried and how much of it held.
 """

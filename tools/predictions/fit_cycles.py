@@ -1,8 +1,8 @@
 """Fit the closed form of the aggregate network's cycles to its cycle simulation, and show its errors.
 
-    python tools/fit_cycles.py --fit            # the constants, from cases 0 .. 399
-    python tools/fit_cycles.py                  # errors of the module's constants, over held-out cases 40000 .. 40399
-    python tools/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
+    python tools/predictions/fit_cycles.py --fit            # the constants, from cases 0 .. 399
+    python tools/predictions/fit_cycles.py                  # errors of the module's constants, over held-out cases 40000 .. 40399
+    python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
 
 Cases are drawn over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks; up to 40,000 edges; sources
 with 1 to 32 edges in the mean (equal, geometric, or every second source with one); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over

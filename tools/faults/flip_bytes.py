@@ -1,6 +1,6 @@
 """Damage dataset and checkpoint files at random, open them, and compare what was read with what was written.
 
-    python tools/flip_bytes.py --trials 10000
+    python tools/faults/flip_bytes.py --trials 10000
 
 A trial changes one byte, cuts the file, or fills a stretch with zeros. The answers:
 

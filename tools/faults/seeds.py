@@ -1,7 +1,7 @@
 """Equal seeds give equal losses, and memory does not grow.
 
-python tools/seeds.py --threads 1 2 4     # each twice; all losses of metrics.jsonl are compared
-python tools/seeds.py --epochs 50         # resident memory over the epochs, and its slope
+python tools/faults/seeds.py --threads 1 2 4     # each twice; all losses of metrics.jsonl are compared
+python tools/faults/seeds.py --epochs 50         # resident memory over the epochs, and its slope
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Bounds: edges 3 %, vertices 15 % on measured graphs; 5 % both on generated ones,
 used (`law`). Edges 5 % where three layers surround the whole of a small training split in one mini-batch: targets that
 lie close to each other share neighbourhoods, which nothing counted tells. Ends with 1 if the vertices of a layer or all sampled edges miss theirs.
 
-    python tools/validate_sizes.py --data ../shared/data
+    python tools/predictions/validate_sizes.py --data ../shared/data
 """
 
 from __future__ import annotations

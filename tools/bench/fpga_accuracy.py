@@ -1,9 +1,9 @@
 """Test accuracy of training with the simulated FPGA trainer beside the CPU, and with the CPU alone.
 
-    python tools/fpga_accuracy.py --data ../shared/data/cora.npz
-    python tools/fpga_accuracy.py --model graphsage --seeds 5 --json
+    python tools/bench/fpga_accuracy.py --data ../shared/data/cora.npz
+    python tools/bench/fpga_accuracy.py --model graphsage --seeds 5 --json
 
-The settings are those of cora in `tools/accuracy.py`. Every step is split in halves, and the accuracy is that of the
+The settings are those of cora in `tools/bench/accuracy.py`. Every step is split in halves, and the accuracy is that of the
 test vertices at the evaluation that is best on the validation vertices. Exits with 1 where the means differ by more than
 0.5 points.
 """

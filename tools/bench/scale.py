@@ -1,7 +1,7 @@
 """Training steps on ever larger memory-mapped graphs: time of a step, memory, and what grows.
 
-    python tools/scale.py --folder /fast/disk/scale
-    python tools/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
+    python tools/bench/scale.py --folder /fast/disk/scale
+    python tools/bench/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
 
 Generates graphs of 1, 5 and 20 million vertices (20 edges a vertex, 128 features in float16; 0.35 GB a million
 vertices) as folders, unless they are there, and trains an epoch of 60 steps of 1024 targets on each in a process of its

@@ -6,7 +6,7 @@ its work the processor time of all its threads; ratios to the first run are medi
 holds them with 95 % confidence (order statistics). Beside them stands what depends least on what else the machine does: events
 a step, times what it costs to note one, of the step's time.
 
-    python tools/trace_overhead.py --rounds 30 --table trace.md
+    python tools/bench/trace_overhead.py --rounds 30 --table trace.md
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Without prefetching (`runtime.depth=1`) a step's stages run one after the other.
 turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulate`), with the built-in platform's assumed
 rates and 5 % noise. The published factors are the largest over its workloads.
 
-    python tools/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
+    python tools/policies/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
 """
 
 from __future__ import annotations

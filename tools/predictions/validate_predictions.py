@@ -4,7 +4,7 @@ The configurations below were fixed before anything was measured. For each: samp
 time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst absolute error; the exit code is 1
 where the mean is above 10 % or the worst above 20 %.
 
-    python tools/validate_predictions.py --data data --table predictions.md
+    python tools/predictions/validate_predictions.py --data data --table predictions.md
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 In the paper's form of the model: its terms only, 1,024 targets for every trainer, nothing re-split. Nothing is fitted to the
 published times; what the paper does not say is assumed, and printed with the tables, which are Markdown.
 
-    python tools/paper_table.py
-    python tools/paper_table.py --sigma 1.6 --host-memory 308
+    python tools/predictions/paper_table.py
+    python tools/predictions/paper_table.py --sigma 1.6 --host-memory 308
 """
 
 from __future__ import annotations
