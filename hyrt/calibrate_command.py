@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.calibration import Calibration
-    from hyrt_perfmodel.platform import Rates
+    from hyrt_perfmodel.platforms.calibration_file import Calibration
+    from hyrt_perfmodel.platforms.platform import Rates
 
 
 def calibrate(
@@ -31,7 +31,7 @@ def calibrate(
     import json
     from dataclasses import asdict
 
-    from hyrt_perfmodel.calibration import calibration_file, plain
+    from hyrt_perfmodel.platforms.calibration_file import calibration_file, plain
 
     from hyrt.errors import DeviceUnavailable
     from hyrt.process import prepare_process

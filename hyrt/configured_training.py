@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hyrt_perfmodel.extra_terms import Terms
-from hyrt_perfmodel.host_tables import LoadForm
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.sizes import BlockSizes
-from hyrt_perfmodel.workload import Training, Workload
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import LoadForm, Training, Workload
 
 from hyrt.config import Config
 

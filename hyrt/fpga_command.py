@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hyrt_hls.built import Build
-    from hyrt_hls.explore import Candidate
-    from hyrt_hls.parts import Part
+    from hyrt_hls.parts.explore import Candidate
+    from hyrt_hls.parts.part import Part
+    from hyrt_hls.vitis.finished_build import Build
     from hyrt_perfmodel.cycles.design import FpgaDesign
-    from hyrt_perfmodel.workload import Training
+    from hyrt_perfmodel.workloads.workload import Training
 
 fpga_app = typer.Typer(
     help="Choose a trainer for an FPGA card, and write what it is built from.", no_args_is_help=True
@@ -78,8 +78,8 @@ def explore(
       hyrt fpga explore --part u250 --model graphsage --data ogbn-products --fanout 25,10 --hidden 256
       hyrt fpga explore --part u50 --workload w.yaml --json
     """  # noqa: D301
-    from hyrt_hls.explore import explore as search
-    from hyrt_hls.parts import load_part
+    from hyrt_hls.parts.explore import explore as search
+    from hyrt_hls.parts.part import load_part
 
     from hyrt.errors import ConfigError
     from hyrt.report.fpga_table import Explored, explored_json, explored_lines
@@ -140,8 +140,8 @@ def build_files(
     import shlex
     from dataclasses import replace
 
-    from hyrt_hls.build_files import doubts, write_build_files
-    from hyrt_hls.parts import load_part
+    from hyrt_hls.parts.part import load_part
+    from hyrt_hls.vitis.build_files import doubts, write_build_files
 
     from hyrt.errors import ConfigError
     from hyrt.report.fpga_table import resource_line
@@ -191,7 +191,7 @@ def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tu
     """What is not searched: assumed, or of a build what its reports tell."""
     if reports is None:
         return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
-    from hyrt_hls.built import check_fifo_depth, modelled, read_build
+    from hyrt_hls.vitis.finished_build import check_fifo_depth, modelled, read_build
 
     build = read_build(reports, part)
     check_fifo_depth(build, fifo_depth)
@@ -205,7 +205,7 @@ def _work(
     from hyrt.errors import ConfigError
 
     if workload is not None:
-        from hyrt_perfmodel.workload_file import load_workload
+        from hyrt_perfmodel.workloads.workload_file import load_workload
 
         given = [f"--{name}" for name, value in options.items() if value is not None]
         if arguments or given:
@@ -242,7 +242,7 @@ def _paper(part: Part, work: Training, base: FpgaDesign) -> Candidate | str:
 
 
 def _evaluated(part: Part, work: Training, design: FpgaDesign, arena_words: int) -> Candidate | str:
-    from hyrt_hls.explore import evaluate
+    from hyrt_hls.parts.explore import evaluate
 
     try:
         return evaluate(part, work.at, work.batch_size, design, arena_words)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hyrt_perfmodel.stage_times import is_plain
+from hyrt_perfmodel.prediction.stage_times import is_plain
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platform import Accelerator, Platform
-    from hyrt_perfmodel.predict import Prediction
-    from hyrt_perfmodel.workload import Training
+    from hyrt_perfmodel.platforms.platform import Accelerator, Platform
+    from hyrt_perfmodel.prediction.predict import Prediction
+    from hyrt_perfmodel.workloads.workload import Training
 
     from hyrt.config import Config
 
@@ -93,7 +93,7 @@ def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
     Parameters
     ----------
     machine
-        With the sizes of tasks (`hyrt_hls.task_targets`).
+        With the sizes of tasks (`hyrt_hls.task.targets`).
     now
         Its prediction.
     """

@@ -10,10 +10,10 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.assignment import Assignment
-    from hyrt_perfmodel.extra_terms import Terms
-    from hyrt_perfmodel.platform import Platform
-    from hyrt_perfmodel.predict import Prediction
-    from hyrt_perfmodel.workload import Training
+    from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.prediction.extra_terms import Terms
+    from hyrt_perfmodel.prediction.predict import Prediction
+    from hyrt_perfmodel.workloads.workload import Training
 
     from hyrt.config import Config
 
@@ -76,9 +76,9 @@ def predict(
     """  # noqa: D301
     from dataclasses import asdict
 
-    from hyrt_perfmodel.advice import advise
-    from hyrt_perfmodel.predict import predict as predict_training
-    from hyrt_perfmodel.predict import with_accelerators
+    from hyrt_perfmodel.prediction.advice import advise
+    from hyrt_perfmodel.prediction.predict import predict as predict_training
+    from hyrt_perfmodel.prediction.predict import with_accelerators
 
     from hyrt.errors import ConfigError
     from hyrt.fpga_prediction import kernel_sentences, with_kernels
@@ -145,7 +145,7 @@ def _with_tasks(machine: Platform, steps: Training) -> Platform:
     """FPGAs of a known design with the tasks that fit on the chip."""
     if all(accelerator.design is None for accelerator in machine.accelerators):
         return machine
-    from hyrt_hls.task_targets import with_task_targets
+    from hyrt_hls.task.targets import with_task_targets
 
     return with_task_targets(machine, steps)
 
@@ -169,8 +169,8 @@ def _counts(text: str | None) -> list[int]:
 
 def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
     """And why its calibration no longer holds."""
-    from hyrt_perfmodel.calibration import CalibrationError
-    from hyrt_perfmodel.platform_file import THIS_MACHINE, load_platform, platform_names
+    from hyrt_perfmodel.platforms.calibration_file import CalibrationError
+    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE, load_platform, platform_names
 
     from hyrt.errors import ConfigError
 
@@ -184,7 +184,7 @@ def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
     stale = _say_what_is_stale() if name == THIS_MACHINE else []
     if devices is None:
         return found, stale
-    from hyrt_perfmodel.this_machine import full_name, with_trainers
+    from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
 
     names = [full_name(part.strip()) for part in devices.split(",")]
     chosen = with_trainers(found, names)
@@ -196,7 +196,7 @@ def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
 
 def _say_what_is_stale() -> list[str]:
     """On standard error, and as reasons; a calibration of another machine is no calibration of this one."""
-    from hyrt_perfmodel.calibration import read_calibration, why_stale
+    from hyrt_perfmodel.platforms.calibration_file import read_calibration, why_stale
 
     from hyrt.errors import ConfigError
     from hyrt.runtime.calibrate.identity import this_machine
@@ -215,7 +215,7 @@ def _config(
     arguments: Sequence[str], data: str | None, model: str | None, machine: Platform, platform: str
 ) -> Config:
     """The settings; on this machine `devices` are the trainers that are predicted."""
-    from hyrt_perfmodel.platform_file import THIS_MACHINE
+    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 
     from hyrt.run_settings import new_config, option_overrides, sort_arguments
 
@@ -236,7 +236,7 @@ def _work(
         from hyrt.predicted_training import training_of
 
         return training_of(config)
-    from hyrt_perfmodel.workload_file import load_workload
+    from hyrt_perfmodel.workloads.workload_file import load_workload
 
     from hyrt.errors import ConfigError
 
@@ -250,7 +250,7 @@ def _given(config: Config, machine: Platform, work: Training) -> Assignment | No
     """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
     from dataclasses import replace
 
-    from hyrt_perfmodel.mapping import initial_assignment
+    from hyrt_perfmodel.prediction.mapping import initial_assignment
 
     from hyrt.device_names import split_by_shares
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hyrt_perfmodel.datasets import DATASETS
-from hyrt_perfmodel.degrees import DegreeDistribution
-from hyrt_perfmodel.sampled_sizes import SampledSizes
-from hyrt_perfmodel.sizes import expected_sizes
+from hyrt_perfmodel.sizes.datasets import DATASETS
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.workload import Training
+    from hyrt_perfmodel.workloads.workload import Training
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.degree_classes import DegreeClasses
-from hyrt_perfmodel.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hyrt_hls.built import Build, compare
-from hyrt_hls.explore import PAPER, Candidate
-from hyrt_hls.parts import Part
-from hyrt_hls.resources import STREAM_BITS, Resources, widest_stream_bits
-from hyrt_hls.vpp_report import beyond_the_model
+from hyrt_hls.parts.explore import PAPER, Candidate
+from hyrt_hls.parts.part import Part
+from hyrt_hls.parts.resources import STREAM_BITS, Resources, widest_stream_bits
+from hyrt_hls.vitis.finished_build import Build, compare
+from hyrt_hls.vitis.vpp_report import beyond_the_model
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_cycles
-from hyrt_perfmodel.workload import Training
+from hyrt_perfmodel.workloads.workload import Training
 
 _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/step  MTEPS"
 

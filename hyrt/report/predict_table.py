@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from hyrt_perfmodel.advice import Advice
-from hyrt_perfmodel.platform import Platform
-from hyrt_perfmodel.predict import Memory, Prediction
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.prediction.advice import Advice
+from hyrt_perfmodel.prediction.predict import Memory, Prediction
 
 _GIB = 2**30
 _MIB = 2**20

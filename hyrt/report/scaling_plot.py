@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt_perfmodel.predict import Prediction
+from hyrt_perfmodel.prediction.predict import Prediction
 
 from hyrt.errors import ConfigError, DataNotWritten
 

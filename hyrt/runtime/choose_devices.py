@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from hyrt_perfmodel.stages import load_s, trainer_s
-from hyrt_perfmodel.workload import Workload
+from hyrt_perfmodel.prediction.stages import load_s, trainer_s
+from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt.config import Config
 from hyrt.cores import available_cores

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.assignment import Threads as StageThreads
-from hyrt_perfmodel.mapping import initial_assignment
-from hyrt_perfmodel.platform import Platform
-from hyrt_perfmodel.predict import predict
-from hyrt_perfmodel.this_machine import full_name, with_trainers
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
+from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config
 from hyrt.configured_training import terms_of

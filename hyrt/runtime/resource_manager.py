@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Policy, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Limits, Observation, Policy
 
 from hyrt.config import Config
 from hyrt.errors import StageFailure, describe

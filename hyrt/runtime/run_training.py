@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt_perfmodel.workload import Training
+from hyrt_perfmodel.workloads.workload import Training
 
 from hyrt.config import Config
 from hyrt.configured_training import configured_training

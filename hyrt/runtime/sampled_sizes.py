@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
-from hyrt_perfmodel.sampled_sizes import SampledSizes
-from hyrt_perfmodel.sizes import BlockSizes
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 
 from hyrt.sampling.sampler import Sampler
 from hyrt.workers import Workers

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hyrt_perfmodel.assignment import Policy, Threads
+from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.policy import Policy
 
 from hyrt.config import Config, to_yaml
 from hyrt.cores import available_cores

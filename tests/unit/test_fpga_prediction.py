@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
-from hyrt_hls.csim import Design
-from hyrt_hls.task_targets import with_task_targets
-from hyrt_perfmodel.advice import advise
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platform_file import load_platform
-from hyrt_perfmodel.predict import predict
-from hyrt_perfmodel.workload import Training, in_proportion
+from hyrt_hls.simulation.simulator import Design
+from hyrt_hls.task.targets import with_task_targets
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.advice import advise
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Training, in_proportion
 
 from hyrt.config import Config
 from hyrt.device import DeviceOptions

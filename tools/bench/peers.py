@@ -171,8 +171,8 @@ def floors(graph: Graph, config: Config) -> dict[str, float]:
     """
     import numpy as np
     import torch
-    from hyrt_perfmodel.stages import aggregate_s, trainer_s
-    from hyrt_perfmodel.workload import Workload
+    from hyrt_perfmodel.prediction.stages import aggregate_s, trainer_s
+    from hyrt_perfmodel.workloads.workload import Workload
 
     from hyrt.cores import available_cores
     from hyrt.nn.kernels import gather_rows

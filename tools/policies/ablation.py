@@ -2,7 +2,7 @@
 
 Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage prefetching (the pipeline).
 Without prefetching (`runtime.depth=1`) a step's stages run one after the other. Here, the rungs are runs on this machine with cpu and a second device, in
-turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulate`), with the built-in platform's assumed
+turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulation.simulate`), with the built-in platform's assumed
 rates and 5 % noise. The published factors are the largest over its workloads.
 
     python tools/policies/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
@@ -80,14 +80,14 @@ def rows(seconds: list[float]) -> list[str]:
 def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     """The rungs on a published machine, and the epoch time of the last."""
     from hyrt_perfmodel.assignment import Assignment, Threads
-    from hyrt_perfmodel.datasets import DATASETS
-    from hyrt_perfmodel.degrees import DegreeDistribution
-    from hyrt_perfmodel.mapping import initial_assignment
-    from hyrt_perfmodel.model_workload import model_workload
-    from hyrt_perfmodel.platform_file import load_platform
-    from hyrt_perfmodel.simulate import simulate
-    from hyrt_perfmodel.sizes import expected_sizes
-    from hyrt_perfmodel.workload import Training, in_proportion
+    from hyrt_perfmodel.platforms.platform_file import load_platform
+    from hyrt_perfmodel.prediction.mapping import initial_assignment
+    from hyrt_perfmodel.simulation.simulate import simulate
+    from hyrt_perfmodel.sizes.datasets import DATASETS
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+    from hyrt_perfmodel.workloads.model_workload import model_workload
+    from hyrt_perfmodel.workloads.workload import Training, in_proportion
 
     from hyrt.runtime.balance.policies import default_policy_name, policy
 

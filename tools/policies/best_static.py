@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.stage_times import iteration_s
+from hyrt_perfmodel.prediction.stage_times import iteration_s
 from policy_cases import Case
 
 

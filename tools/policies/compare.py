@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from best_static import best_static
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.simulate import Change, Simulation, simulate
+from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
 from policy_cases import DELAY, Case, random_case
 
 from hyrt.runtime.balance.policies import POLICIES, policy

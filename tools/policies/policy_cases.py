@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment, Limits, StageTimes, Threads
-from hyrt_perfmodel.host_tables import LoadForm
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.simulate import Change, simulate
-from hyrt_perfmodel.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.workload import Training, Workload
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
+from hyrt_perfmodel.simulation.simulate import Change, simulate
+from hyrt_perfmodel.workloads.workload import LoadForm, Training, Workload
 
 DELAY = 4
 

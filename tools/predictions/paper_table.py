@@ -13,16 +13,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hyrt_hls.task_targets import with_task_targets
-from hyrt_perfmodel.datasets import DATASETS
-from hyrt_perfmodel.degrees import DegreeDistribution
-from hyrt_perfmodel.extra_terms import PAPER
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platform import Platform
-from hyrt_perfmodel.platform_file import load_platform
-from hyrt_perfmodel.predict import Prediction, predict, with_accelerators
-from hyrt_perfmodel.sizes import BlockSizes, expected_sizes
-from hyrt_perfmodel.workload import Training, in_proportion
+from hyrt_hls.task.targets import with_task_targets
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.sizes.datasets import DATASETS
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Training, in_proportion
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256
 FPGA, GPU = "2x-epyc7763-4x-u250", "2x-epyc7763-4x-a5000"

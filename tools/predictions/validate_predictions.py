@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hyrt.process import prepare_process
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platform import Platform
+    from hyrt_perfmodel.platforms.platform import Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def main() -> int:
     options = arguments()
     prepare_process()
     from hyrt_perfmodel.assignment import Assignment, Threads
-    from hyrt_perfmodel.stage_times import iteration_s, stage_times
+    from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
     from hyrt.config import build_config
     from hyrt.device_names import split_by_shares

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hyrt_perfmodel.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes import BlockSizes
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
 
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
 def measured(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -> BlockSizes:
     """Means over whole mini-batches."""
     import numpy as np
-    from hyrt_perfmodel.sizes import BlockSizes
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
     from hyrt.sampling.neighbor import NeighborSampler
     from hyrt.workers import Workers
@@ -106,7 +106,7 @@ def print_row(
     found: BlockSizes,
     bounds: tuple[float, float],
 ) -> bool:
-    from hyrt_perfmodel.sizes import expected_sizes
+    from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 
     expected = expected_sizes(degrees, fanouts, batch)
     vertices = [per_cent(*pair) for pair in zip(expected.vertices, found.vertices, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from hyrt_hls.task_layout import LayerRecord, Region, regions, row_base
+from hyrt_hls.task.layout import LayerRecord, Region, regions, row_base
 
 
 class Limits(Protocol):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_hls.csim import Design, Simulator
-from hyrt_hls.resources import estimate
-from hyrt_hls.task_layout import Task
+from hyrt_hls.parts.resources import estimate
+from hyrt_hls.simulation.simulator import Design, Simulator
+from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates, StepResult

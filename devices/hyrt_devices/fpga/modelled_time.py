@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hyrt_hls.task_layout import LayerRecord, Task
+from hyrt_hls.task.layout import LayerRecord, Task
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyrt_hls.built import modelled, part_of, read_build
-from hyrt_hls.csim import Design
-from hyrt_hls.parts import Part, load_part
+from hyrt_hls.parts.part import Part, load_part
+from hyrt_hls.simulation.simulator import Design
+from hyrt_hls.vitis.finished_build import modelled, part_of, read_build
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"

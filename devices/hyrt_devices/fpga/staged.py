@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hyrt_hls.task_layout import Task
+from hyrt_hls.task.layout import Task
 
 from hyrt_devices.fpga.pools import Place, Pools, Slot
 from hyrt_devices.fpga.programs import Programs

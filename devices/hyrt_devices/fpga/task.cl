@@ -1,4 +1,4 @@
-// One task of hyrt_hls/task_layout.py by one work item: forward, loss, backward. It reads and writes what the HLS kernel does, and keeps
+// One task of hyrt_hls/task/layout.py by one work item: forward, loss, backward. It reads and writes what the HLS kernel does, and keeps
 // its matrices at the same places of an arena of PES banks of ARENA_WORDS words, which here lies in memory (`onchip`).
 #define LANES 16
 #define HEADER 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_hls.task_layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHeader, describe
+from hyrt_hls.task.layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHeader, describe
 from numpy.typing import NDArray
 
 from hyrt.nn.aggregate import Aggregation, scales

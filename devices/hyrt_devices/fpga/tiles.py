@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from hyrt_hls.task_layout import Task
+from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory

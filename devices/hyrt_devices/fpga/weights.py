@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from hyrt_hls.task_layout import LANES, MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, num_chunks
+from hyrt_hls.task.layout import LANES, MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, num_chunks
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel

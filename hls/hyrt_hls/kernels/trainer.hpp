@@ -11,7 +11,7 @@
 
 namespace hyrt {
 
-// The ports are pointers in hardware, and what counts accesses in simulation. See hyrt_hls/task_layout.py for what they
+// The ports are pointers in hardware, and what counts accesses in simulation. See hyrt_hls/task/layout.py for what they
 // hold.
 template <class D, class Features, class Edges, class Weights, class Labels, class TargetWeights, class Vertices,
           class TaskWords, class Scores, class Gradients, class Results>

@@ -69,7 +69,7 @@ def _seconds(work: Callable[[], None]) -> float:
 
 def _calibrated() -> float | None:
     """Gathering bandwidth that `hyrt calibrate` measured on this machine; None where it did not."""
-    from hyrt_perfmodel.calibration import CalibrationError, calibration_file, read_calibration
+    from hyrt_perfmodel.platforms.calibration_file import CalibrationError, calibration_file, read_calibration
 
     if not calibration_file().exists():
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hyrt_perfmodel.memory import activations_bytes, mini_batch_bytes
-from hyrt_perfmodel.sizes import BlockSizes, expected_sizes
-from hyrt_perfmodel.workload import Training, Workload
+from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
+from hyrt_perfmodel.workloads.workload import Training, Workload
 
 from hyrt.config import Config
 from hyrt.configured_training import configured_training

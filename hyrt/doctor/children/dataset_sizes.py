@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.datasets import DATASETS
-from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.datasets import DATASETS
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
 from hyrt.graph.folder import map_npy

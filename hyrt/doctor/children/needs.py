@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyrt_perfmodel.memory import activations_bytes, mini_batch_bytes
-from hyrt_perfmodel.workload import Training, Workload
+from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
+from hyrt_perfmodel.workloads.workload import Training, Workload
 
 from hyrt.config import Config
 from hyrt.device_names import AUTO, split_by_shares

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from numpy.typing import NDArray
 
 from hyrt.graph.synthetic.spec import SyntheticSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Decision, Limits, Observation
 
 from hyrt.runtime.balance.reason import change_in_words
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment, Observation
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.policy import Observation
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]

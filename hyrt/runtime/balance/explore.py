@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.policy import Decision, Limits, Observation
 
 from hyrt.runtime.balance.evidence import ITERATION, Evidence
 from hyrt.runtime.balance.fit import Fit, kinds_of

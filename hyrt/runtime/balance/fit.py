@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment, Limits, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Limits
 
 from hyrt.runtime.balance.evidence import (
     FIRST_TRAINER,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.policy import Decision, Limits, Observation
 
 from hyrt.runtime.balance.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, slowest
 from hyrt.runtime.balance.explore import experiment, is_near, probe

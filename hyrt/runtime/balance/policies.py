@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hyrt_perfmodel.assignment import Policy
+from hyrt_perfmodel.policy import Policy
 
 from hyrt.runtime.balance.bottleneck import BottleneckPolicy
 from hyrt.runtime.balance.model import ModelPolicy

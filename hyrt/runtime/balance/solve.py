@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hyrt_perfmodel.assignment import Assignment, Limits, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Limits
 
 from hyrt.runtime.balance.fit import Fit
 

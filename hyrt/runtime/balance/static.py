@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.policy import Decision, Limits, Observation
 
 
 class StaticPolicy:

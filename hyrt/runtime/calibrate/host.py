@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.host_tables import LoadCost, LoadForm, SampleCost
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.workloads.workload import LoadForm
 
 from hyrt.graph.graph import DenseFeatures, Graph
 from hyrt.nn.aggregate import Aggregation

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 
-from hyrt_perfmodel.calibration import Machine
+from hyrt_perfmodel.platforms.calibration_file import Machine
 
 from hyrt.cores import available_cores, processor_name
 from hyrt.device import DeviceInfo

@@ -11,10 +11,11 @@ from typing import Any
 
 import psutil
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.calibration import Calibration
-from hyrt_perfmodel.fit_overlap import MeasuredRun, Overlap, fit_overlap
-from hyrt_perfmodel.host_tables import LoadCost, LoadForm, SampleCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
+from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.workloads.workload import LoadForm
 
 from hyrt.config import build_config
 from hyrt.cores import available_cores

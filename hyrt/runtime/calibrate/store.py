@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt_perfmodel.calibration import (
+from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     CalibrationError,
     calibration_file,

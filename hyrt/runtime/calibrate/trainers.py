@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_perfmodel.fit_rates import Fit, fit_rates
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.workload import Workload
+from hyrt_perfmodel.calibration.fit_rates import Fit, fit_rates
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt.device import Device
 from hyrt.graph.graph import DenseFeatures, Graph

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad
-from hyrt_perfmodel.workload import Workload
+from hyrt_perfmodel.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,16 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from hyrt_hls.task_layout import (
-    LANES,
-    Dropout,
-    LayerRecord,
-    Task,
-    TaskHeader,
-    describe,
-    num_chunks,
-    row_base,
-)
+from hyrt_hls.task.layout import LANES, Dropout, LayerRecord, Task, TaskHeader, describe, num_chunks, row_base
 
 GOLDEN_PES = 4
 GOLDEN_ARENA = 4096

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import GOLDEN_ARENA
-from hyrt_hls.csim import Design, Outcome, Simulator
-from hyrt_hls.reference import run_reference
-from hyrt_hls.task_layout import Task
+from hyrt_hls.simulation.simulator import Design, Outcome, Simulator
+from hyrt_hls.task.layout import Task
+from hyrt_hls.task.reference import run_reference
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the kernels are simulated with g++: there is none"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_devices.fpga.arena import Shortage, lay_out
-from hyrt_hls.arena_limits import layer_records, limits, needed_words, tiles
-from hyrt_perfmodel.workload import Workload, in_proportion
+from hyrt_hls.task.arena_limits import layer_records, limits, needed_words, tiles
+from hyrt_perfmodel.workloads.workload import Workload, in_proportion
 
 
 def test_one_layer_by_hand() -> None:

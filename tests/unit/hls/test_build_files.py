@@ -9,10 +9,10 @@ from pathlib import Path
 
 import hyrt_hls
 import pytest
-from hyrt_hls.build_files import doubts, write_build_files
-from hyrt_hls.link_config import link_config
-from hyrt_hls.parts import load_part
-from hyrt_hls.resources import estimate
+from hyrt_hls.parts.part import load_part
+from hyrt_hls.parts.resources import estimate
+from hyrt_hls.vitis.build_files import doubts, write_build_files
+from hyrt_hls.vitis.link_config import link_config
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 HOME = Path(hyrt_hls.__file__).parent

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hyrt_hls.built import Build, check_fifo_depth, compare, modelled, read_build
-from hyrt_hls.parts import load_part
-from hyrt_hls.resources import estimate
+from hyrt_hls.parts.part import load_part
+from hyrt_hls.parts.resources import estimate
+from hyrt_hls.vitis.finished_build import Build, check_fifo_depth, compare, modelled, read_build
 
 TOLD = {
     "pes": 8,

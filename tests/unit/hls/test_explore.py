@@ -6,15 +6,15 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hyrt_hls.arena_limits import needed_words
-from hyrt_hls.explore import Candidate, evaluate, explore, front
-from hyrt_hls.parts import Part, load_part
-from hyrt_hls.resources import estimate
-from hyrt_hls.task_layout import row_base
+from hyrt_hls.parts.explore import Candidate, evaluate, explore, front
+from hyrt_hls.parts.part import Part, load_part
+from hyrt_hls.parts.resources import estimate
+from hyrt_hls.task.arena_limits import needed_words
+from hyrt_hls.task.layout import row_base
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
-from hyrt_perfmodel.workload import Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import Workload, in_proportion
 
 WORK = Workload(
     vertices=(20_000.0, 3_000.0, 256.0), edges=(24_000.0, 3_500.0), features=(100, 64, 47), concat=True

@@ -10,10 +10,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_hls.compile import HEADERS
-from hyrt_hls.csim import KERNELS
-from hyrt_hls.parts import load_part, part_names
-from hyrt_hls.resources import (
+from hyrt_hls.parts.part import load_part, part_names
+from hyrt_hls.parts.resources import (
     Resources,
     arena_sizes,
     check_buildable,
@@ -23,6 +21,8 @@ from hyrt_hls.resources import (
     uram,
     widest_stream_bits,
 )
+from hyrt_hls.simulation.compile import HEADERS
+from hyrt_hls.simulation.simulator import KERNELS
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from simulators import needs_compiler
 

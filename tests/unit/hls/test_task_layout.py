@@ -9,7 +9,7 @@ import pytest
 from golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks, random_task
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_hls.task_layout import (
+from hyrt_hls.task.layout import (
     Dropout,
     LayerRecord,
     Task,

@@ -6,16 +6,16 @@ import math
 from dataclasses import replace
 
 import pytest
-from hyrt_hls.arena_limits import limits, needed_words
-from hyrt_hls.task_targets import with_task_targets
+from hyrt_hls.task.arena_limits import limits, needed_words
+from hyrt_hls.task.targets import with_task_targets
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
-from hyrt_perfmodel.extra_terms import PAPER, Terms
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platform_file import load_platform
-from hyrt_perfmodel.stage_times import stage_times
-from hyrt_perfmodel.workload import Training, in_proportion
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
+from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Training, in_proportion
 
 U250 = "xilinx-alveo-u250"
 SIZES = {"vertices": (160_000, 22_000, 1024), "edges": (210_000, 24_000), "features": (100, 256, 47)}

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
-from hyrt_hls.compile import HEADERS, compile_library
-from hyrt_hls.csim import KERNELS, SOURCE, Design, Outcome, Simulator, macros
+from hyrt_hls.simulation.compile import HEADERS, compile_library
+from hyrt_hls.simulation.simulator import KERNELS, SOURCE, Design, Outcome, Simulator, macros
 from simulators import DESIGNS, assert_as_reference, hls4mls_headers, needs_compiler, simulator
 
 

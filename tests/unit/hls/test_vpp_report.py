@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hyrt_hls.vpp_report import HlsReport, Loop, beyond_the_model, read_report, read_reports, with_reports
+from hyrt_hls.vitis.vpp_report import (
+    HlsReport,
+    Loop,
+    beyond_the_model,
+    read_report,
+    read_reports,
+    with_reports,
+)
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 REPORT = """<?xml version="1.0" encoding="UTF-8"?>

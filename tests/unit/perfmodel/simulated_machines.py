@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 WORK = Workload(
     vertices=(100_000, 10_000, 1000), edges=(250_000, 25_000), features=(100, 256, 47), concat=True

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hyrt_perfmodel.calibration import (
+from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     CalibrationError,
     Machine,
@@ -16,8 +16,8 @@ from hyrt_perfmodel.calibration import (
     to_text,
     why_stale,
 )
-from hyrt_perfmodel.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform, Rates, Sharing
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates, Sharing
 
 MACHINE = Machine(
     node="here",

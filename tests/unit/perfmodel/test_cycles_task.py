@@ -11,7 +11,7 @@ from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape, edge_list
 from hyrt_perfmodel.cycles.trainer_cycles import task_cycles, task_seconds
-from hyrt_perfmodel.workload import Workload
+from hyrt_perfmodel.workloads.workload import Workload
 from numpy.typing import NDArray
 
 DESIGN = FpgaDesign(pes=4, mac_rows=8, mac_cols=32, fifo_depth=16, adder_latency=4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.degree_classes import DegreeClasses
-from hyrt_perfmodel.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.graph.degrees import degree_distribution

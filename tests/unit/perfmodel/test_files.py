@@ -10,10 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platform_file import load_platform, platform_from, platform_names
-from hyrt_perfmodel.predict import predict
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
-from hyrt_perfmodel.workload_file import load_workload
+from hyrt_perfmodel.platforms.platform_file import load_platform, platform_from, platform_names
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload_file import load_workload
 
 PLATFORM = {
     "host": {"memory_gb_s": 100, "macs_per_s": "1e12", "trains": True},

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.fit_overlap import MeasuredRun, fit_overlap
-from hyrt_perfmodel.fit_rates import fit_rates
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platform import Host, Platform, Rates
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, fit_overlap
+from hyrt_perfmodel.calibration.fit_rates import fit_rates
+from hyrt_perfmodel.platforms.platform import Host, Platform, Rates
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 SHAPES = [
     ((30_000, 5_000, 500), (40_000, 6_000), (100, 64, 10)),

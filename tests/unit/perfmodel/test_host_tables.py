@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hyrt_perfmodel.host_tables import LoadCost, SampleCost, edges_per_second, load_seconds
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, edges_per_second, load_seconds
 
 LOADING = [
     LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),

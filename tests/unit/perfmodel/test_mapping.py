@@ -9,12 +9,13 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Limits, Threads
-from hyrt_perfmodel.mapping import equal_times, initial_assignment
-from hyrt_perfmodel.memory import most_units, trainer_memory_bytes
-from hyrt_perfmodel.platform import Accelerator, Host, Platform, Sharing
-from hyrt_perfmodel.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing
+from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.prediction.mapping import equal_times, initial_assignment
+from hyrt_perfmodel.prediction.memory import most_units, trainer_memory_bytes
+from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)
 

@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.predict import predict
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 rates = st.floats(1, 1e3)
 macs = st.floats(1e9, 1e13)

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.advice import advise
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.extra_terms import PAPER
-from hyrt_perfmodel.host_tables import LoadCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.platform_file import load_platform, platform_names
-from hyrt_perfmodel.predict import ASSUMED_ERROR, predict, with_accelerators
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.platforms.host_tables import LoadCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platforms.platform_file import load_platform, platform_names
+from hyrt_perfmodel.prediction.advice import advise
+from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict, with_accelerators
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 GIB = 2**30
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits
-from hyrt_perfmodel.simulate import simulate
-from hyrt_perfmodel.stage_times import stage_times
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.policy import Decision, Limits
+from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.simulation.simulate import simulate
 from simulated_machines import machine, start, training
 
 EVEN = start(1000, 1000, 1000, 1000)

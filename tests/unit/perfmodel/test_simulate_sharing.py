@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.extra_terms import PAPER, Terms
-from hyrt_perfmodel.shared_resources import shared_rates
-from hyrt_perfmodel.simulate import simulate
-from hyrt_perfmodel.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
+from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.simulation.shared_resources import shared_rates
+from hyrt_perfmodel.simulation.simulate import simulate
 from simulated_machines import machine, start, training
 
 DEMANDS = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=8)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.predict import predict, with_accelerators
-from hyrt_perfmodel.workload import Training, in_proportion
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.predict import predict, with_accelerators
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Training, in_proportion
 
 from hyrt.errors import ConfigError, DataNotWritten
 from hyrt.report.scaling_plot import check_plot, draw_scaling

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.advice import Advice
-from hyrt_perfmodel.assignment import Assignment, StageTimes, Threads
-from hyrt_perfmodel.host_tables import LoadCost
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.predict import Memory, Prediction
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.host_tables import LoadCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.advice import Advice
+from hyrt_perfmodel.prediction.predict import Memory, Prediction
+from hyrt_perfmodel.prediction.stage_times import StageTimes
 
 from hyrt.report.encodable import encodable
 from hyrt.report.predict_table import prediction_lines, scaling_lines, seconds, wrapped

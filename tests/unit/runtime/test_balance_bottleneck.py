@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Limits, Observation
 
 from hyrt.runtime.balance.bottleneck import BottleneckPolicy, choose_action, task_times
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Limits, Observation
 
 from hyrt.runtime.balance.evidence import FIRST_TRAINER, LOAD, gather
 from hyrt.runtime.balance.fit import fit

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Limits, Observation, Threads
-from hyrt_perfmodel.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.simulate import Change, Simulation, simulate
-from hyrt_perfmodel.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.policy import Limits, Observation
+from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
+from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
 
 from hyrt.runtime.balance.model import ModelPolicy
 from hyrt.runtime.balance.policies import POLICIES, default_policy_name, policy

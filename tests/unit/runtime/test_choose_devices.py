@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hyrt_devices.null import NullDevice
-from hyrt_perfmodel.workload import Workload
+from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt import __version__, registry
 from hyrt.config import build_config

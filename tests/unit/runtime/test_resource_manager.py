@@ -14,7 +14,8 @@ import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
-from hyrt_perfmodel.assignment import Assignment, Decision, Limits, Observation, Threads
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Decision, Limits, Observation
 from unit.runtime import test_recovery as recovery
 from unit.runtime.test_recovery import BATCH, Mortal, Small, opened, same, three
 

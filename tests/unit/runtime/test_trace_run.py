@@ -12,7 +12,7 @@ import pytest
 from graphs import random_graph
 from hyrt_devices.null import NullDevice
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_perfmodel.assignment import Decision
+from hyrt_perfmodel.policy import Decision
 from trace_checks import Trace
 
 from hyrt.config import build_config

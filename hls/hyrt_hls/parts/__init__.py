@@ -1,0 +1,1 @@
+"""FPGA cards, and what a trainer takes of them."""

@@ -1,0 +1,1 @@
+"""The kernels compiled with g++ and run as they are."""

@@ -1,0 +1,292 @@
+"""The trainer's kernels, simulated: the C++ that Vitis HLS takes, compiled with g++, behind ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hyrt_hls.simulation.compile import compile_library
+from hyrt_hls.task.layout import LANES, Floats, Task, row_base
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+SOURCE = Path(__file__).parents[1] / "csim" / "csim.cpp"
+# Messages and steps that a dataflow region holds in its streams: some megabytes.
+_REGION_WORDS = 16384
+_MESSAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Sizes of a trainer.
+
+    Parameters
+    ----------
+    pes
+        n, scatter units, gather units and banks.
+    mac_rows, mac_cols
+        Of the array; m is their product. Rows are a multiple of `pes` and divide LANES or are a multiple of
+        it; columns are a multiple of LANES.
+    arena_words
+        Words of each bank.
+    fifo_depth
+        Messages of each of the network's queues, at least 2.
+
+    Raises
+    ------
+    ValueError
+        If the kernels do not take these sizes.
+    """
+
+    pes: int = 8
+    mac_rows: int = 32
+    mac_cols: int = 64
+    arena_words: int = 32768
+    fifo_depth: int = 32
+
+    def __post_init__(self) -> None:
+        if self.pes < 1 or self.fifo_depth < 2:
+            raise ValueError(f"design: {self.pes} units, queues of {self.fifo_depth}: give at least 1 and 2")
+        if self.mac_cols < LANES or self.mac_cols % LANES:
+            raise ValueError(f"design: mac_cols is {self.mac_cols}: give a multiple of {LANES}")
+        if self.mac_rows < 1 or self.mac_rows % self.pes or (self.mac_rows % LANES and LANES % self.mac_rows):
+            raise ValueError(
+                f"design: mac_rows is {self.mac_rows}: give a multiple of pes ({self.pes}) "
+                f"that divides {LANES} or is a multiple of it"
+            )
+        if row_base(self.arena_words) < 1:
+            raise ValueError(f"design: an arena of {self.arena_words} words a bank holds nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a launch moved and computed.
+
+    Counted at the memory ports: `rows_read` and `feature_words_read` of the features, `edges` read,
+    `weight_words_read`, `words_written` (scores and gradients), `intermediate_words_written` (writes to a
+    word that had its result already, the only way in which memory could hold what is between). Of the task's
+    shape: `messages` through the network, `macs` of its products (forward, weight gradients, gradients of
+    combined).
+    """
+
+    rows_read: int
+    feature_words_read: int
+    edges: int
+    weight_words_read: int
+    words_written: int
+    intermediate_words_written: int
+    messages: int
+    macs: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a launch wrote: scores [targets, out_chunks * LANES], gradients as `Task.weights`, counts.
+
+    Attributes
+    ----------
+    loss_sum
+        Sum of the targets' weighted losses.
+    correct
+        Targets whose greatest score is their label's.
+    """
+
+    scores: Floats
+    gradients: Floats
+    loss_sum: float
+    correct: int
+    counts: Counts
+
+
+class Simulator:
+    """A design's kernels.
+
+    Calls of `train` may overlap: each has memories of its own, which stay for the next one until `close`.
+
+    Parameters
+    ----------
+    bounded
+        Give streams their depth and every process a thread: finds deadlocks, is slow, and the order of sums
+        changes from run to run.
+    include
+        Folders of headers, searched first: an hls_stream.h of another vendor takes the place of this package's.
+
+    Raises
+    ------
+    ValueError
+        If there is no g++, or it refuses the design.
+    OSError
+        If the cache of compiled simulations cannot be used.
+    """
+
+    def __init__(self, design: Design, bounded: bool = False, *, include: Sequence[Path] = ()) -> None:
+        self.design = design
+        library = compile_library(
+            [SOURCE],
+            defines=macros(design),
+            bounded=bounded,
+            include=[*include, KERNELS],
+        )
+        try:
+            self._library = ctypes.CDLL(str(library))
+        except OSError as error:
+            # It is as it was written: what keeps it from loading is elsewhere, as a mount with noexec.
+            raise ValueError(
+                f"{library}: the compiled simulation cannot be loaded ({error}): set HYRT_HLS_CACHE_DIR to a folder whose "
+                "files may be run, or delete this one, and it is compiled anew"
+            ) from error
+        self._library.hyrt_open.restype = ctypes.c_void_p
+        self._library.hyrt_close.argtypes = [ctypes.c_void_p]
+        self._library.hyrt_simulate.argtypes = [
+            ctypes.c_void_p,
+            ctypes.POINTER(_Arrays),
+            ctypes.POINTER(_Passed),
+            ctypes.c_char_p,
+            ctypes.c_int,
+        ]
+        self._idle: list[int] = []
+        self._lock = threading.Lock()
+
+    def train(self, task: Task) -> Outcome:
+        """Run one launch; other threads run meanwhile.
+
+        Raises
+        ------
+        ValueError
+            If the task does not fit the design (`Task.check`), or the simulation finds a mistake of the
+            kernels, such as a deadlock.
+        MemoryError
+            If there is no room for the arena.
+        """
+        task.check(self.design.arena_words, self.design.pes)
+        scores = np.zeros(task.score_shape, np.float32)
+        gradients = np.zeros(len(task.weights), np.float32)
+        results = np.zeros(2, np.float32)
+        arrays = _Arrays(
+            *(_address(array) for array in (task.features, task.edges, task.weights, task.labels)),
+            *(_address(array) for array in (task.target_weights, task.vertices, task.task)),
+            *(_address(array) for array in (scores, gradients, results)),
+            task.features.size // LANES,
+            len(task.edges),
+            len(task.weights) // LANES,
+            len(task.labels),
+            len(task.vertices),
+            len(task.task),
+            scores.size // LANES,
+        )
+        passed = _Passed()
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        with self._memories() as memories:
+            if self._library.hyrt_simulate(memories, arrays, passed, message, _MESSAGE_BYTES):
+                raise ValueError(f"simulation of the FPGA trainer: {message.value.decode(errors='replace')}")
+        return Outcome(scores, gradients, float(results[0]), int(results[1]), _counts(task, passed))
+
+    def close(self) -> None:
+        """Give the memories back; the simulator can still be used."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for memories in idle:
+            self._library.hyrt_close(memories)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
+
+    @contextmanager
+    def _memories(self) -> Iterator[int]:
+        with self._lock:
+            memories = self._idle.pop() if self._idle else None
+        memories = memories or self._library.hyrt_open()
+        if not memories:
+            raise MemoryError(
+                f"no room to simulate an arena of {self.design.pes} x {self.design.arena_words} words"
+            )
+        try:
+            yield memories
+        finally:
+            with self._lock:
+                self._idle.append(memories)
+
+
+def macros(design: Design) -> dict[str, int]:
+    """What the simulation's source is compiled with."""
+    return {
+        "HYRT_PES": design.pes,
+        "HYRT_MAC_ROWS": design.mac_rows,
+        "HYRT_MAC_COLS": design.mac_cols,
+        "HYRT_ARENA_WORDS": design.arena_words,
+        "HYRT_FIFO_DEPTH": design.fifo_depth,
+        "HYRT_REGION_WORDS": _REGION_WORDS,
+    }
+
+
+class _Arrays(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, ctypes.c_void_p)
+            for name in [
+                "features",
+                "edges",
+                "weights",
+                "labels",
+                "target_weights",
+                "vertices",
+                "task",
+                "scores",
+                "gradients",
+                "results",
+            ]
+        ),
+        *(
+            (name, ctypes.c_int64)
+            for name in [
+                "feature_words",
+                "num_edges",
+                "weight_words",
+                "targets",
+                "num_sources",
+                "task_words",
+                "score_words",
+            ]
+        ),
+    ]
+
+
+class _Passed(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in [
+            "rows_read",
+            "feature_words_read",
+            "edges",
+            "weight_words_read",
+            "words_written",
+            "words_written_again",
+        ]
+    ]
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def _counts(task: Task, passed: _Passed) -> Counts:
+    messages = macs = 0
+    for i, r in enumerate(task.records):
+        messages += (r.num_edges + (r.num_back_edges if i else 0)) * r.in_chunks
+        macs += r.rows * r.depth * r.out_chunks * LANES * (3 if i else 2)
+    return Counts(
+        rows_read=passed.rows_read,
+        feature_words_read=passed.feature_words_read,
+        edges=passed.edges,
+        weight_words_read=passed.weight_words_read,
+        words_written=passed.words_written,
+        intermediate_words_written=passed.words_written_again,
+        messages=messages,
+        macs=macs,
+    )

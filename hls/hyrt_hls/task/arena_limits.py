@@ -1,0 +1,186 @@
+"""How large a mini-batch a trainer takes in one task: what its arena and its buffers leave room for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hyrt_perfmodel.workloads.workload import Workload
+
+from hyrt_hls.task.layout import (
+    LANES,
+    MOST_CHUNKS,
+    MOST_LAYERS,
+    PANEL_ROWS,
+    LayerRecord,
+    Region,
+    num_chunks,
+    regions,
+    row_base,
+)
+
+_MOST_HALVINGS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one task may be, of a design with `pes` banks of `arena_words` words.
+
+    Parameters
+    ----------
+    width
+        Values of a row.
+    weight_rows
+        Rows of a weight matrix, padding among them: f_in, twice that where a layer concatenates.
+    layers
+        Of the model.
+    sum_words, row_words
+        Words of a bank for sums (combined rows, gradients of outputs) and for rows (outputs, gradients of combined rows).
+    pes
+        Banks.
+    """
+
+    width: int
+    weight_rows: int
+    layers: int
+    sum_words: int
+    row_words: int
+    pes: int
+
+    def most_rows(self, width: int) -> int:
+        """Rows of one matrix of that width that fit where sums are kept, with nothing beside it."""
+        return self.sum_words // num_chunks(width) * self.pes
+
+
+def limits(pes: int, arena_words: int) -> Limits:
+    """The limits of a design.
+
+    Raises
+    ------
+    ValueError
+        If a number is not above 0.
+    """
+    if min(pes, arena_words) < 1:
+        raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
+    sums = row_base(arena_words)
+    return Limits(
+        width=MOST_CHUNKS * LANES,
+        weight_rows=PANEL_ROWS,
+        layers=MOST_LAYERS,
+        sum_words=sums,
+        row_words=arena_words - sums,
+        pes=pes,
+    )
+
+
+def needed_words(work: Workload, pes: int) -> tuple[int, int]:
+    """Words of a bank that a task keeps at the same time, of sums and of rows: the most over the steps of its launch.
+
+    Every matrix lives from the step that writes it to the last that reads it (`task_layout.regions`). No layout takes less, and one that
+    cannot move a matrix may take more.
+
+    Raises
+    ------
+    ValueError
+        If the widths are beyond what a trainer takes.
+    """
+    kept = regions(layer_records(work), pes)
+    return _peak([each for each in kept if not each.of_rows]), _peak([each for each in kept if each.of_rows])
+
+
+def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
+    """Into how many tasks a mini-batch is cut, halved until each fits.
+
+    Parameters
+    ----------
+    at
+        Sizes of a mini-batch by its targets.
+    targets
+        Of the whole mini-batch.
+    pes, arena_words
+        Banks of the design, and words of each.
+
+    Raises
+    ------
+    ValueError
+        If not even one target fits, with what it needs; or the widths are beyond what a trainer takes.
+    """
+    room = limits(pes, arena_words)
+    for halvings in range(_MOST_HALVINGS):
+        count = min(1 << halvings, targets)
+        sums, rows = needed_words(at(math.ceil(targets / count)), pes)
+        if sums <= room.sum_words and rows <= room.row_words:
+            return count
+        if count == targets:
+            break
+    raise ValueError(
+        f"arena: one target needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
+        f"there are {room.sum_words:,} and {room.row_words:,}: give more arena_words, or smaller fan-outs or widths"
+    )
+
+
+def check_arena(pes: int, arena_words: int) -> None:
+    """Refuse an arena that holds next to nothing: not one target of two layers of 128 values, with a row of each bank below it.
+
+    A narrower model's mini-batch might fit, but smaller arenas than this take as much of a card: an UltraRAM is 4,096 words deep.
+
+    Raises
+    ------
+    ValueError
+        With what that needs.
+    """
+    least = Workload(
+        vertices=(float(pes), float(pes), 1.0),
+        edges=(float(pes), float(pes)),
+        features=(128,) * 3,
+        concat=True,
+    )
+    tiles(lambda targets: least, 1, pes, arena_words)
+
+
+def _peak(kept: Sequence[Region]) -> int:
+    return max(sum(other.words for other in kept if other.born <= each.born <= other.dies) for each in kept)
+
+
+def layer_records(work: Workload) -> list[LayerRecord]:
+    """The layers of a mini-batch with their sizes; places and edges are left out.
+
+    Raises
+    ------
+    ValueError
+        If there are more layers, or wider ones, than a trainer takes.
+    """
+    if work.layers > MOST_LAYERS:
+        raise ValueError(f"a trainer takes at most {MOST_LAYERS} layers, not {work.layers}")
+    found = []
+    for layer in range(1, work.layers + 1):
+        parts = 2 if work.concat else 1
+        width, out = work.features[layer - 1], work.features[layer]
+        if max(width, out) > MOST_CHUNKS * LANES or parts * num_chunks(width) * LANES > PANEL_ROWS:
+            raise ValueError(
+                f"layer {layer} is {parts * width} to {out} values wide: a trainer takes rows of {MOST_CHUNKS * LANES} "
+                f"and weights of {PANEL_ROWS} rows"
+            )
+        found.append(
+            LayerRecord(
+                rows=max(1, math.ceil(work.vertices[layer])),
+                parts=parts,
+                num_src=max(1, math.ceil(work.vertices[layer - 1])),
+                in_chunks=num_chunks(width),
+                out_chunks=num_chunks(out),
+                relu=layer < work.layers,
+                first_edge=0,
+                num_edges=0,
+                first_back_edge=0,
+                num_back_edges=0,
+                weights=0,
+                combined=0,
+                output=0,
+                output_gradient=0,
+                combined_gradient=0 if layer > 1 else -1,
+                out_width=out,
+                in_width=width,
+            )
+        )
+    return found

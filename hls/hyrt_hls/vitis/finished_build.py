@@ -1,0 +1,265 @@
+"""Of which part and which design reports are, and what they tell beside what was estimated."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hyrt_perfmodel.cycles.design import FpgaDesign
+
+from hyrt_hls.parts.part import Part, load_part, part_names
+from hyrt_hls.parts.resources import estimate
+from hyrt_hls.vitis.vpp_report import INTERVALS, HlsReport, interval_of, read_reports, slowest, with_reports
+
+TOLD_BY = "hyrt_train.json"
+"""Beside or above the reports: what the Makefile writes of the design before it compiles."""
+
+_TOP = "hyrt_train"
+_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", "arena_words")
+# Vitis HLS names the module of a template after its arguments: systolic<Design<8, 32, 64, 32768>> is systolic_Design_8_32_64_32768_s.
+_DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A build, and its reports.
+
+    Parameters
+    ----------
+    path
+        The file that tells the design.
+    design
+        What was asked for: sizes, and the clock.
+    arena_words
+        Of each bank.
+    reports
+        Of its modules.
+    """
+
+    path: Path
+    design: FpgaDesign
+    arena_words: int
+    reports: tuple[HlsReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A figure that was estimated, and what a build reports.
+
+    Parameters
+    ----------
+    what
+        Its name, with the unit.
+    module
+        Whose report tells it.
+    """
+
+    what: str
+    estimated: float
+    reported: float
+    module: str
+
+    @property
+    def ratio(self) -> float:
+        """Reported by estimated."""
+        return self.reported / self.estimated if self.estimated else math.inf
+
+
+def read_build(place: Path, part: Part) -> Build:
+    """The reports in a folder, all of one design, which was compiled for a part.
+
+    Parameters
+    ----------
+    place
+        A build's folder (or one report in it): `hyrt_train.json` is beside the reports or in a folder above.
+    part
+        That they are to be compared with.
+
+    Raises
+    ------
+    ValueError
+        If a file cannot be read; or if a report is of another part, of another design than `hyrt_train.json` tells, or of another build
+        than the rest: naming file and difference.
+    """
+    reports = read_reports(place)
+    for report in reports:
+        _check_part(report, part)
+    told: dict[Path, tuple[FpgaDesign, int]] = {}
+    for report in reports:
+        path = _told_by(report.path)
+        if path not in told:
+            told[path] = _read_design(path)
+        _check_module(report, path, *told[path])
+    first, *others = told
+    for other in others:
+        if told[other] != told[first]:
+            raise ValueError(
+                f"{place}: holds reports of several designs: {_differences(first, told[first], other, told[other])}: "
+                "give the folder of one build"
+            )
+    design, arena_words = told[first]
+    return Build(path=first, design=design, arena_words=arena_words, reports=tuple(reports))
+
+
+def part_of(place: Path) -> Part:
+    """The known part that the reports in a folder are of.
+
+    Raises
+    ------
+    ValueError
+        As `read_reports`; or if their chip is none of a known part.
+    """
+    report = read_reports(place)[0]
+    for part in map(load_part, part_names()):
+        if report.part.lower() == part.device.lower():
+            return part
+    raise ValueError(
+        f"{report.path}: {report.module} was compiled for {report.part or 'no part that it tells'}, which is none of "
+        f"{', '.join(part_names())}"
+    )
+
+
+def compare(build: Build) -> list[Compared]:
+    """What the build reports beside what was estimated of its design: resources where the whole kernel has a report, clock, intervals."""
+    found = []
+    for report in build.reports:
+        if report.module == _TOP:
+            expected = estimate(build.design, build.arena_words)
+            found = [
+                Compared(
+                    what=what,
+                    estimated=getattr(expected, name),
+                    reported=getattr(report.resources, name),
+                    module=_TOP,
+                )
+                for name, what in (("dsp", "DSP"), ("lut", "LUT"), ("bram36", "BRAM"), ("uram", "URAM"))
+            ]
+    last = slowest(build.reports)
+    found.append(
+        Compared(
+            what="clock, MHz",
+            estimated=build.design.clock_hz / 1e6,
+            reported=last.clock_hz / 1e6,
+            module=last.module,
+        )
+    )
+    for name, functions in INTERVALS.items():
+        for function in functions:
+            interval = interval_of(build.reports, function)
+            if interval is not None:
+                assumed = getattr(build.design, name)
+                found.append(
+                    Compared(
+                        what=f"interval of {function}, cycles",
+                        estimated=assumed,
+                        reported=interval,
+                        module=function,
+                    )
+                )
+    return found
+
+
+def _check_part(report: HlsReport, part: Part) -> None:
+    if not report.part:
+        raise ValueError(
+            f"{report.path}: the element UserAssignments/Part is missing: it cannot be told whether it is of {part.name}"
+        )
+    if report.part.lower() == part.device.lower():
+        return
+    names = [name for name in part_names() if load_part(name).device.lower() == report.part.lower()]
+    remedy = f"give --part {names[0]}, or " if names else "give a part with that device (a .yaml file), or "
+    raise ValueError(
+        f"{report.path}: {report.module} was compiled for {report.part}, {part.name} is {part.device}: "
+        f"{remedy}reports of a build for {part.name}"
+    )
+
+
+def _told_by(report: Path) -> Path:
+    # As it was given first, which is how it is shown.
+    for folder in (*report.parents, *report.absolute().parents):
+        if (folder / TOLD_BY).is_file():
+            return folder / TOLD_BY
+    raise ValueError(
+        f"{report}: there is no {TOLD_BY} beside it or above, so it cannot be told of which design it is: give the folder that "
+        f"hyrt's Makefile built in, or copy its {TOLD_BY} with the reports"
+    )
+
+
+def _read_design(path: Path) -> tuple[FpgaDesign, int]:
+    try:
+        values: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: is not a JSON object with {', '.join(_SIZES)} and clock_mhz")
+    sizes: dict[str, Any] = {}
+    for name in _SIZES:
+        value = values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{path}: {name} is {value!r}: not a whole number of at least 1")
+        sizes[name] = value
+    clock_mhz = values.get("clock_mhz")
+    if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int | float) or not 0 < clock_mhz < math.inf:
+        raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}: not a number above 0")
+    arena_words = sizes.pop("arena_words")
+    try:
+        return FpgaDesign(**sizes, clock_hz=clock_mhz * 1e6), arena_words
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words: int) -> None:
+    """A folder that was built in twice may hold what is left of another design."""
+    named = _DESIGN_OF_MODULE.search(report.module)
+    if named is None:
+        return
+    wanted = {
+        "pes": design.pes,
+        "mac_rows": design.mac_rows,
+        "mac_cols": design.mac_cols,
+        "arena_words": arena_words,
+    }
+    different = [
+        f"{name} {number} and not {want}"
+        for (name, want), number in zip(wanted.items(), named.groups(), strict=True)
+        if int(number) != want
+    ]
+    if different:
+        raise ValueError(
+            f"{report.path}: {report.module} has {', '.join(different)}, which {path} tells: it is of another build"
+        )
+
+
+def _differences(a: Path, first: tuple[FpgaDesign, int], b: Path, second: tuple[FpgaDesign, int]) -> str:
+    names = [*_SIZES[:-1], "clock_hz"]
+    mine = {name: getattr(first[0], name) for name in names} | {"arena_words": first[1]}
+    other = {name: getattr(second[0], name) for name in names} | {"arena_words": second[1]}
+    different = [f"{name} {mine[name]:g} and {other[name]:g}" for name in mine if mine[name] != other[name]]
+    return f"{a} and {b} tell {', '.join(different)}"
+
+
+def modelled(build: Build, part: Part) -> FpgaDesign:
+    """The build as the cycle model takes it: its reports' clock and intervals, its part's memory."""
+    # Features come through one port, from one bank.
+    return with_reports(replace(build.design, ddr_bytes_per_s=part.bank_bytes_per_s), build.reports)
+
+
+def check_fifo_depth(build: Build, asked: int | None) -> None:
+    """Refuse another depth of the network's queues than a build has.
+
+    Raises
+    ------
+    ValueError
+        If `asked` is one.
+    """
+    if asked is not None and asked != build.design.fifo_depth:
+        raise ValueError(
+            f"{build.path}: the build has fifo_depth {build.design.fifo_depth}, asked for is {asked}: leave it out, "
+            "or give reports of a build with that"
+        )

@@ -1,0 +1,89 @@
+"""Configurations for v++'s linker: how many trainers, where they lie, and which memory each argument is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hyrt_perfmodel.cycles.design import FpgaDesign
+
+from hyrt_hls.parts.part import Part
+from hyrt_hls.parts.resources import dsp
+
+KERNEL = "hyrt_train"
+# In the order of the kernel's arguments.
+ARGUMENTS = (
+    "features",
+    "edges",
+    "weights",
+    "labels",
+    "target_weights",
+    "vertices",
+    "task",
+    "scores",
+    "gradients",
+    "results",
+)
+# What is read most has its own bank: features, then edges. Weights are read while gradients are not yet written; the rest is small.
+_GROUPS: Mapping[str, int] = {
+    "features": 0,
+    "edges": 1,
+    "weights": 2,
+    "gradients": 2,
+    "labels": 3,
+    "target_weights": 3,
+    "vertices": 3,
+    "task": 3,
+    "scores": 3,
+    "results": 3,
+}
+# First and last bank of HBM of each group: a bank holds 256 MiB, which is little for features.
+_HBM_RANGES = ((0, 3), (4, 5), (6, 6), (7, 7))
+_HBM_BANKS = 8
+
+
+def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
+    """The text of a configuration for `v++ -l --config`.
+
+    Units take banks and SLRs in turn. A unit is bound to one SLR where its DSP fit into it; a larger one is left to the placer.
+
+    Parameters
+    ----------
+    part
+        That it is for.
+    design
+        Of each unit.
+    units
+        Trainers on the card.
+
+    Raises
+    ------
+    ValueError
+        If `units` is not at least 1, or HBM has fewer banks than they need.
+    """
+    if units < 1:
+        raise ValueError(f"link configuration: {units} compute units: give at least 1")
+    if part.memory_kind == "HBM" and units * _HBM_BANKS > part.memory_banks:
+        raise ValueError(
+            f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, it has {part.memory_banks}"
+        )
+    roomy = [slr for slr, have in enumerate(part.slr_dsp) if dsp(design) <= have]
+    lines = [
+        f"# {part.name}: {units} x (n = {design.pes}, m = {design.mac_rows} x {design.mac_cols}); v++ numbers units from 1.",
+        "[connectivity]",
+        f"nk={KERNEL}:{units}",
+    ]
+    for unit in range(units):
+        name = f"{KERNEL}_{unit + 1}"
+        lines.append("")
+        if roomy:
+            lines.append(f"slr={name}:SLR{roomy[unit % len(roomy)]}")
+        lines += [f"sp={name}.{argument}:{_bank(part, unit, argument)}" for argument in ARGUMENTS]
+    return "\n".join(lines) + "\n"
+
+
+def _bank(part: Part, unit: int, argument: str) -> str:
+    group = _GROUPS[argument]
+    if part.memory_kind == "DDR":
+        return f"DDR[{(unit + group) % part.memory_banks}]"
+    first, last = (unit * _HBM_BANKS + bank for bank in _HBM_RANGES[group])
+    return f"HBM[{first}]" if first == last else f"HBM[{first}:{last}]"

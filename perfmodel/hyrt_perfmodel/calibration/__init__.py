@@ -1,0 +1,1 @@
+"""Rates fitted to what was measured."""

@@ -1,0 +1,94 @@
+"""A trainer's rates from measured step times: the terms of the model are fixed, their coefficients are fitted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.platforms.platform import Rates
+from hyrt_perfmodel.prediction.extra_terms import num_values, weight_gradients_s
+from hyrt_perfmodel.prediction.stages import trainer_s
+from hyrt_perfmodel.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Rates and how well they explain what was measured.
+
+    Parameters
+    ----------
+    rates
+        The coefficients.
+    relative_errors
+        (predicted - measured) / measured, one a measurement.
+    """
+
+    rates: Rates
+    relative_errors: tuple[float, ...]
+
+
+def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fit:
+    """The rates with which T_trainer comes nearest to measured times, relatively, by least squares over terms >= 0.
+
+    A term that the measurements do not need costs nothing: its rate is infinite.
+
+    Parameters
+    ----------
+    workloads
+        What was propagated, with the first layer's edges left out where they had been aggregated before.
+    seconds
+        What each took.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer measurements than terms.
+    """
+    terms = np.array([_terms(workload) for workload in workloads])
+    measured = np.array(seconds, float)
+    if len(measured) < terms.shape[1]:
+        raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
+    found = _non_negative(terms / measured[:, None])
+    errors = terms @ found / measured - 1
+
+    def rate(coefficient: float) -> float:
+        return 1 / float(coefficient) if coefficient > 0 else math.inf
+
+    return Fit(
+        Rates(
+            launch_s=float(found[0]),
+            memory_gb_s=rate(found[1]) / 1e9,
+            macs_per_s=rate(found[2]),
+            values_per_s=rate(found[3]),
+        ),
+        tuple(float(error) for error in errors),
+    )
+
+
+def _terms(workload: Workload) -> tuple[float, float, float, float]:
+    """What a step's time is linear in: 1, bytes aggregated, multiply-accumulates, values."""
+    aggregated = trainer_s(workload, 1.0, math.inf)
+    macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
+    return 1.0, aggregated, macs, num_values(workload)
+
+
+def _non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients >= 0 that bring every row's sum nearest to 1: the best over all sets of terms that stay positive."""
+    count = scaled.shape[1]
+    best, least = np.zeros(count), math.inf
+    for size in range(1, count + 1):
+        for chosen in itertools.combinations(range(count), size):
+            part, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(scaled)), rcond=None)
+            if part.min() < 0:
+                continue
+            residual = float(np.sum((scaled[:, chosen] @ part - 1) ** 2))
+            if residual < least:
+                least = residual
+                best = np.zeros(count)
+                best[list(chosen)] = part
+    return best

@@ -1,0 +1,1 @@
+"""The numbers that describe a machine, and the machines that are known."""

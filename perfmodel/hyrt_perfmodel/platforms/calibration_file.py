@@ -1,0 +1,205 @@
+"""What `hyrt calibrate` found out about a machine, as a file."""
+
+from __future__ import annotations
+
+import os
+import platform as python_platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates, Sharing
+
+_REMEDY = "run `hyrt calibrate`"
+
+
+class CalibrationError(ValueError):
+    """There is no calibration of this machine that can be used; the text has the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What makes measurements comparable: where and with what they were made.
+
+    Parameters
+    ----------
+    node
+        Name of the machine.
+    processor
+        Its processor.
+    cores
+        That the process may use.
+    versions
+        Of hyrt and the libraries that its speed depends on.
+    devices
+        Name to description of every device that was measured.
+    """
+
+    node: str
+    processor: str
+    cores: int
+    versions: Mapping[str, str]
+    devices: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One calibration.
+
+    Parameters
+    ----------
+    machine
+        Where it was made.
+    date
+        ISO date.
+    seconds
+        How long it took.
+    platform
+        The numbers, as the performance model takes them.
+    measured
+        Further figures for people: bandwidths, spreads, what was left out and why.
+    """
+
+    machine: Machine
+    date: str
+    seconds: float
+    platform: Platform
+    measured: Mapping[str, Any]
+
+
+def calibration_file(node: str | None = None) -> Path:
+    """Where a machine's calibration is kept: the user's cache folder, which several machines may share."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
+
+
+def to_text(calibration: Calibration) -> str:
+    """The file's text."""
+    platform = calibration.platform
+    content = {
+        "name": platform.name,
+        "source": platform.source,
+        "relative_error": platform.relative_error,
+        "host": plain(asdict(platform.host)),
+        "accelerators": [plain(asdict(accelerator)) for accelerator in platform.accelerators],
+        "machine": plain(asdict(calibration.machine)),
+        "date": calibration.date,
+        "seconds": calibration.seconds,
+        "measured": plain(calibration.measured),
+    }
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def read_calibration(path: Path | None = None) -> Calibration:
+    """Read a machine's calibration; by default this one's.
+
+    Raises
+    ------
+    CalibrationError
+        If there is none, or the file is damaged.
+    """
+    path = calibration_file() if path is None else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"{path}: cannot be read: {error}: {_REMEDY}") from error
+    try:
+        content = yaml.safe_load(text)
+        return Calibration(
+            machine=Machine(**content["machine"]),
+            date=str(content["date"]),
+            seconds=float(content["seconds"]),
+            platform=Platform(
+                name=content["name"],
+                source=content["source"],
+                relative_error=content["relative_error"],
+                host=_host(content["host"]),
+                accelerators=tuple(_accelerator(entry) for entry in content["accelerators"]),
+            ),
+            measured=content["measured"],
+        )
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise CalibrationError(
+            f"{path}: is not a calibration that this version of hyrt wrote ({reason}): {_REMEDY}"
+        ) from error
+
+
+def why_stale(calibration: Calibration, here: Machine) -> list[str]:
+    """Why a calibration says little about a machine now; empty where it does."""
+    there = calibration.machine
+    if there.node != here.node:
+        return [f"made on another machine ({there.node})"]
+    reasons = []
+    if there.processor != here.processor:
+        reasons.append(f"made on another processor ({there.processor})")
+    if there.cores != here.cores:
+        reasons.append(f"made with {there.cores} cores, now {here.cores} may be used")
+    for name, version in here.versions.items():
+        old = there.versions.get(name, "none")
+        if old != version:
+            reasons.append(f"made with {name} {old}, now {version}")
+    for name in sorted(here.devices.keys() | there.devices.keys()):
+        before, now = there.devices.get(name), here.devices.get(name)
+        if before is None:
+            reasons.append(f"{name} is new")
+        elif now is None:
+            reasons.append(f"{name} has gone")
+        elif before != now:
+            reasons.append(f"{name} was another device ({before})")
+    return reasons
+
+
+def _host(content: Mapping[str, Any]) -> Host:
+    return Host(
+        **{
+            **_of(Host, content),
+            "models": _models(content, "models"),
+            "models_alone": _models(content, "models_alone"),
+            "sharing_of": {
+                kinds: Sharing(**sharing) for kinds, sharing in content.get("sharing_of", {}).items()
+            },
+            "forms": tuple(content.get("forms", ("rows",))),
+            "loading": tuple(LoadCost(**entry) for entry in content.get("loading", ())),
+            "sampling": tuple(SampleCost(**entry) for entry in content.get("sampling", ())),
+        }
+    )
+
+
+def _accelerator(content: Mapping[str, Any]) -> Accelerator:
+    return Accelerator(
+        **{
+            **_of(Accelerator, content),
+            "models": _models(content, "models"),
+            "forms": tuple(content.get("forms", ("rows",))),
+        }
+    )
+
+
+def _models(content: Mapping[str, Any], key: str) -> dict[str, Rates]:
+    return {kind: Rates(**rates) for kind, rates in content.get(key, {}).items()}
+
+
+def _of(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = content.keys() - {field.name for field in fields(kind)}
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    return dict(content)
+
+
+def plain(value: Any) -> Any:
+    """As YAML's own types."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float):
+        # Also numpy's own floats, which YAML has no word for.
+        return float(f"{float(value):.6g}")
+    return value

@@ -1,0 +1,158 @@
+"""What a host's own stages were measured to take: tables that no closed form replaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.workloads.workload import LoadForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCost:
+    """Loading random rows of a matrix with some threads.
+
+    Parameters
+    ----------
+    form
+        `rows` are copied, `aggregated` ones summed.
+    model
+        Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows.
+    matrix_bytes
+        Of the feature matrix: what lies in a cache is faster.
+    threads
+        Of the load stage.
+    row_s
+        What a row costs whatever its width.
+    gb_s
+        1e9 bytes a second of rows.
+    """
+
+    form: LoadForm
+    model: str = ""
+    matrix_bytes: float
+    threads: int
+    row_s: float
+    gb_s: float
+
+    def __post_init__(self) -> None:
+        check_positive("loading", matrix_bytes=self.matrix_bytes, threads=self.threads, gb_s=self.gb_s)
+        check_not_negative("loading", row_s=self.row_s)
+
+    def seconds(self, rows: float, row_bytes: float) -> float:
+        """Time to load that many rows."""
+        return rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCost:
+    """Sampling mini-batches of one size from a graph with some threads.
+
+    Parameters
+    ----------
+    renumbers
+        Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
+    graph_bytes
+        Of the topology.
+    edges
+        Of the mini-batch.
+    threads
+        Of the sample stage.
+    edges_per_s
+        Sampled edges a second.
+    """
+
+    renumbers: bool
+    graph_bytes: float
+    edges: float
+    threads: int
+    edges_per_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "sampling",
+            graph_bytes=self.graph_bytes,
+            edges=self.edges,
+            threads=self.threads,
+            edges_per_s=self.edges_per_s,
+        )
+
+
+def load_seconds(
+    table: Sequence[LoadCost],
+    form: LoadForm,
+    rows: float,
+    row_bytes: float,
+    *,
+    model: str = "",
+    matrix_bytes: float,
+    threads: int,
+) -> float:
+    """Time to load rows, between the measured matrix sizes and thread counts (logarithmically; beyond them, the nearest).
+
+    Raises
+    ------
+    ValueError
+        If the form was not measured.
+    """
+    entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
+    if not entries:
+        raise ValueError(
+            f"loading in the form {form!r} was not measured" + (f" for {model}" if model else "")
+        )
+    return between(
+        threads,
+        {
+            float(count): between(
+                matrix_bytes,
+                {
+                    entry.matrix_bytes: entry.seconds(rows, row_bytes)
+                    for entry in entries
+                    if entry.threads == count
+                },
+            )
+            for count in {entry.threads for entry in entries}
+        },
+    )
+
+
+def edges_per_second(
+    table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
+) -> float:
+    """Sampled edges a second, between the measured graphs, mini-batches and thread counts, as in `load_seconds`."""
+
+    def by_edges(entries: Sequence[SampleCost]) -> float:
+        return between(edges, {entry.edges: entry.edges_per_s for entry in entries})
+
+    def by_graph(entries: Sequence[SampleCost]) -> float:
+        return between(graph_bytes, grouped(entries, lambda entry: entry.graph_bytes, by_edges))
+
+    entries = [entry for entry in table if entry.renumbers == renumbers]
+    return between(threads, grouped(entries, lambda entry: float(entry.threads), by_graph))
+
+
+def grouped(
+    entries: Sequence[SampleCost],
+    key: Callable[[SampleCost], float],
+    value: Callable[[Sequence[SampleCost]], float],
+) -> dict[float, float]:
+    """The value of the entries of each key."""
+    keys = {key(entry) for entry in entries}
+    return {k: value([entry for entry in entries if key(entry) == k]) for k in keys}
+
+
+def between(x: float, points: dict[float, float]) -> float:
+    """Interpolate in the logarithms of both; beyond the ends, the value there."""
+    at = sorted(points)
+    if x <= at[0]:
+        return points[at[0]]
+    if x >= at[-1]:
+        return points[at[-1]]
+    upper = next(i for i, value in enumerate(at) if value >= x)
+    low, high = at[upper - 1], at[upper]
+    part = (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
+    if min(points[low], points[high]) <= 0:
+        return points[low] + part * (points[high] - points[low])
+    return math.exp(math.log(points[low]) + part * (math.log(points[high]) - math.log(points[low])))

@@ -1,0 +1,375 @@
+"""The numbers that describe a machine: rates, bandwidths, links, devices. All of them effective ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.workloads.workload import LoadForm
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How fast a trainer computes.
+
+    Parameters
+    ----------
+    memory_gb_s
+        Of the memory that aggregation reads, in 1e9 bytes a second.
+    macs_per_s
+        Multiply-accumulates a second of its matrix products.
+    launch_s
+        What a step costs whatever its size.
+    values_per_s
+        Values a second that enter and leave the updates; infinite where products hide them.
+    """
+
+    memory_gb_s: float
+    macs_per_s: float
+    launch_s: float = 0.0
+    values_per_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "rates", memory_gb_s=self.memory_gb_s, macs_per_s=self.macs_per_s, values_per_s=self.values_per_s
+        )
+        check_not_negative("rates", launch_s=self.launch_s)
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        return self.memory_gb_s * _GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How stages and trainers get on with each other on the host's cores.
+
+    Parameters
+    ----------
+    step_s
+        What a step costs whatever its size: the optimiser, and waking threads that others keep from a core.
+    efficiency
+        Part of the cores' time that the stages use where the cores are the bottleneck.
+    """
+
+    step_s: float
+    efficiency: float
+
+    def __post_init__(self) -> None:
+        check_not_negative("host: sharing_of", step_s=self.step_s)
+        check_positive("host: sharing_of", efficiency=self.efficiency)
+        if self.efficiency > 1:
+            raise ValueError(f"host: sharing_of: efficiency is {self.efficiency!r}, a part: give at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The CPU side: it samples, loads, and perhaps trains.
+
+    Parameters
+    ----------
+    memory_gb_s
+        Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores.
+    macs_per_s
+        Of all cores together.
+    trains
+        Whether a trainer runs on the CPU.
+    cores
+        How many there are; None where nothing is known of them, and threads then change nothing.
+    memory_gib
+        Of host memory; None where it is not known.
+    thread_load_gb_s
+        What one thread loads, in 1e9 bytes a second; None where one thread's part is in proportion.
+    thread_edges_per_s
+        Edges that one thread samples a second; None where it is not known.
+    launch_s, values_per_s
+        Of the CPU trainer, as in `Rates`.
+    step_s
+        What the optimiser and the host's own work on a step cost whatever its size.
+    weights_gb_s
+        1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights.
+    models
+        Rates of the CPU trainer with all cores, by kind of model, where they were measured.
+    models_alone
+        The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does.
+    forms
+        In which the CPU trainer takes its input.
+    serial_part
+        Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
+    core_efficiency
+        Part of the cores' time that the stages use where the cores are the bottleneck.
+    sharing_of
+        Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`, `cpu+opencl`.
+    loading, sampling
+        What the first two stages were measured to take; empty where only bandwidths are known.
+    shared_memory_gb_s
+        What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a second, in
+        a simulation; None where they do not slow each other.
+    """
+
+    memory_gb_s: float
+    macs_per_s: float
+    trains: bool = True
+    cores: int | None = None
+    memory_gib: float | None = None
+    thread_load_gb_s: float | None = None
+    thread_edges_per_s: float | None = None
+    launch_s: float = 0.0
+    values_per_s: float = math.inf
+    step_s: float = 0.0
+    weights_gb_s: float = math.inf
+    models: Mapping[str, Rates] = field(default_factory=dict)
+    models_alone: Mapping[str, Rates] = field(default_factory=dict)
+    forms: tuple[LoadForm, ...] = ("rows",)
+    serial_part: float = 0.0
+    core_efficiency: float = 1.0
+    sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
+    loading: tuple[LoadCost, ...] = ()
+    sampling: tuple[SampleCost, ...] = ()
+    shared_memory_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "host",
+            memory_gb_s=self.memory_gb_s,
+            shared_memory_gb_s=self.shared_memory_gb_s,
+            macs_per_s=self.macs_per_s,
+            cores=self.cores,
+            memory_gib=self.memory_gib,
+            thread_load_gb_s=self.thread_load_gb_s,
+            thread_edges_per_s=self.thread_edges_per_s,
+            values_per_s=self.values_per_s,
+            core_efficiency=self.core_efficiency,
+            weights_gb_s=self.weights_gb_s,
+        )
+        check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
+        if self.core_efficiency > 1 or self.serial_part > 1:
+            raise ValueError("host: core_efficiency and serial_part are parts: give numbers of at most 1")
+        if not isinstance(self.trains, bool):
+            raise ValueError(f"host: trains is {self.trains!r}: give true or false")
+
+    def sharing(self, kinds: str) -> Sharing:
+        """What was measured with these kinds of trainers on the host together, or else what is known in general."""
+        known = self.sharing_of.get(kinds)
+        return Sharing(step_s=self.step_s, efficiency=self.core_efficiency) if known is None else known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """`count` equal devices, each a trainer.
+
+    Parameters
+    ----------
+    kind
+        Names them: `a5000` gives `a5000:0`, `a5000:1`.
+    memory_gb_s, macs_per_s, launch_s, values_per_s
+        As in `Rates`.
+    link_gb_s
+        From host memory to one of them, in 1e9 bytes a second; infinite where it reads host memory in place.
+    pipelined
+        Whether aggregation and update overlap on the device.
+    reads_each_source_once
+        Whether a source row is read once, however many edges leave it, and later layers stay on the chip.
+    count
+        How many there are.
+    memory_gib
+        Of one; None where it is not known.
+    link_latency_s
+        What a transfer costs whatever its size.
+    flush_s, fill_s
+        What draining and filling the device's own pipeline add to each layer.
+    host_cores
+        Cores of the host that one computes with; 0 for a real accelerator.
+    models
+        Rates by kind of model, where they were measured.
+    forms
+        In which it takes its input.
+    switch_gb_s
+        What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each has its own
+        way to host memory.
+    design
+        Of an FPGA whose kernels are this project's: its cycle model then says what propagation takes, instead of rates.
+    arena_words
+        With a design: words of each bank of its on-chip memory, which bounds what one task may be.
+    task_targets
+        With a design: the most targets of one task; a mini-batch with more is several tasks, one after the other.
+    """
+
+    kind: str
+    memory_gb_s: float
+    macs_per_s: float
+    link_gb_s: float
+    pipelined: bool = False
+    reads_each_source_once: bool = False
+    count: int = 1
+    memory_gib: float | None = None
+    link_latency_s: float = 0.0
+    launch_s: float = 0.0
+    flush_s: float = 0.0
+    fill_s: float = 0.0
+    values_per_s: float = math.inf
+    host_cores: int = 0
+    models: Mapping[str, Rates] = field(default_factory=dict)
+    forms: tuple[LoadForm, ...] = ("rows",)
+    switch_gb_s: float | None = None
+    design: FpgaDesign | None = None
+    arena_words: int | None = None
+    task_targets: int | None = None
+
+    def __post_init__(self) -> None:
+        owner = f"accelerator {self.kind!r}"
+        check_positive(
+            owner,
+            memory_gb_s=self.memory_gb_s,
+            macs_per_s=self.macs_per_s,
+            link_gb_s=self.link_gb_s,
+            memory_gib=self.memory_gib,
+            values_per_s=self.values_per_s,
+            switch_gb_s=self.switch_gb_s,
+            arena_words=self.arena_words,
+            task_targets=self.task_targets,
+        )
+        check_not_negative(
+            owner,
+            count=self.count,
+            link_latency_s=self.link_latency_s,
+            launch_s=self.launch_s,
+            flush_s=self.flush_s,
+            fill_s=self.fill_s,
+            host_cores=self.host_cores,
+        )
+        if not isinstance(self.kind, str) or not self.kind:
+            raise ValueError(f"an accelerator's kind is {self.kind!r}: give a name, like gpu")
+        for name, value in (("count", self.count), ("host_cores", self.host_cores)):
+            if not isinstance(value, int):
+                raise ValueError(f"{owner}: {name} is {value!r}: give a whole number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """One trainer of a platform.
+
+    Parameters
+    ----------
+    name
+        `cpu:0`, or an accelerator's kind with its number.
+    rates
+        For one kind of model; of the host's with all its cores.
+    rates_alone
+        Of the host's with one thread, where they were measured.
+    link_gb_s
+        Infinite where it reads host memory in place.
+    pipelined, reads_each_source_once, memory_gib, link_latency_s, flush_s, fill_s, design, task_targets
+        As in `Accelerator`.
+    is_host
+        Whether the host's cores are the trainer: its threads are part of the assignment.
+    host_cores
+        Cores of the host that it keeps busy beside those of the stages.
+    forms
+        In which it takes its input.
+    """
+
+    name: str
+    rates: Rates
+    rates_alone: Rates | None = None
+    link_gb_s: float = math.inf
+    pipelined: bool = False
+    reads_each_source_once: bool = False
+    memory_gib: float | None = None
+    link_latency_s: float = 0.0
+    flush_s: float = 0.0
+    fill_s: float = 0.0
+    is_host: bool = False
+    host_cores: int = 0
+    forms: tuple[LoadForm, ...] = ("rows",)
+    design: FpgaDesign | None = None
+    task_targets: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A machine.
+
+    Parameters
+    ----------
+    name
+        For people.
+    host, accelerators
+        What it is made of.
+    source
+        Where the numbers are from: `measured <date>`, or `assumed: ...`.
+    relative_error
+        How far predictions from these numbers are expected to be off, as a fraction; None where nobody has looked.
+    """
+
+    name: str
+    host: Host
+    accelerators: tuple[Accelerator, ...] = ()
+    source: str = "assumed"
+    relative_error: float | None = None
+
+    def __post_init__(self) -> None:
+        error = self.relative_error
+        if error is not None and not 0 <= error <= 1:
+            raise ValueError(f"platform {self.name!r}: relative_error is {error!r}: give a part, from 0 to 1")
+        if not self.host.trains and not any(accelerator.count for accelerator in self.accelerators):
+            raise ValueError(
+                f"platform {self.name!r} has no trainer: let the host train, or add an accelerator"
+            )
+
+    def trainers(self, model: str = "") -> tuple[Trainer, ...]:
+        """All trainers, the host's first, with their rates for a kind of model."""
+        host = self.host
+        found: list[Trainer] = []
+        if host.trains:
+            rates = host.models.get(model) or Rates(
+                memory_gb_s=host.memory_gb_s,
+                macs_per_s=host.macs_per_s,
+                launch_s=host.launch_s,
+                values_per_s=host.values_per_s,
+            )
+            found.append(
+                Trainer(
+                    name="cpu:0",
+                    rates=rates,
+                    rates_alone=host.models_alone.get(model),
+                    memory_gib=host.memory_gib,
+                    is_host=True,
+                    forms=host.forms,
+                )
+            )
+        numbers: dict[str, int] = {}
+        for accelerator in self.accelerators:
+            rates = accelerator.models.get(model) or Rates(
+                memory_gb_s=accelerator.memory_gb_s,
+                macs_per_s=accelerator.macs_per_s,
+                launch_s=accelerator.launch_s,
+                values_per_s=accelerator.values_per_s,
+            )
+            for _ in range(accelerator.count):
+                number = numbers.get(accelerator.kind, 0)
+                numbers[accelerator.kind] = number + 1
+                found.append(
+                    Trainer(
+                        name=f"{accelerator.kind}:{number}",
+                        rates=rates,
+                        link_gb_s=accelerator.link_gb_s,
+                        pipelined=accelerator.pipelined,
+                        reads_each_source_once=accelerator.reads_each_source_once,
+                        memory_gib=accelerator.memory_gib,
+                        link_latency_s=accelerator.link_latency_s,
+                        flush_s=accelerator.flush_s,
+                        fill_s=accelerator.fill_s,
+                        host_cores=accelerator.host_cores,
+                        forms=accelerator.forms,
+                        design=accelerator.design,
+                        task_targets=accelerator.task_targets,
+                    )
+                )
+        return tuple(found)

@@ -1,0 +1,124 @@
+"""What a policy of the resource manager is told and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hyrt_perfmodel.assignment import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one step took. Seconds of work, not of waiting.
+
+    Parameters
+    ----------
+    step
+        Of the run, from 0.
+    assignment
+        The one that the step ran under.
+    iteration_s
+        Wall time from the step before to this one.
+    sample_s
+        Sampling on the host's cores, of all trainers' mini-batches (T_SC).
+    load_s
+        Loading all trainers' features (T_L).
+    sample_on_device_s, transfer_s, propagate_s
+        One a trainer; 0 for a trainer that had no targets, or does not sample.
+    synchronize_s
+        Reducing gradients, the optimiser's step and handing out the weights.
+    """
+
+    step: int
+    assignment: Assignment
+    iteration_s: float
+    sample_s: float
+    load_s: float
+    sample_on_device_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    propagate_s: tuple[float, ...]
+    synchronize_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an assignment must keep to.
+
+    Parameters
+    ----------
+    trainers
+        Their names, in the order of the split.
+    is_host
+        Which of them compute with the threads of the assignment.
+    most_units
+        The most each may get: what its memory holds; 0 for one that is lost.
+    cores
+        Threads may be at most this many in all (see `threads_are_shared`).
+    delay
+        Steps between a decision and the first step that runs under it: a decision made with step i acts on i + delay.
+    threads_are_shared
+        Whether stages may have more threads together than there are cores, as on a machine where whichever is behind
+        gets them; each stage then has at most `cores`.
+    samples_on_device
+        Which trainers sample for themselves.
+    """
+
+    trainers: tuple[str, ...]
+    is_host: tuple[bool, ...]
+    most_units: tuple[int, ...]
+    cores: int
+    delay: int
+    threads_are_shared: bool = False
+    samples_on_device: tuple[bool, ...] = ()
+
+    def allows(self, assignment: Assignment) -> bool:
+        """Whether an assignment keeps to the limits."""
+        threads = assignment.threads
+        counts = [threads.sample, threads.load] + ([threads.train] if any(self.is_host) else [])
+        fits = max(counts) <= self.cores if self.threads_are_shared else sum(counts) <= self.cores
+        return fits and all(
+            units <= most for units, most in zip(assignment.split, self.most_units, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy answers.
+
+    Parameters
+    ----------
+    assignment
+        For the steps that are not sampled yet; the present one where nothing is to change.
+    reason
+        One sentence with its figures; empty where nothing changes.
+    expected_s
+        The iteration the policy expects from it; None where it expects nothing.
+    """
+
+    assignment: Assignment
+    reason: str = ""
+    expected_s: float | None = None
+
+
+class Policy(Protocol):
+    """A pure function of what has been seen: equal histories give equal decisions."""
+
+    name: str
+    description: str
+
+    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+        """Choose the assignment of the steps that are not sampled yet.
+
+        Parameters
+        ----------
+        history
+            The latest steps, oldest first (at most 64; never empty). Steps of older assignments are among them: each
+            says which it ran under.
+        present
+            What was decided last; it may not have acted yet.
+        limits
+            What the decision must keep to.
+        """
+        ...

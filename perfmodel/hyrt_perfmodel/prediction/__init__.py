@@ -1,0 +1,1 @@
+"""What the stages of a step take: the terms of the performance model, and the assignment that they favour."""

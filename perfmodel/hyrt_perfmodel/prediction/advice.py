@@ -1,0 +1,138 @@
+"""What to buy or change next: the platform or the work with one thing better, predicted again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.platforms.platform import Accelerator, Platform, Rates
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.workloads.workload import Training, Workload
+
+# A change that saves less is not worth a line.
+_WORTH = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change and what it gives.
+
+    Parameters
+    ----------
+    change
+        In a few words.
+    epoch_s, bottleneck
+        With it.
+    """
+
+    change: str
+    epoch_s: float
+    bottleneck: str
+
+
+def advise(
+    platform: Platform,
+    training: Training,
+    now: Prediction,
+    *,
+    terms: Terms | None = None,
+    paper: bool = False,
+    most: int = 3,
+) -> list[Advice]:
+    """The changes that save most, the best first; none where nothing does.
+
+    Parameters
+    ----------
+    platform, training
+        As they are.
+    now
+        Their prediction.
+    terms, paper
+        As it was made with.
+    most
+        How many to name.
+    """
+    found = []
+    for change, other, work in _changes(platform, training):
+        try:
+            then = predict(other, work, terms=terms, paper=paper)
+        except ValueError:
+            continue  # It does not fit into the memories, so it is no advice.
+        if then.epoch_s < now.epoch_s * (1 - _WORTH):
+            found.append(Advice(change=change, epoch_s=then.epoch_s, bottleneck=then.bottleneck))
+    return sorted(found, key=lambda advice: advice.epoch_s)[:most]
+
+
+def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Platform, Training]]:
+    host = platform.host
+    yield (
+        "host memory twice as fast",
+        replace(
+            platform,
+            host=replace(
+                host,
+                memory_gb_s=2 * host.memory_gb_s,
+                loading=tuple(
+                    replace(cost, row_s=cost.row_s / 2, gb_s=2 * cost.gb_s) for cost in host.loading
+                ),
+            ),
+        ),
+        training,
+    )
+    if host.cores:
+        more = replace(
+            host,
+            cores=2 * host.cores,
+            macs_per_s=2 * host.macs_per_s,
+            values_per_s=2 * host.values_per_s,
+            models={kind: _more_cores(rates) for kind, rates in host.models.items()},
+        )
+        yield "twice the cores", replace(platform, host=more), training
+    if training.sample_s:
+        yield "sampling twice as fast", platform, replace(training, sample_s=training.sample_s / 2)
+    elif host.thread_edges_per_s is not None and not host.sampling:
+        faster = replace(host, thread_edges_per_s=2 * host.thread_edges_per_s)
+        yield "sampling twice as fast", replace(platform, host=faster), training
+    links = tuple(
+        replace(accelerator, link_gb_s=2 * accelerator.link_gb_s) for accelerator in platform.accelerators
+    )
+    if links:
+        yield "links twice as fast", replace(platform, accelerators=links), training
+        count = sum(accelerator.count for accelerator in platform.accelerators)
+        kind = platform.accelerators[0].kind
+        yield f"one more {kind}", with_accelerators(platform, count + 1), training
+    for i, accelerator in enumerate(platform.accelerators):
+        kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
+        yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
+    # The kernels of a known design take rows of float32 only.
+    if training.at(1.0).bytes_per_value == 4 and all(each.design is None for each in platform.accelerators):
+        yield "features in 16 bits", platform, replace(training, at=_halved(training))
+
+
+def _more_cores(rates: Rates) -> Rates:
+    """The CPU trainer's with twice the cores: products double, the memory stays."""
+    return replace(rates, macs_per_s=2 * rates.macs_per_s, values_per_s=2 * rates.values_per_s)
+
+
+def _twice(rates: Rates) -> Rates:
+    return replace(_more_cores(rates), memory_gb_s=2 * rates.memory_gb_s)
+
+
+def _faster(accelerator: Accelerator) -> Accelerator:
+    return replace(
+        accelerator,
+        memory_gb_s=2 * accelerator.memory_gb_s,
+        macs_per_s=2 * accelerator.macs_per_s,
+        values_per_s=2 * accelerator.values_per_s,
+        models={kind: _twice(rates) for kind, rates in accelerator.models.items()},
+    )
+
+
+def _halved(training: Training) -> Callable[[float], Workload]:
+    at = training.at
+
+    def half(targets: float) -> Workload:
+        return replace(at(targets), bytes_per_value=2)
+
+    return half

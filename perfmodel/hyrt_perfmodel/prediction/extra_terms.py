@@ -1,0 +1,103 @@
+"""What the paper's equations leave out, a named and switchable term each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hyrt_perfmodel.prediction.stages import update_s
+from hyrt_perfmodel.workloads.workload import Workload
+
+# A column number of an edge; the offset of a vertex.
+_EDGE_BYTES = 4
+_OFFSET_BYTES = 8
+
+
+Overlap = Literal["all", "trainers", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Which terms beyond the paper's count.
+
+    Parameters
+    ----------
+    launch
+        What a step and a transfer cost whatever their size, and the optimiser.
+    flush, fill
+        Draining and filling a device's own pipeline, for each layer.
+    topology
+        Bytes of the blocks' edges and offsets over the link.
+    weight_gradients
+        The second product of a layer's backward pass: for its weights, beside that for its input.
+    values
+        Reading and writing what is multiplied, bias, activation, dropout and loss.
+    load_forms
+        Trainers that can take it get their input aggregated while it is loaded, or read it in place.
+    cycles
+        An FPGA whose design is known takes what its cycle model says, instead of what rates do.
+    shared_cores
+        Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
+    overlap
+        What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one mini-batch is in flight
+        and its stages follow each other; `nothing`, where trainers follow each other, too.
+    """
+
+    launch: bool = True
+    flush: bool = True
+    fill: bool = True
+    topology: bool = True
+    weight_gradients: bool = True
+    values: bool = True
+    load_forms: bool = True
+    cycles: bool = True
+    shared_cores: bool = True
+    overlap: Overlap = "all"
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(Overlap):
+            raise ValueError(
+                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(Overlap))}"
+            )
+
+
+PAPER = Terms(
+    launch=False,
+    flush=False,
+    fill=False,
+    topology=False,
+    weight_gradients=False,
+    values=False,
+    load_forms=False,
+    cycles=False,
+    shared_cores=False,
+)
+"""The paper's form, exactly."""
+
+
+def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
+    """Sending the blocks: the source of every edge, an offset for every destination."""
+    edges = sum(workload.edges)
+    destinations = sum(workload.vertices[1:])
+    return (edges * _EDGE_BYTES + destinations * _OFFSET_BYTES) / link_bytes_per_s
+
+
+def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
+    """The products that the paper's backward pass counts once and that are two: all layers' but the first."""
+    return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
+
+
+def num_values(workload: Workload) -> float:
+    """Values that enter and leave the updates: |V^l| (f_in^l + f^l), summed over the layers; attention has a row for each head.
+
+    Products of narrow matrices run at the pace of these, not of their multiply-accumulates, as bias, activation, dropout
+    and loss do.
+    """
+    return sum(
+        workload.vertices[layer]
+        * (
+            max(workload.f_in(layer), workload.rows_per_edge * workload.features[layer - 1])
+            + workload.features[layer]
+        )
+        for layer in range(1, workload.layers + 1)
+    )

@@ -1,0 +1,325 @@
+"""The initial assignment: the split and the threads with the shortest predicted iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.platform import Host, Platform, Trainer
+from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.memory import most_units
+from hyrt_perfmodel.prediction.stage_times import (
+    host_trainers,
+    iteration_s,
+    stage_times,
+    step_synchronize_s,
+    trainer_propagate_s,
+    trainer_transfer_s,
+)
+from hyrt_perfmodel.workloads.workload import Training, Workload
+
+_NEAR_ENOUGH = 1e-5
+# Thread counts that change less do not matter.
+_WORTH = 1e-6
+# A split that is not balanced must be worth it: equal trainers get equal parts where it hardly matters.
+_WORTH_MOVING = 2e-3
+_MOST_TRIED = 300
+
+
+def initial_assignment(
+    platform: Platform,
+    training: Training,
+    *,
+    terms: Terms | None = None,
+    limits: Limits | None = None,
+    threads: Threads | None = None,
+) -> Assignment:
+    """Choose split and threads.
+
+    For each way to share the threads: the split with which all trainers take equally long, found by bisection on that
+    time, since a trainer's time only grows with its targets. Then single trainers are tried without work, because a
+    trainer's fixed costs, or what its loading takes, can outweigh what it does. Last, targets are moved between two trainers
+    and threads between stages, as long as that helps: where a stage on the host is the bottleneck, equal times are not best.
+
+    Parameters
+    ----------
+    platform, training
+        The machine and the work.
+    terms
+        Beyond the paper's; all of them by default.
+    limits
+        What to keep to; by default every core at most once (or, where the platform's stages share their cores, each
+        stage all of them), and what each trainer's memory holds.
+    threads
+        Where they are fixed, and only the split is to be chosen.
+
+    Raises
+    ------
+    ValueError
+        If the trainers' memories together do not hold a step.
+    """
+    terms = Terms() if terms is None else terms
+    most = _most(platform, training, limits)
+    if sum(most) < training.batch_size:
+        raise ValueError(
+            f"a step of {training.batch_size} targets does not fit: the trainers' memories hold {sum(most)}. Lower "
+            "data.batch_size or sampler.fanout"
+        )
+    training = replace(training, at=_remembered(training.at))
+    costs = _Costs(platform, training, terms)
+
+    def candidate(split: Sequence[int], threads: Threads) -> tuple[float, Assignment]:
+        assignment = Assignment(split=tuple(split), threads=threads)
+        times = stage_times(platform, training, assignment, terms)
+        return iteration_s(times, platform.host, terms), assignment
+
+    def balanced(threads: Threads) -> tuple[float, Assignment]:
+        return candidate(equal_times(costs.of(threads), most, training.batch_size), threads)
+
+    choices = _coarse_threads(platform.host, limits) if threads is None else [threads]
+    best = min((balanced(choice) for choice in choices), key=_seconds)
+    improved = threads is None
+    while improved:
+        tried = [balanced(near) for near in _near_threads(best[1].threads, platform.host, limits)]
+        found = min(tried, key=_seconds, default=best)
+        improved = found[0] < best[0] * (1 - _WORTH)
+        best = found if improved else best
+    # One after the other, the trainer that does least goes without.
+    allowed, split, chosen = list(most), best[1].split, best[1].threads
+    while sum(1 for units in split if units) > 1:
+        allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
+        if sum(allowed) < training.batch_size:
+            break
+        split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
+        best = min(best, candidate(split, chosen), key=_seconds)
+    # Trainers of one kind alone: with others on the same cores they may do less than by themselves.
+    for kind in sorted(set(costs.kinds)):
+        only = [units if kind == other else 0 for units, other in zip(most, costs.kinds, strict=True)]
+        if sum(only) >= training.batch_size:
+            split = tuple(equal_times(costs.of(chosen), only, training.batch_size))
+            best = min(best, candidate(split, chosen), key=_seconds)
+    evaluated = 0
+    while evaluated < _MOST_TRIED:
+        now = best[1]
+        nearby = [candidate(split, now.threads) for split in _moved(now.split, most, costs.kinds)]
+        nearby.append(candidate(_evened(now.split, most, costs.kinds), now.threads))
+        if threads is None:
+            nearby += [
+                candidate(now.split, near) for near in _near_threads(now.threads, platform.host, limits)
+            ]
+        evaluated += len(nearby)
+        closest = min(nearby, key=_seconds, default=best)
+        if closest[0] >= best[0] * (1 - _WORTH_MOVING):
+            break
+        best = closest
+    # Equal trainers do equally much, unless that costs time.
+    even = candidate(_evened(best[1].split, most, costs.kinds), best[1].threads)
+    return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
+
+
+def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
+    known: dict[float, Workload] = {}
+
+    def remembered(targets: float) -> Workload:
+        if targets not in known:
+            known[targets] = at(targets)
+        return known[targets]
+
+    return remembered
+
+
+def _evened(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
+    """The split with what equal trainers have shared out equally among them."""
+    found = list(split)
+    for kind in set(kinds):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
+        each, left = divmod(sum(split[i] for i in mine), len(mine))
+        for place, i in enumerate(mine):
+            found[i] = each + (place < left)
+    return tuple(found) if all(n <= m for n, m in zip(found, most, strict=True)) else tuple(split)
+
+
+def _moved(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Splits with some targets of one trainer at another; trainers alike in kind and targets stand for each other."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for i, units in enumerate(split):
+        alike.setdefault((kinds[i], units), []).append(i)
+    for givers in alike.values():
+        giver = givers[-1]
+        for takers in alike.values():
+            taker = takers[0]
+            amount = min(split[giver], most[taker] - split[taker])
+            while amount and taker != giver:
+                moved = list(split)
+                moved[giver] -= amount
+                moved[taker] += amount
+                yield tuple(moved)
+                amount //= 2
+
+
+def _seconds(candidate: tuple[float, Assignment]) -> float:
+    return candidate[0]
+
+
+class _Costs:
+    """Each trainer's seconds for a number of targets, worked out once: transfer, or propagation and synchronization."""
+
+    def __init__(self, platform: Platform, training: Training, terms: Terms) -> None:
+        self._platform, self._training, self._terms = platform, training, terms
+        self._trainers = platform.trainers(training.model)
+        self._known: dict[tuple[int, int], dict[float, float]] = {}
+        self._synchronize_s = step_synchronize_s(
+            self._trainers, training, platform.host, terms, host_trainers(self._trainers)
+        )
+        # Equal accelerators cost the same, whatever their number.
+        alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
+        self.kinds = [alike.index(kind) for kind in alike]
+
+    def of(self, threads: Threads) -> list[Callable[[float], float]]:
+        """One function a trainer; equal trainers have the same one."""
+        made: dict[int, Callable[[float], float]] = {}
+        found = []
+        for number in self.kinds:
+            if number not in made:
+                made[number] = self._cost(self._trainers[number], number, threads)
+            found.append(made[number])
+        return found
+
+    def _cost(self, trainer: Trainer, number: int, threads: Threads) -> Callable[[float], float]:
+        known = self._seconds_of(number, threads.train if trainer.is_host else 0)
+        training, terms, host = self._training, self._terms, self._platform.host
+        synchronize_s = self._synchronize_s
+
+        def seconds(targets: float) -> float:
+            if targets not in known:
+                work = training.at(targets)
+                known[targets] = max(
+                    trainer_transfer_s(trainer, work, training, terms),
+                    trainer_propagate_s(trainer, work, training, terms, host, threads) + synchronize_s,
+                )
+            return known[targets]
+
+        return seconds
+
+    def _seconds_of(self, number: int, threads: int) -> dict[float, float]:
+        return self._known.setdefault((number, threads), {0: 0.0})
+
+
+def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], total: int) -> list[int]:
+    """The split of `total` targets with which the slowest trainer is fastest.
+
+    Parameters
+    ----------
+    costs
+        Each trainer's seconds for a number of targets, growing with it.
+    most
+        The most each may get; together at least `total`.
+    total
+        Targets of a step.
+
+    Raises
+    ------
+    OverflowError
+        If a trainer's seconds are beyond what a number holds.
+    """
+    high = max(cost(min(limit, total)) for cost, limit in zip(costs, most, strict=True) if limit)
+    if not math.isfinite(high):
+        raise OverflowError(f"{total} targets on one trainer take {high} s")
+    low = 0.0
+    # What is left over is taken back one by one.
+    near = min(_NEAR_ENOUGH, 1 / total)
+    while high - low > near * high:
+        middle = (low + high) / 2
+        units = sum(_each_within(costs, most, middle, total))
+        if units >= total:
+            high = middle
+        else:
+            low = middle
+        if units == total:
+            break
+    split = _each_within(costs, most, high, total)
+    surplus = sum(split) - total
+    while surplus > 0:
+        # From whoever would take longest; of equal ones the last, so that equal trainers differ by at most 1.
+        giver = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
+        split[giver] -= 1
+        surplus -= 1
+    return split
+
+
+def _each_within(
+    costs: Sequence[Callable[[float], float]], most: Sequence[int], seconds: float, total: int
+) -> list[int]:
+    known: dict[tuple[int, int], int] = {}
+    found = []
+    for cost, limit in zip(costs, most, strict=True):
+        key = id(cost), limit
+        if key not in known:
+            known[key] = _units_within(cost, limit, seconds, total)
+        found.append(known[key])
+    return found
+
+
+def _units_within(cost: Callable[[float], float], most: int, seconds: float, total: int) -> int:
+    """The most targets that take no longer."""
+    low, high = 0, min(most, total)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cost(middle) <= seconds:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _most(platform: Platform, training: Training, limits: Limits | None) -> list[int]:
+    fits = [
+        training.batch_size if trainer.is_host else most_units(trainer, training)
+        for trainer in platform.trainers(training.model)
+    ]
+    if limits is None:
+        return fits
+    return [min(mine, given) for mine, given in zip(fits, limits.most_units, strict=True)]
+
+
+def _coarse_threads(host: Host, limits: Limits | None) -> list[Threads]:
+    """Ways to share the threads, in powers of two."""
+    cores = _cores(host, limits)
+    powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
+    found = [_threads(sample, load, host, limits) for sample in powers for load in powers if load <= cores]
+    return [threads for threads in found if threads is not None] or [Threads(sample=1, load=1, train=1)]
+
+
+def _near_threads(threads: Threads, host: Host, limits: Limits | None) -> list[Threads]:
+    """Ways that differ by about an eighth in sampling, loading or both."""
+    found = [
+        _threads(sample, load, host, limits)
+        for sample in _near(threads.sample)
+        for load in _near(threads.load)
+        if (sample, load) != (threads.sample, threads.load)
+    ]
+    return [near for near in found if near is not None]
+
+
+def _near(count: int) -> list[int]:
+    step = max(1, count // 8)
+    return [count + change for change in (-step, -1, 0, 1, step) if count + change >= 1]
+
+
+def _cores(host: Host, limits: Limits | None) -> int:
+    return limits.cores if limits is not None else host.cores or 1
+
+
+def _threads(sample: int, load: int, host: Host, limits: Limits | None) -> Threads | None:
+    """The CPU trainer gets what is left, or all where the stages share the cores; None where it does not fit."""
+    cores = _cores(host, limits)
+    shared = limits.threads_are_shared if limits is not None else bool(host.loading)
+    if shared:
+        return Threads(sample=sample, load=load, train=cores) if max(sample, load) <= cores else None
+    left = cores - sample - load
+    if left < (1 if host.trains else 0):
+        return None
+    return Threads(sample=sample, load=load, train=max(1, left))

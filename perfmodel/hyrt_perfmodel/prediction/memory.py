@@ -1,0 +1,87 @@
+"""What a device's memory must hold, and how many targets that allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hyrt_perfmodel.platforms.platform import Trainer
+from hyrt_perfmodel.workloads.workload import Training, Workload
+
+# One is computed while the next is transferred.
+_STAGED = 2
+_EDGE_BYTES = 4
+_OFFSET_BYTES = 8
+_GIB = 2**30
+
+
+def weights_bytes(workload: Workload) -> float:
+    """A replica's weights and their gradients."""
+    return 2 * workload.num_weights * workload.bytes_per_value
+
+
+def mini_batch_bytes(workload: Workload) -> float:
+    """Input rows and blocks of one staged mini-batch."""
+    inputs = workload.vertices[0] * workload.features[0] * workload.bytes_per_value
+    topology = sum(workload.edges) * _EDGE_BYTES + sum(workload.vertices[1:]) * _OFFSET_BYTES
+    return inputs + topology
+
+
+def activations_bytes(workload: Workload) -> float:
+    """What each layer multiplies and gives, kept for backward, and the gradient of the largest of them."""
+    layers = range(1, workload.layers + 1)
+    kept = sum(
+        workload.vertices[layer] * (workload.f_in(layer) + workload.features[layer]) for layer in layers
+    )
+    largest = max(workload.vertices[layer] * workload.f_in(layer) for layer in layers)
+    return (kept + largest) * workload.bytes_per_value
+
+
+def trainer_memory_bytes(workload: Workload) -> float:
+    """Everything a device of its own memory holds while it trains mini-batches of that size.
+
+    The optimiser's state and the master weights are in host memory.
+    """
+    return weights_bytes(workload) + _STAGED * mini_batch_bytes(workload) + activations_bytes(workload)
+
+
+def host_memory_bytes(
+    workloads: Sequence[Workload], training: Training, depth: int, *, computed_here: Sequence[Workload] = ()
+) -> float:
+    """What training keeps in host memory.
+
+    Features and topology as far as they are known, mini-batches in flight, the weights four times (the master copy, its
+    gradient and two moments of Adam's), and for every trainer that computes in host memory its activations and, as on a
+    device, a replica of the weights with their gradients.
+
+    Parameters
+    ----------
+    workloads
+        Of all trainers that have targets.
+    training
+        The work.
+    depth
+        Mini-batches in flight.
+    computed_here
+        Those of `workloads` whose trainers have no memory of their own.
+    """
+    known = sum(size for size in (training.feature_bytes, training.graph_bytes) if math.isfinite(size))
+    in_flight = depth * sum(mini_batch_bytes(workload) for workload in workloads)
+    weights = 2 * weights_bytes(workloads[0]) if workloads else 0.0
+    computed = sum(weights_bytes(workload) + activations_bytes(workload) for workload in computed_here)
+    return known + in_flight + weights + computed
+
+
+def most_units(trainer: Trainer, training: Training) -> int:
+    """The most targets whose mini-batches the trainer's memory holds; the whole step where its size is not known."""
+    if trainer.memory_gib is None:
+        return training.batch_size
+    have = trainer.memory_gib * _GIB
+    low, high = 0, training.batch_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        if trainer_memory_bytes(training.at(middle)) <= have:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,270 @@
+"""Predicting training: stages, iteration, epoch, memory, and what to change next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.prediction import stages
+from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
+from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.memory import host_memory_bytes, trainer_memory_bytes, weights_bytes
+from hyrt_perfmodel.prediction.stage_times import (
+    StageTimes,
+    iteration_s,
+    stage_times,
+    stages_together_s,
+    trainer_propagate_s,
+)
+from hyrt_perfmodel.workloads.workload import Training
+
+_GIB = 2**30
+# Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60 to 90 %) are a guess
+# within about that much.
+ASSUMED_ERROR = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Of one device: what training needs, and what there is (None where nobody said)."""
+
+    need_bytes: float
+    have_bytes: float | None
+
+    @property
+    def fits(self) -> bool:
+        return self.have_bytes is None or self.need_bytes <= self.have_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What training takes on a platform.
+
+    Parameters
+    ----------
+    platform
+        Its name.
+    source
+        Where its numbers are from.
+    trainers
+        Names, in the order of the split.
+    assignment
+        What was assumed, or chosen.
+    stages
+        One iteration's stages.
+    iteration_s, iterations, epoch_s
+        A step, steps an epoch, and the epoch.
+    throughput_mteps
+        Million sampled edges a second.
+    bottleneck
+        The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores.
+    memory
+        Of the host, and of every accelerator that has its own.
+    ideal_epoch_s
+        If all trainers' speeds added up perfectly and nothing else took time.
+    relative_error
+        How far off this may be.
+    """
+
+    platform: str
+    source: str
+    trainers: tuple[str, ...]
+    assignment: Assignment
+    stages: StageTimes
+    iteration_s: float
+    iterations: int
+    epoch_s: float
+    throughput_mteps: float
+    bottleneck: str
+    memory: Mapping[str, Memory]
+    ideal_epoch_s: float
+    relative_error: float
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """The four stages and synchronization, which is part of propagate."""
+        return {**self.stages.stages_s, "synchronize": self.stages.synchronize_s}
+
+    def to_json(self) -> dict[str, Any]:
+        """As `hyrt predict --json` prints it."""
+        threads = self.assignment.threads
+        return {
+            "platform": self.platform,
+            "source": self.source,
+            "stages_s": self.stages_s,
+            "iteration_s": self.iteration_s,
+            "epoch_s": self.epoch_s,
+            "iterations": self.iterations,
+            "throughput_mteps": self.throughput_mteps,
+            "bottleneck": self.bottleneck,
+            "assignment": {
+                "split": dict(zip(self.trainers, self.assignment.split, strict=True)),
+                "threads": {"sample": threads.sample, "load": threads.load, "train": threads.train},
+            },
+            "memory_bytes": {
+                name: {
+                    "need": math.ceil(memory.need_bytes),
+                    "have": None if memory.have_bytes is None else math.floor(memory.have_bytes),
+                }
+                for name, memory in self.memory.items()
+            },
+            "ideal_epoch_s": self.ideal_epoch_s,
+            "relative_error": self.relative_error,
+        }
+
+
+def predict(
+    platform: Platform,
+    training: Training,
+    *,
+    assignment: Assignment | None = None,
+    terms: Terms | None = None,
+    paper: bool = False,
+) -> Prediction:
+    """Predict training.
+
+    Parameters
+    ----------
+    platform, training
+        The machine and the work.
+    assignment
+        What to assume; by default the best that is found (in the paper's form: `batch_per_trainer` for each).
+    terms
+        Beyond the paper's; all of them by default.
+    paper
+        The paper's form exactly: its terms, and nothing re-split.
+
+    Raises
+    ------
+    ValueError
+        If a step does not fit into the trainers' memories.
+    """
+    terms = PAPER if paper else Terms() if terms is None else terms
+    trainers = platform.trainers(training.model)
+    if paper:
+        # Its T_load is bytes over a bandwidth, also where a table, or one thread's part, is known.
+        platform = replace(platform, host=replace(platform.host, loading=(), thread_load_gb_s=None))
+        training = replace(training, batch_size=_paper_batch(training, len(trainers)) * len(trainers))
+    if assignment is None:
+        assignment = (
+            _paper_assignment(training, platform)
+            if paper
+            else initial_assignment(platform, training, terms=terms)
+        )
+    times = stage_times(platform, training, assignment, terms)
+    seconds = iteration_s(times, platform.host, terms)
+    step = sum(assignment.split)
+    iterations = math.ceil(training.targets_per_epoch / step)
+    workloads = [training.at(units) for units in assignment.split if units]
+    stages_s = stages_together_s(times, terms)
+    return Prediction(
+        platform=platform.name,
+        source=platform.source,
+        trainers=tuple(trainer.name for trainer in trainers),
+        assignment=assignment,
+        stages=times,
+        iteration_s=seconds,
+        iterations=iterations,
+        epoch_s=seconds * iterations if paper else _epoch_s(platform, training, assignment, terms, seconds),
+        throughput_mteps=stages.throughput_mteps(workloads, seconds),
+        bottleneck=times.bottleneck if seconds <= stages_s * (1 + 1e-9) else "cores",
+        memory=_memory(platform, training, assignment),
+        ideal_epoch_s=_ideal_s(platform, training, assignment, terms),
+        relative_error=ASSUMED_ERROR if platform.relative_error is None else platform.relative_error,
+    )
+
+
+def _epoch_s(
+    platform: Platform, training: Training, assignment: Assignment, terms: Terms, seconds: float
+) -> float:
+    """Whole steps, and the last one with what is left."""
+    step = sum(assignment.split)
+    whole, left = divmod(training.targets_per_epoch, step)
+    if not left:
+        return whole * seconds
+    ends = [round(sum(assignment.split[: i + 1]) * left / step) for i in range(len(assignment.split))]
+    part = replace(
+        assignment, split=tuple(end - start for start, end in zip([0, *ends[:-1]], ends, strict=True))
+    )
+    times = stage_times(platform, training, part, terms)
+    return whole * seconds + iteration_s(times, platform.host, terms)
+
+
+def _paper_batch(training: Training, count: int) -> int:
+    if training.batch_per_trainer is not None:
+        return training.batch_per_trainer
+    return max(1, training.batch_size // count)
+
+
+def _paper_assignment(training: Training, platform: Platform) -> Assignment:
+    trainers = platform.trainers(training.model)
+    cores = platform.host.cores or 1
+    each = training.batch_size // len(trainers)
+    return Assignment(split=(each,) * len(trainers), threads=Threads(sample=cores, load=cores, train=cores))
+
+
+def _memory(platform: Platform, training: Training, assignment: Assignment) -> dict[str, Memory]:
+    trainers = platform.trainers(training.model)
+    given = list(zip(trainers, assignment.split, strict=True))
+    host = platform.host
+    needs = {
+        "host": host_memory_bytes(
+            [training.at(units) for _, units in given if units],
+            training,
+            _DEPTH,
+            computed_here=[training.at(n) for trainer, n in given if n and math.isinf(trainer.link_gb_s)],
+        )
+    }
+    has = {"host": host.memory_gib}
+    for trainer, units in given:
+        if math.isfinite(trainer.link_gb_s):
+            # One without targets keeps its replica.
+            needs[trainer.name] = (
+                trainer_memory_bytes(training.at(units)) if units else weights_bytes(training.at(1.0))
+            )
+            has[trainer.name] = trainer.memory_gib
+    return {
+        name: Memory(need_bytes=need, have_bytes=None if (gib := has[name]) is None else gib * _GIB)
+        for name, need in needs.items()
+    }
+
+
+# Mini-batches in flight, as runs have by default.
+_DEPTH = 4
+
+
+def _ideal_s(platform: Platform, training: Training, assignment: Assignment, terms: Terms) -> float:
+    """Targets over the sum of the trainers' speeds, each at its full share of a step and all cores."""
+    cores = platform.host.cores or 1
+    threads = replace(assignment.threads, train=cores)
+    whole = sum(assignment.split)
+    work = training.at(whole)
+    speed = sum(
+        whole / trainer_propagate_s(trainer, work, training, terms, platform.host, threads)
+        for trainer in platform.trainers(training.model)
+    )
+    return training.targets_per_epoch / speed
+
+
+def with_accelerators(platform: Platform, count: int) -> Platform:
+    """The platform with that many accelerators in all: of its first kind, or in proportion where it has several.
+
+    Raises
+    ------
+    ValueError
+        If it has none to count, or none would be left to train.
+    """
+    if not platform.accelerators:
+        raise ValueError(f"platform {platform.name!r} has no accelerator whose number could change")
+    kinds = platform.accelerators
+    before = sum(kind.count for kind in kinds) or 1
+    counts = [kind.count * count // before for kind in kinds]
+    counts[0] += count - sum(counts)
+    return replace(
+        platform,
+        accelerators=tuple(replace(kind, count=n) for kind, n in zip(kinds, counts, strict=True)),
+    )

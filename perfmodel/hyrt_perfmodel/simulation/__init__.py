@@ -1,0 +1,1 @@
+"""A run in simulated time: the pipeline, its shared resources and a policy in the loop."""

@@ -1,0 +1,108 @@
+"""What happens to a simulated machine while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.checks import check_positive
+from hyrt_perfmodel.platforms.platform import Host
+
+PARTS = ("sample", "links", "host_memory")
+"""What may change beside a trainer: sampling, all transfers, and what reads host memory (loading, the CPU trainer)."""
+
+
+Speeds = tuple[tuple[int | str, float], ...]
+"""Part and factor of all parts that are not as fast as the platform says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From a step on, a part of the machine has another speed.
+
+    Parameters
+    ----------
+    step
+        The first that it holds for.
+    trainer
+        Index of the trainer whose propagation it is, or one of `PARTS`.
+    factor
+        Times as fast as the platform says. A later change of the same part replaces it: 1 restores the platform's speed.
+
+    Raises
+    ------
+    ValueError
+        If the step is negative, the part is not known or the factor is not above 0.
+    """
+
+    step: int
+    trainer: int | str
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_positive("change", factor=self.factor)
+        if self.step < 0:
+            raise ValueError(f"change: step is {self.step}: steps count from 0")
+        if isinstance(self.trainer, str) and self.trainer not in PARTS:
+            raise ValueError(
+                f"change: {self.trainer!r} is no part of a machine: give a trainer's index or one of {', '.join(PARTS)}"
+            )
+
+
+class Changes:
+    """The speeds of the parts of a machine, step by step.
+
+    Parameters
+    ----------
+    changes
+        In any order; of two of the same step and part the later in the sequence holds.
+    num_trainers
+        Of the platform.
+
+    Raises
+    ------
+    ValueError
+        If a change is of a trainer that the platform does not have.
+    """
+
+    def __init__(self, changes: Sequence[Change], num_trainers: int) -> None:
+        self._left = sorted(changes, key=lambda change: change.step)
+        for change in self._left:
+            if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
+                raise ValueError(
+                    f"change at step {change.step}: there is no trainer {change.trainer}: "
+                    f"the platform has {num_trainers}, counted from 0"
+                )
+        self._next = 0
+        self._speeds: dict[int | str, float] = {}
+        self._present: Speeds = ()
+
+    def at(self, step: int) -> Speeds:
+        """What holds for a step; ask for steps in order."""
+        while self._next < len(self._left) and self._left[self._next].step <= step:
+            change = self._left[self._next]
+            self._next += 1
+            self._speeds[change.trainer] = change.factor
+            self._present = tuple(item for item in self._speeds.items() if item[1] != 1)
+        return self._present
+
+
+def host_with_memory(host: Host, factor: float) -> Host:
+    """The host where everything that reads its memory has `factor` times the bandwidth."""
+
+    def times(gb_s: float | None) -> float | None:
+        return None if gb_s is None else gb_s * factor
+
+    models = {
+        kind: replace(rates, memory_gb_s=rates.memory_gb_s * factor) for kind, rates in host.models.items()
+    }
+    return replace(
+        host,
+        memory_gb_s=host.memory_gb_s * factor,
+        shared_memory_gb_s=times(host.shared_memory_gb_s),
+        thread_load_gb_s=times(host.thread_load_gb_s),
+        models=models,
+        loading=tuple(
+            replace(cost, row_s=cost.row_s / factor, gb_s=cost.gb_s * factor) for cost in host.loading
+        ),
+    )

@@ -1,0 +1,76 @@
+"""The profiles of a run's steps, each worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.simulation.changes import Change, Changes, Speeds
+from hyrt_perfmodel.simulation.step_profile import (
+    StepProfile,
+    can_slow,
+    has_shared_resources,
+    step_profile,
+)
+from hyrt_perfmodel.workloads.workload import Training, Workload
+
+
+class Profiles:
+    """What the steps of a run take on a machine that changes.
+
+    Parameters
+    ----------
+    platform, training, terms
+        As in `stage_times`.
+    changes
+        Of the machine's speeds.
+
+    Raises
+    ------
+    ValueError
+        If a change is of a trainer that the platform does not have.
+    """
+
+    def __init__(
+        self, platform: Platform, training: Training, terms: Terms, changes: Sequence[Change]
+    ) -> None:
+        self.num_trainers = len(platform.trainers(training.model))
+        self._platform, self._terms = platform, terms
+        self._training = replace(training, at=_remembered(training.at))
+        self._all_changes = changes
+        self._changes = Changes(changes, self.num_trainers)
+        self._known: dict[tuple[Assignment, Speeds], StepProfile] = {}
+
+    def of(self, step: int, assignment: Assignment) -> StepProfile:
+        """The profile of a step under an assignment; ask for steps in order."""
+        return self._profile(assignment, self._changes.at(step))
+
+    def can_slow(self, assignment: Assignment | None) -> bool:
+        """Whether stages can slow each other in a run under one assignment, or under any where it is None."""
+        if not has_shared_resources(self._platform, self._terms):
+            return False
+        if assignment is None:
+            return True
+        changes = Changes(self._all_changes, self.num_trainers)
+        steps = sorted({0, *(change.step for change in self._all_changes)})
+        return can_slow([self._profile(assignment, changes.at(step)) for step in steps])
+
+    def _profile(self, assignment: Assignment, speeds: Speeds) -> StepProfile:
+        key = (assignment, speeds)
+        if key not in self._known:
+            self._known[key] = step_profile(self._platform, self._training, assignment, self._terms, speeds)
+        return self._known[key]
+
+
+def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
+    known: dict[float, Workload] = {}
+
+    def sizes(targets: float) -> Workload:
+        if targets not in known:
+            known[targets] = at(targets)
+        return known[targets]
+
+    return sizes

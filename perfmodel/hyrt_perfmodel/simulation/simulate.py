@@ -1,0 +1,115 @@
+"""Runs on machines that are not there: the four-stage pipeline, simulated, with a policy in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.checks import check_not_negative
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.policy import Limits, Policy
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.simulation.changes import Change
+from hyrt_perfmodel.simulation.event_queue import run_events
+from hyrt_perfmodel.simulation.noise import Noise
+from hyrt_perfmodel.simulation.pipeline_recurrence import run_recurrence
+from hyrt_perfmodel.simulation.policy_loop import PolicyLoop
+from hyrt_perfmodel.simulation.profiles import Profiles
+from hyrt_perfmodel.simulation.simulated_run import Simulation, simulation_of
+from hyrt_perfmodel.simulation.simulated_step import SimulatedStep, with_noise
+from hyrt_perfmodel.workloads.workload import Training
+
+__all__ = ["Change", "Simulation", "simulate"]
+
+
+def simulate(
+    platform: Platform,
+    training: Training,
+    *,
+    start: Assignment,
+    policy: Policy | None = None,
+    iterations: int,
+    depth: int = 4,
+    noise: float = 0.0,
+    seed: int = 0,
+    limits: Limits | None = None,
+    changes: Sequence[Change] = (),
+    terms: Terms | None = None,
+) -> Simulation:
+    """Run steps through the pipeline of `hyrt.runtime.pipeline` on a machine that is only described.
+
+    The host samples and loads one trainer's share after the other; each trainer transfers and propagates its own, and
+    propagates a step with the weights of the one before. At most `depth` steps are in flight. Stages that overlap slow
+    each other where they need more cores than the host has, more memory bandwidth than `Host.shared_memory_gb_s` or more
+    of a switch than `Accelerator.switch_gb_s`.
+
+    Parameters
+    ----------
+    platform, training
+        The machine and the work; durations are those of `stage_times`.
+    start
+        The assignment of the first steps.
+    policy
+        Asked after each step is synchronized, with the last 64 steps' observations; what it decides after step i acts on
+        step i + depth, the first that cannot have been sampled. None leaves the assignment as it is.
+    iterations
+        Steps to run.
+    depth
+        Most steps in flight.
+    noise
+        Standard deviation of the logarithm of what each stage's time is multiplied with, which is 1 in the mean: one
+        factor a step for sample, load and synchronize, and for each trainer's transfer and propagation.
+    seed
+        Of the noise. The same seed gives the same factors, whatever the policy decides.
+    limits
+        Told to the policy and enforced, with `depth` for their delay. By default those of the platform: no trainer is
+        short of memory, and stages share cores where `start` has more threads than there are.
+    changes
+        Of the machine's speeds.
+    terms
+        Beyond the paper's; all of them by default.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, a change is of no trainer, the start does not belong to the platform, or the policy
+        decides what the limits do not allow.
+    """
+    check_not_negative("simulation", noise=noise)
+    for name, value in (("iterations", iterations), ("depth", depth)):
+        if value < 1:
+            raise ValueError(f"simulation: {name} is {value}: give a number of at least 1")
+    profiles = Profiles(platform, training, Terms() if terms is None else terms, changes)
+    factors = Noise(noise, 2 * profiles.num_trainers + 3, seed)
+    told = replace(_limits(platform, training, start) if limits is None else limits, delay=depth)
+    loop = PolicyLoop(policy, start, told, iterations)
+    steps: list[SimulatedStep] = []
+
+    def begin(number: int) -> SimulatedStep:
+        assignment = loop.assignment(number)
+        return with_noise(number, assignment, profiles.of(number, assignment), factors.of(number))
+
+    def end(step: SimulatedStep) -> None:
+        steps.append(step)
+        loop.synchronized(step)
+
+    # Where nothing is shared the recurrence is exact, and faster.
+    run = run_events if profiles.can_slow(start if policy is None else None) else run_recurrence
+    run(iterations, profiles.num_trainers, depth, begin, end)
+    return simulation_of(steps, loop.decisions)
+
+
+def _limits(platform: Platform, training: Training, start: Assignment) -> Limits:
+    trainers = platform.trainers(training.model)
+    is_host = tuple(trainer.is_host for trainer in trainers)
+    threads = start.threads.sample + start.threads.load + (start.threads.train if any(is_host) else 0)
+    cores = platform.host.cores or threads
+    return Limits(
+        trainers=tuple(trainer.name for trainer in trainers),
+        is_host=is_host,
+        most_units=(sum(start.split),) * len(trainers),
+        cores=cores,
+        delay=0,
+        threads_are_shared=threads > cores,
+    )

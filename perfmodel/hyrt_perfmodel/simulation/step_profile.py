@@ -1,0 +1,199 @@
+"""What one step takes of each stage and of what the stages share, without noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.platforms.platform import Host, Platform, Trainer
+from hyrt_perfmodel.prediction import stages
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.stage_times import StageTimes, load_form, stage_times, trainer_load_s
+from hyrt_perfmodel.simulation.changes import Speeds, host_with_memory
+from hyrt_perfmodel.workloads.workload import Training, Workload
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepProfile:
+    """Durations alone on the machine, and demands.
+
+    Parameters
+    ----------
+    sample_s, load_s, transfer_s, propagate_s
+        One a trainer; the first two follow each other on the host.
+    synchronize_s
+        Of the step.
+    demands
+        [2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each one's
+        propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each switch.
+    capacities
+        [resources] of these.
+    """
+
+    sample_s: tuple[float, ...]
+    load_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    propagate_s: tuple[float, ...]
+    synchronize_s: float
+    demands: tuple[tuple[float, ...], ...]
+    capacities: tuple[float, ...]
+
+
+def can_slow(profiles: Sequence[StepProfile]) -> bool:
+    """Whether the stages of steps like these can slow each other, whichever of them overlap."""
+    trainers = len(profiles[0].sample_s)
+    for resource, capacities in enumerate(zip(*(profile.capacities for profile in profiles), strict=True)):
+        most = [
+            max(demand[resource] for demand in demands)
+            for demands in zip(*(profile.demands for profile in profiles), strict=True)
+        ]
+        # Trainers are through when the step is synchronized.
+        last = max(sum(most[2 + trainers : -1]), most[-1])
+        if sum(most[: 2 + trainers]) + last > min(capacities):
+            return True
+    return False
+
+
+def has_shared_resources(platform: Platform, terms: Terms) -> bool:
+    """Whether stages may slow each other under some assignment."""
+    host = platform.host
+    return (
+        bool(terms.shared_cores and host.cores)
+        or host.shared_memory_gb_s is not None
+        or any(accelerator.switch_gb_s is not None for accelerator in platform.accelerators)
+    )
+
+
+def step_profile(
+    platform: Platform,
+    training: Training,
+    assignment: Assignment,
+    terms: Terms,
+    speeds: Speeds = (),
+) -> StepProfile:
+    """The profile of a step under an assignment, where some parts have another speed (see `changes`)."""
+    factors = dict(speeds)
+    if "host_memory" in factors:
+        platform = replace(platform, host=host_with_memory(platform.host, factors["host_memory"]))
+    host, trainers = platform.host, platform.trainers(training.model)
+    times = stage_times(platform, training, assignment, terms)
+    works = [training.at(units) if units else None for units in assignment.split]
+    links = factors.get("links", 1.0)
+    load_s = tuple(
+        0.0 if work is None else trainer_load_s(trainer, work, training, terms, host, assignment.threads)
+        for trainer, work in zip(trainers, works, strict=True)
+    )
+    transfer_s = tuple(seconds / links for seconds in times.trainer_transfer_s)
+    propagate_s = tuple(
+        seconds / factors.get(index, 1.0) for index, seconds in enumerate(times.trainer_propagate_s)
+    )
+    use = _Use(platform, training, terms, assignment, works)
+    return StepProfile(
+        sample_s=_sample_parts(times, works, factors.get("sample", 1.0)),
+        load_s=load_s,
+        transfer_s=transfer_s,
+        propagate_s=propagate_s,
+        synchronize_s=times.synchronize_s,
+        demands=use.demands(load_s, transfer_s, propagate_s),
+        capacities=use.capacities,
+    )
+
+
+def _sample_parts(times: StageTimes, works: list[Workload | None], factor: float) -> tuple[float, ...]:
+    """T_sample, in proportion to the trainers' edges."""
+    edges = [0.0 if work is None else work.num_edges for work in works]
+    total = sum(edges)
+    return tuple(times.sample_s / factor * count / total if total else 0.0 for count in edges)
+
+
+class _Use:
+    """Cores, bytes of host memory and bytes over each switch that the stages of a step need."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        training: Training,
+        terms: Terms,
+        assignment: Assignment,
+        works: list[Workload | None],
+    ) -> None:
+        self._host = platform.host
+        self._trainers = platform.trainers(training.model)
+        self._training, self._terms = training, terms
+        self._threads, self._works = assignment.threads, works
+        self._switches: list[int | None] = [None] * len(self._trainers)
+        host = platform.host
+        cores = host.cores * host.core_efficiency if terms.shared_cores and host.cores else math.inf
+        memory = math.inf if host.shared_memory_gb_s is None else host.shared_memory_gb_s * _GB
+        capacities = [cores, memory]
+        index = int(host.trains)
+        for accelerator in platform.accelerators:
+            if accelerator.switch_gb_s is not None:
+                for trainer in range(index, index + accelerator.count):
+                    self._switches[trainer] = len(capacities)
+                capacities.append(accelerator.switch_gb_s * _GB)
+            index += accelerator.count
+        self.capacities = tuple(capacities)
+
+    def demands(
+        self, load_s: tuple[float, ...], transfer_s: tuple[float, ...], propagate_s: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], ...]:
+        pairs = list(zip(self._trainers, self._works, strict=True))
+        loaded = sum(self._load_bytes(trainer, work) for trainer, work in pairs if work is not None)
+        rows = [
+            self._row(cores=self._threads.sample),
+            self._row(cores=self._threads.load, memory=_rate(loaded, sum(load_s))),
+        ]
+        for (trainer, work), seconds, switch in zip(pairs, transfer_s, self._switches, strict=True):
+            sent = 0.0 if work is None else self._link_bytes(trainer, work)
+            rows.append(self._row(memory=_rate(sent, seconds), switch=switch))
+        for (trainer, work), seconds in zip(pairs, propagate_s, strict=True):
+            read = 0.0 if work is None else self._aggregated_bytes(trainer, work)
+            rows.append(self._row(cores=self._trainer_cores(trainer), memory=_rate(read, seconds)))
+        rows.append(self._row(cores=1))
+        return tuple(rows)
+
+    def _row(
+        self, *, cores: float = 0.0, memory: float = 0.0, switch: int | None = None
+    ) -> tuple[float, ...]:
+        row = [cores, memory] + [0.0] * (len(self.capacities) - 2)
+        if switch is not None:
+            row[switch] = memory
+        return tuple(row)
+
+    def _trainer_cores(self, trainer: Trainer) -> float:
+        """As `stage_times` counts them: what cannot be shared keeps one thread busy and not the others."""
+        if not trainer.is_host:
+            return float(trainer.host_cores)
+        host: Host = self._host
+        threads = min(self._threads.train, host.cores or self._threads.train)
+        return 1 / (host.serial_part + (1 - host.serial_part) / threads)
+
+    def _load_bytes(self, trainer: Trainer, work: Workload) -> float:
+        row_bytes = work.features[0] * work.bytes_per_value
+        form = load_form(trainer, self._training, self._terms)
+        return {"rows": work.vertices[0], "aggregated": work.edges[0], "in_place": 0.0}[form] * row_bytes
+
+    def _link_bytes(self, trainer: Trainer, work: Workload) -> float:
+        if math.isinf(trainer.link_gb_s):
+            return 0.0
+        if load_form(trainer, self._training, self._terms) == "aggregated":
+            return work.vertices[1] * work.f_in(1) * work.bytes_per_value
+        return work.vertices[0] * work.features[0] * work.bytes_per_value
+
+    def _aggregated_bytes(self, trainer: Trainer, work: Workload) -> float:
+        """Of a trainer that computes in host memory: all layers forward, all but the first backward."""
+        if not math.isinf(trainer.link_gb_s):
+            return 0.0
+        layers = [stages.aggregate_s(work, layer, 1.0) for layer in range(1, work.layers + 1)]
+        if load_form(trainer, self._training, self._terms) == "aggregated":
+            layers[0] = 0.0
+        return sum(layers) + sum(layers[1:])
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Expected sizes of sampled mini-batches, without sampling."""

@@ -1,0 +1,270 @@
+"""How many neighbours the vertices of a graph have: what the expected sizes of mini-batches follow from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
+from hyrt_perfmodel.sizes.overlap import NeighborOverlap
+
+Floats = NDArray[np.float64]
+
+_ASSUMED_LEVELS = 400
+_ASSUMED_PAIR_LEVELS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DegreeMixing:
+    """Which degrees are neighbours: edges between groups of degree classes.
+
+    Parameters
+    ----------
+    groups
+        [C] int64, the group of each class.
+    shares
+        [G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows add up to 1.
+    target_shares
+        [G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are like all.
+
+    Raises
+    ------
+    ValueError
+        If a table is not square, a group is outside it, or a row is not a distribution.
+    """
+
+    groups: NDArray[np.int64]
+    shares: Floats
+    target_shares: Floats | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.shares)
+        if self.shares.shape != (size, size) or size == 0:
+            raise ValueError(f"mixing: shares has shape {self.shares.shape}: give a square table")
+        if len(self.groups) and not 0 <= int(self.groups.min()) <= int(self.groups.max()) < size:
+            raise ValueError(
+                f"mixing: a group is outside 0..{size - 1}: number the groups as the rows of shares"
+            )
+        if self.shares.min() < 0 or not np.allclose(self.shares.sum(1), 1):
+            raise ValueError("mixing: a row of shares is not a distribution: rows are to add up to 1")
+        part = self.target_shares
+        if part is not None and (part.shape != (size, size) or (part > self.shares + 1e-9).any()):
+            raise ValueError("mixing: target_shares is not a part of shares: no entry may be larger")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DegreeDistribution:
+    """Classes of vertices with equal, or nearly equal, in- and out-degree.
+
+    Parameters
+    ----------
+    counts
+        [C] float64, vertices of each class.
+    in_degrees, out_degrees
+        [C] float64, the class's mean degrees.
+    num_vertices, num_edges
+        V and E (directed, as stored).
+    source
+        Where it comes from: `counted`, or `assumed: ...` with what was assumed.
+    target_counts
+        [C] float64, how many of the class may be targets; None for all of them.
+    reciprocity
+        Share of the edges whose reverse is an edge too: 1 for symmetric graphs.
+    mixing
+        Which degrees are neighbours; None where edges join their ends regardless of degree.
+    overlap
+        How far the neighbourhoods of neighbours overlap; None where they do so by chance alone.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not belong together or hold negative or infinite numbers.
+    """
+
+    counts: Floats
+    in_degrees: Floats
+    out_degrees: Floats
+    num_vertices: int
+    num_edges: int
+    source: str
+    target_counts: Floats | None = None
+    reciprocity: float = 1.0
+    mixing: DegreeMixing | None = None
+    overlap: NeighborOverlap | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("counts", "in_degrees", "out_degrees", "target_counts"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != self.counts.shape or values.ndim != 1:
+                raise ValueError(f"degrees: {name} has shape {values.shape}: give one number a class")
+            if not np.isfinite(values).all() or (len(values) and values.min() < 0):
+                raise ValueError(f"degrees: {name} has a negative or infinite number")
+        if not 0 <= self.reciprocity <= 1:
+            raise ValueError(f"degrees: reciprocity is {self.reciprocity!r}: give a share between 0 and 1")
+        if self.mixing is not None and len(self.mixing.groups) != len(self.counts):
+            raise ValueError(
+                f"degrees: mixing has groups of {len(self.mixing.groups)} classes, there are {len(self.counts)}"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes of degrees are told apart."""
+        return len(self.counts)
+
+    @property
+    def num_targets(self) -> float:
+        """How many vertices may be targets."""
+        return float((self.counts if self.target_counts is None else self.target_counts).sum())
+
+    @classmethod
+    def from_degrees(
+        cls,
+        in_degrees: NDArray[Any],
+        out_degrees: NDArray[Any] | None = None,
+        *,
+        targets: NDArray[Any] | None = None,
+        reciprocity: float | None = None,
+        max_classes: int = 2000,
+        source: str = "counted",
+    ) -> DegreeDistribution:
+        """Count the degrees of all vertices.
+
+        Parameters
+        ----------
+        in_degrees, out_degrees
+            [V] integers; without `out_degrees` the graph is taken to be symmetric.
+        targets
+            [n] vertices that may be targets, or bool [V]; None for all.
+        reciprocity
+            Share of the edges whose reverse is an edge; None for 1 where the degrees are equal, else 0.
+        max_classes
+            Degrees are told apart as finely as this many classes allow.
+        source
+            Kept.
+
+        Raises
+        ------
+        ValueError
+            If the arrays differ in length or hold negative degrees.
+        """
+        classes = DegreeClasses.of(in_degrees, out_degrees, max_classes)
+        return cls.from_classes(classes, targets=targets, reciprocity=reciprocity, source=source)
+
+    @classmethod
+    def from_classes(
+        cls,
+        classes: DegreeClasses,
+        *,
+        targets: NDArray[Any] | None = None,
+        reciprocity: float | None = None,
+        source: str = "counted",
+        mixing: DegreeMixing | None = None,
+        overlap: NeighborOverlap | None = None,
+    ) -> DegreeDistribution:
+        """Sizes and mean degrees of classes; the parameters are those of `from_degrees` and of the distribution."""
+        counts = classes.sums()
+        in_degrees = classes.sums(classes.in_degrees) / counts
+        return cls(
+            counts=counts,
+            in_degrees=in_degrees,
+            out_degrees=in_degrees if classes.symmetric else classes.sums(classes.out_degrees) / counts,
+            num_vertices=len(classes.of_vertex),
+            num_edges=int(classes.in_degrees.sum(dtype=np.int64)),
+            source=source,
+            target_counts=None
+            if targets is None
+            else np.bincount(classes.of_vertex[targets], minlength=classes.num_classes).astype(np.float64),
+            reciprocity=float(classes.symmetric) if reciprocity is None else reciprocity,
+            mixing=mixing,
+            overlap=overlap,
+        )
+
+    @classmethod
+    def assumed(
+        cls,
+        num_vertices: int,
+        num_edges: int,
+        *,
+        sigma: float = 1.2,
+        reciprocity: float = 1.0,
+        num_targets: int | None = None,
+        max_degree: int | None = None,
+    ) -> DegreeDistribution:
+        """Log-normal degrees, for a graph of which only the size is known.
+
+        In log-normal degrees the mean is exp(sigma^2 / 2) times the median: 2.05 times with 1.2, which is near what
+        co-purchase and citation graphs have. In- and out-degrees are equal in a symmetric graph (`reciprocity` 1) and
+        independent of each other in others. Targets are taken to be like all vertices.
+
+        Parameters
+        ----------
+        num_vertices, num_edges
+            V and E (directed, as stored).
+        sigma
+            Deviation of the degrees' logarithm.
+        reciprocity
+            Share of the edges whose reverse is an edge too.
+        num_targets
+            Vertices that may be targets; None for all.
+        max_degree
+            Largest degree; None for that which one vertex of V is expected to have.
+
+        Raises
+        ------
+        ValueError
+            If a size is below 1 or `sigma` is negative.
+        """
+        if num_vertices < 1 or num_edges < 0:
+            raise ValueError(
+                f"degrees: {num_vertices} vertices and {num_edges} edges: give at least 1 vertex and 0 edges"
+            )
+        if not sigma >= 0:
+            raise ValueError(
+                f"degrees: sigma is {sigma!r}: give the deviation of the degrees' logarithm, 0 or more"
+            )
+        symmetric = reciprocity == 1
+        degrees, shares = _log_normal(
+            num_vertices,
+            num_edges / num_vertices,
+            sigma,
+            num_vertices - 1 if max_degree is None else max_degree,
+            _ASSUMED_LEVELS if symmetric else _ASSUMED_PAIR_LEVELS,
+        )
+        ins, outs = degrees, degrees
+        if not symmetric:
+            ins, outs = (grid.ravel() for grid in np.meshgrid(degrees, degrees))
+            shares = np.outer(shares, shares).ravel()
+        counts = shares * num_vertices
+        return cls(
+            counts=counts,
+            in_degrees=ins,
+            out_degrees=outs,
+            num_vertices=num_vertices,
+            num_edges=num_edges,
+            source=f"assumed: log-normal degrees, sigma {sigma:g}",
+            target_counts=None if num_targets is None else counts * (num_targets / num_vertices),
+            reciprocity=reciprocity,
+        )
+
+
+def _log_normal(
+    num_vertices: int, mean: float, sigma: float, largest: float, levels: int
+) -> tuple[Floats, Floats]:
+    """Degrees and shares of classes whose mean is `mean`; the classes are finer towards the large degrees."""
+    if mean == 0:
+        return np.zeros(1), np.ones(1)
+    # Where a class starts: the share of vertices of higher degree falls geometrically to one vertex.
+    above = np.geomspace(1.0, 1.0 / num_vertices, levels)
+    shares = np.append(-np.diff(above), above[-1])
+    middles = above - shares / 2
+    normal = NormalDist()
+    degrees = np.exp(sigma * np.array([-normal.inv_cdf(p) if 0 < p < 1 else 0.0 for p in middles.tolist()]))
+    for _ in range(50):
+        degrees = np.minimum(degrees * (mean / float(degrees @ shares)), largest)
+    return degrees, shares

@@ -1,0 +1,110 @@
+"""Expected sizes of sampled mini-batches, without sampling: from degrees, fan-outs and the number of targets.
+
+Node-wise sampling without replacement, where a vertex that appears twice counts once; how it is done is in growth.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.growth import Growth
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSizes:
+    """Sizes of one mini-batch.
+
+    Parameters
+    ----------
+    vertices
+        |V^0| .. |V^L|, the targets last.
+    edges
+        |E^1| .. |E^L|.
+
+    Raises
+    ------
+    ValueError
+        If there is not one vertex count more than edge counts, or a size is negative.
+    """
+
+    vertices: tuple[float, ...]
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.vertices) != len(self.edges) + 1:
+            raise ValueError(
+                f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: "
+                "give one vertex count more than edge counts"
+            )
+        if not min((*self.vertices, *self.edges)) >= 0:
+            raise ValueError(f"sizes: a size of {self.vertices} and {self.edges} is negative or not a number")
+
+
+def expected_sizes(
+    degrees: DegreeDistribution,
+    fanouts: Sequence[int],
+    targets: float,
+    *,
+    target_degrees: DegreeDistribution | None = None,
+) -> BlockSizes:
+    """Expected |V^l| and |E^l| of a mini-batch.
+
+    Parameters
+    ----------
+    degrees
+        Of the graph.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    targets
+        Of the mini-batch, any number of at least 0; more than the graph has count as all of them.
+    target_degrees
+        Degrees of the vertices that may be targets; None for `degrees.target_counts`.
+
+    Raises
+    ------
+    ValueError
+        If a fan-out is neither -1 nor above 0, or `targets` is negative.
+    """
+    if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
+        raise ValueError(f"sizes: fan-outs {list(fanouts)}: give one a layer, -1 for all or a number above 0")
+    if not targets >= 0:
+        raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
+    chances = _target_chances(degrees, targets, target_degrees)
+    growth = Growth(degrees, chances, as_counted=target_degrees is None)
+    vertices, edges = [growth.present], []
+    for hop in range(len(fanouts)):
+        edges.append(growth.grow(fanouts[: hop + 1]))
+        vertices.append(growth.present)
+    return BlockSizes(vertices=tuple(vertices[::-1]), edges=tuple(edges[::-1]))
+
+
+def _target_chances(
+    degrees: DegreeDistribution, targets: float, target_degrees: DegreeDistribution | None
+) -> Floats:
+    """[C] each class's chance of being a target."""
+    weights: NDArray[Any] = degrees.counts if degrees.target_counts is None else degrees.target_counts
+    if target_degrees is not None:
+        weights = _like(target_degrees, degrees)
+    total = float(weights.sum())
+    if total == 0:
+        return np.zeros(degrees.num_classes)
+    chances: Floats = weights / np.maximum(degrees.counts, 1e-300) * (min(targets, total) / total)
+    return np.minimum(chances, 1.0)
+
+
+def _like(wanted: DegreeDistribution, degrees: DegreeDistribution) -> Floats:
+    """[C] vertices of each class of `degrees`, distributed over the in-degrees as `wanted` is."""
+    levels, of_class = np.unique(degrees.in_degrees, return_inverse=True)
+    bounds = (levels[1:] + levels[:-1]) / 2
+    mass = np.bincount(np.searchsorted(bounds, wanted.in_degrees), wanted.counts, len(levels))
+    inside = np.bincount(of_class, degrees.counts, len(levels))
+    weights: Floats = degrees.counts * (mass / np.maximum(inside, 1e-300))[of_class]
+    return weights

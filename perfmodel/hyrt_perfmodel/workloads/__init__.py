@@ -1,0 +1,1 @@
+"""The sizes that a training step has."""

@@ -1,0 +1,58 @@
+"""From a kind of model and its widths to the workload of a mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyrt_perfmodel.workloads.workload import Workload
+
+
+def model_workload(
+    kind: str,
+    vertices: Sequence[float],
+    edges: Sequence[float],
+    features: Sequence[int],
+    *,
+    heads: int = 1,
+    bytes_per_value: int = 4,
+) -> Workload:
+    """The workload of one mini-batch for one of hyrt's models.
+
+    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by [f^l, f^(l-1)] and [f^l, f^l]; GAT aggregates
+    the rows of every head, multiplies each, and in the last layer averages `heads` products of the full width.
+
+    Parameters
+    ----------
+    kind
+        `graphsage`, `gcn`, `gin` or `gat`.
+    vertices, edges, features
+        As in `Workload`.
+    heads
+        Of GAT.
+    bytes_per_value
+        S.
+
+    Raises
+    ------
+    ValueError
+        For a kind that is none of these.
+    """
+    if kind not in ("graphsage", "gcn", "gin", "gat"):
+        raise ValueError(f"model {kind!r} is not one of graphsage, gcn, gin, gat")
+    widths_in: tuple[float, ...] | None = None
+    layers = range(1, len(edges) + 1)
+    if kind == "gin":
+        widths_in = tuple(float(features[layer - 1] + features[layer]) for layer in layers)
+    elif kind == "gat":
+        widths_in = tuple(
+            float(features[layer - 1] * (heads if layer == len(edges) else 1)) for layer in layers
+        )
+    return Workload(
+        vertices=tuple(vertices),
+        edges=tuple(edges),
+        features=tuple(features),
+        concat=kind == "graphsage",
+        bytes_per_value=bytes_per_value,
+        widths_in=widths_in,
+        rows_per_edge=heads if kind == "gat" else 1,
+    )

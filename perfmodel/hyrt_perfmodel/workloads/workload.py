@@ -1,0 +1,144 @@
+"""The sizes a training step has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hyrt_perfmodel.checks import check_not_negative, check_positive
+
+LoadForm = Literal["rows", "aggregated", "in_place"]
+"""What the load stage hands on: gathered rows, their first aggregate, or the whole matrix where it lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One trainer's mini-batch, layer by layer.
+
+    Parameters
+    ----------
+    vertices
+        |V^0| .. |V^L|, the input vertices first and the targets last.
+    edges
+        |E^1| .. |E^L|, sampled edges of each layer.
+    features
+        f^0 .. f^L, widths of the rows.
+    concat
+        Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f.
+    bytes_per_value
+        S.
+    widths_in
+        f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once by the
+        aggregate; None for f^(l-1), twice that where a layer concatenates.
+    rows_per_edge
+        Rows that an edge reads: one a head with attention, else one.
+
+    Raises
+    ------
+    ValueError
+        If the lists' lengths do not belong together, or a size is negative.
+    """
+
+    vertices: tuple[float, ...]
+    edges: tuple[float, ...]
+    features: tuple[int, ...]
+    concat: bool
+    bytes_per_value: int = 4
+    widths_in: tuple[float, ...] | None = None
+    rows_per_edge: int = 1
+
+    def __post_init__(self) -> None:
+        layers = len(self.edges)
+        if len(self.vertices) != layers + 1 or len(self.features) != layers + 1:
+            raise ValueError(
+                f"{layers} layers of edges need {layers + 1} vertex counts and widths, "
+                f"not {len(self.vertices)} and {len(self.features)}"
+            )
+        if self.widths_in is not None and len(self.widths_in) != layers:
+            raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
+        if min((*self.vertices, *self.edges, *self.features, self.bytes_per_value)) < 0:
+            raise ValueError("sizes cannot be negative")
+
+    @property
+    def layers(self) -> int:
+        return len(self.edges)
+
+    @property
+    def num_edges(self) -> float:
+        """Sampled edges of all layers."""
+        return sum(self.edges)
+
+    @property
+    def num_weights(self) -> float:
+        """Sum over the layers of f_in^l f^l."""
+        return sum(self.f_in(layer) * self.features[layer] for layer in range(1, self.layers + 1))
+
+    def f_in(self, layer: int) -> float:
+        """Width of what layer `layer` (1..L) multiplies: f^(l-1), twice that where it concatenates."""
+        if self.widths_in is not None:
+            return self.widths_in[layer - 1]
+        return self.features[layer - 1] * (2 if self.concat else 1)
+
+    def scaled(self, factor: float) -> Workload:
+        """The same with `factor` times as many vertices and edges."""
+        return replace(
+            self,
+            vertices=tuple(count * factor for count in self.vertices),
+            edges=tuple(count * factor for count in self.edges),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What an epoch of training asks of a platform.
+
+    Parameters
+    ----------
+    at
+        The expected workload of one trainer's mini-batch with that many targets.
+    targets_per_epoch
+        Training vertices.
+    batch_size
+        Targets of a step, summed over all trainers.
+    batch_per_trainer
+        What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of `batch_size`.
+    sample_s
+        T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
+    model
+        Kind of model, for the rates that were measured with it.
+    best_form
+        The form of input that costs the model least, where a trainer takes it; `rows` it always takes.
+    feature_bytes, graph_bytes
+        Of the whole feature matrix and the topology, where they are known: what lies in a cache loads faster.
+
+    Raises
+    ------
+    ValueError
+        If a number is not above 0.
+    """
+
+    at: Callable[[float], Workload]
+    targets_per_epoch: int
+    batch_size: int
+    batch_per_trainer: int | None = None
+    sample_s: float | None = None
+    model: str = ""
+    best_form: LoadForm = "rows"
+    feature_bytes: float = math.inf
+    graph_bytes: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "workload",
+            targets_per_epoch=self.targets_per_epoch,
+            batch_per_trainer=self.batch_per_trainer,
+            batch_size=self.batch_size,
+        )
+        check_not_negative("workload", sample_s=self.sample_s)
+
+
+def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
+    """Sizes that grow in proportion to the targets, from those of one mini-batch."""
+    return lambda wanted: workload.scaled(wanted / targets)
