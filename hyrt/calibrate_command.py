@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.calibration_file import Calibration
-    from hyrt_perfmodel.platforms.platform import Rates
+    from hyrt_perfmodel.platforms.platform import TrainerRates
 
 
 def calibrate(
@@ -98,7 +98,7 @@ def _lines(found: Calibration) -> list[str]:
     return lines
 
 
-def _rates(name: str, models: Mapping[str, Rates]) -> list[str]:
+def _rates(name: str, models: Mapping[str, TrainerRates]) -> list[str]:
     return [
         f"{name if first else '':12} {kind:9} {_rate(2 * rates.macs_per_s, 'GFLOP/s')}"
         f"  aggregation {_rate(rates.memory_gb_s * 1e9, 'GB/s')}  values {_rate(rates.values_per_s, 'G/s')}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import LoadForm, Training, Workload
+from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config
 
@@ -22,7 +22,7 @@ def configured_training(
     value_bytes: int,
     feature_bytes: float,
     graph_bytes: float,
-) -> Training:
+) -> TrainingWorkload:
     """The configured model over mini-batches of known sizes.
 
     Parameters
@@ -52,7 +52,7 @@ def configured_training(
             bytes_per_value=value_bytes,
         )
 
-    return Training(
+    return TrainingWorkload(
         at=at,
         targets_per_epoch=num_targets,
         batch_size=min(config.data.batch_size, num_targets),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hyrt_hls.parts.part import Part
     from hyrt_hls.vitis.finished_build import Build
     from hyrt_perfmodel.cycles.design import FpgaDesign
-    from hyrt_perfmodel.workloads.workload import Training
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 fpga_app = typer.Typer(
     help="Choose a trainer for an FPGA card, and write what it is built from.", no_args_is_help=True
@@ -200,7 +200,7 @@ def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tu
 
 def _work(
     arguments: Sequence[str], options: Mapping[str, str | int | None], workload: Path | None
-) -> tuple[Training, list[str]]:
+) -> tuple[TrainingWorkload, list[str]]:
     """The work of a step on the card, and what is assumed of it."""
     from hyrt.errors import ConfigError
 
@@ -234,14 +234,14 @@ def _work(
     return training_of(config, sparse_as_rows=assumptions), assumptions
 
 
-def _paper(part: Part, work: Training, base: FpgaDesign) -> Candidate | str:
+def _paper(part: Part, work: TrainingWorkload, base: FpgaDesign) -> Candidate | str:
     """Table IV's design on the part, or why it cannot be."""
     from dataclasses import replace
 
     return _evaluated(part, work, replace(base, pes=8, mac_rows=32, mac_cols=64), part.arena_words)
 
 
-def _evaluated(part: Part, work: Training, design: FpgaDesign, arena_words: int) -> Candidate | str:
+def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:
     from hyrt_hls.parts.explore import evaluate
 
     try:

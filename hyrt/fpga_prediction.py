@@ -12,7 +12,7 @@ from hyrt_perfmodel.prediction.stage_times import is_plain
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Accelerator, Platform
     from hyrt_perfmodel.prediction.predict import Prediction
-    from hyrt_perfmodel.workloads.workload import Training
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
 
@@ -58,7 +58,7 @@ def why_no_kernels(config: Config) -> str:
 
 
 def with_kernels(
-    machine: Platform, work: Training, config: Config | None, *, paper: bool
+    machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
     """The platform, its FPGAs with designs only where these count; and a sentence on those whose designs do not.
 

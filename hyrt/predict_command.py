@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
     from hyrt_perfmodel.prediction.extra_terms import Terms
     from hyrt_perfmodel.prediction.predict import Prediction
-    from hyrt_perfmodel.workloads.workload import Training
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
 
@@ -141,7 +141,7 @@ def predict(
     _print(lines)
 
 
-def _with_tasks(machine: Platform, steps: Training) -> Platform:
+def _with_tasks(machine: Platform, steps: TrainingWorkload) -> Platform:
     """FPGAs of a known design with the tasks that fit on the chip."""
     if all(accelerator.design is None for accelerator in machine.accelerators):
         return machine
@@ -231,7 +231,7 @@ def _work(
     model: str | None,
     workload: Path | None,
     config: Config | None,
-) -> Training:
+) -> TrainingWorkload:
     if config is not None:
         from hyrt.predicted_training import training_of
 
@@ -246,7 +246,7 @@ def _work(
     return load_workload(workload)
 
 
-def _given(config: Config, machine: Platform, work: Training) -> Assignment | None:
+def _given(config: Config, machine: Platform, work: TrainingWorkload) -> Assignment | None:
     """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
     from dataclasses import replace
 
@@ -274,7 +274,7 @@ def _terms(config: Config) -> Terms:
     return terms_of(config)
 
 
-def _on(machine: Platform, work: Training, *, is_file: bool) -> Training:
+def _on(machine: Platform, work: TrainingWorkload, *, is_file: bool) -> TrainingWorkload:
     """The work on a machine: a workload given in full has a batch for each trainer."""
     from dataclasses import replace
 

@@ -13,14 +13,14 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.workloads.workload import Training
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8
 _HALVINGS = 12
 
 
-def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> Training:
+def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> TrainingWorkload:
     """The work of a run. Named datasets and generated ones are not loaded; others are, and a few mini-batches sampled.
 
     Parameters
@@ -106,7 +106,7 @@ def assumptions_of(config: Config) -> list[str]:
 
 def _from_degrees(
     config: Config, degrees: DegreeDistribution, features: int, classes: int, targets: int, value_bytes: int
-) -> Training:
+) -> TrainingWorkload:
     from hyrt.configured_training import configured_training
 
     # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among thousands.

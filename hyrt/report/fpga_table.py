@@ -14,7 +14,7 @@ from hyrt_hls.vitis.vpp_report import beyond_the_model
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_cycles
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/step  MTEPS"
 
@@ -40,7 +40,7 @@ class Explored:
     """
 
     part: Part
-    work: Training
+    work: TrainingWorkload
     front: Sequence[Candidate]
     paper: Candidate | str
     base: FpgaDesign
@@ -162,13 +162,13 @@ def _yaml(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9g}"
 
 
-def _entry_or_why(one: Candidate | str, part: Part, work: Training) -> dict[str, Any]:
+def _entry_or_why(one: Candidate | str, part: Part, work: TrainingWorkload) -> dict[str, Any]:
     if isinstance(one, str):
         return {"refused": one}
     return {**_entry(one, part), "task_cycles": _cycles(one, work)}
 
 
-def _cycles(one: Candidate, work: Training) -> dict[str, Any]:
+def _cycles(one: Candidate, work: TrainingWorkload) -> dict[str, Any]:
     """Of a task, phase by phase; and what it would take if a layer's aggregation and update ran at the same time."""
     shape = TaskShape.of(work.at(work.batch_size / one.tasks))
     cycles = task_cycles(shape, one.design)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Limits, Observation, Policy
+from hyrt_perfmodel.policy import AssignmentLimits, Observation, Policy
 
 from hyrt.config import Config
 from hyrt.errors import StageFailure, describe
@@ -142,10 +142,10 @@ class ResourceManager:
             and not any(share.is_again for share in work.shares)
         )
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> AssignmentLimits:
         trainers = self._stages.trainers
         total = sum(self._stages.schedule.latest.split)
-        return Limits(
+        return AssignmentLimits(
             trainers=tuple(trainer.name for trainer in trainers),
             is_host=tuple(trainer.resize is not None for trainer in trainers),
             most_units=tuple(
@@ -217,7 +217,7 @@ def named_threads(threads: Threads) -> dict[str, int]:
     return {"sample": threads.sample, "load": threads.load, "propagate": threads.train}
 
 
-def _check(name: str, step: int, present: Assignment, after: Assignment, limits: Limits) -> None:
+def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
     """Refuse what no policy may decide; where the present assignment is outside the limits too, only a changed sum."""
     wrong = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.configured_training import configured_training
@@ -15,7 +15,7 @@ from hyrt.workers import Workers
 _DENSE_BYTES = 4
 
 
-def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) -> Training | None:
+def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) -> TrainingWorkload | None:
     """Sample a few mini-batches of a run and say what its epoch asks; None for runs the model has no words for.
 
     Those are runs over sampled subgraphs, and over sparse features.

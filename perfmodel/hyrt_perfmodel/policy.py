@@ -43,7 +43,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AssignmentLimits:
     """What an assignment must keep to.
 
     Parameters
@@ -108,7 +108,9 @@ class Policy(Protocol):
     name: str
     description: str
 
-    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
         """Choose the assignment of the steps that are not sampled yet.
 
         Parameters

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
-from hyrt_hls.simulation.simulator import Design
+from hyrt_hls.simulation.simulator import KernelDesign
 from hyrt_hls.task.targets import with_task_targets
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.advice import advise
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 from hyrt.config import Config
 from hyrt.device import DeviceOptions
@@ -49,7 +49,9 @@ def config(model: dict[str, Any]) -> Config:
 )
 def test_the_rule_is_the_devices() -> None:
     (info,) = FpgaCsimDevice.probe()
-    device = FpgaCsimDevice(info, DeviceOptions(), Design(pes=4, mac_rows=4, mac_cols=16, arena_words=448))
+    device = FpgaCsimDevice(
+        info, DeviceOptions(), KernelDesign(pes=4, mac_rows=4, mac_cols=16, arena_words=448)
+    )
     graph = make_graph(5, 3)
     try:
         for settings in (*REFUSED, *RUN):
@@ -66,9 +68,11 @@ def test_the_rule_is_the_devices() -> None:
         device.close()
 
 
-def work(kind: str = "graphsage") -> Training:
+def work(kind: str = "graphsage") -> TrainingWorkload:
     sizes = model_workload(kind, (160_000, 22_000, 1024), (210_000, 24_000), (100, 256, 47))
-    return Training(at=in_proportion(sizes, 1024), targets_per_epoch=100_000, batch_size=1024, model=kind)
+    return TrainingWorkload(
+        at=in_proportion(sizes, 1024), targets_per_epoch=100_000, batch_size=1024, model=kind
+    )
 
 
 def test_what_the_kernels_do_not_run_takes_rates_and_is_said() -> None:

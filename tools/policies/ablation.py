@@ -87,7 +87,7 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     from hyrt_perfmodel.sizes.degrees import DegreeDistribution
     from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
     from hyrt_perfmodel.workloads.model_workload import model_workload
-    from hyrt_perfmodel.workloads.workload import Training, in_proportion
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
     from hyrt.runtime.balance.policies import default_policy_name, policy
 
@@ -97,7 +97,7 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     sizes = expected_sizes(degrees, (25, 10), 1024)
     work = model_workload(model, sizes.vertices, sizes.edges, [known.features, 256, known.classes])
     trainers = platform.trainers()
-    training = Training(
+    training = TrainingWorkload(
         at=in_proportion(work, 1024),
         targets_per_epoch=known.targets,
         batch_size=1024 * len(trainers),

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
 from hyrt_perfmodel.simulation.simulate import Change, simulate
-from hyrt_perfmodel.workloads.workload import LoadForm, Training, Workload
+from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 DELAY = 4
 
@@ -22,8 +22,8 @@ class Case:
 
     seed: int
     platform: Platform
-    training: Training
-    limits: Limits
+    training: TrainingWorkload
+    limits: AssignmentLimits
     start: Assignment
     slow: tuple[int, float] | None = None
 
@@ -71,7 +71,7 @@ def random_case(seed: int) -> Case:
     training = _training(rng)
     trainers = platform.trainers(training.model)
     count = len(trainers)
-    limits = Limits(
+    limits = AssignmentLimits(
         trainers=tuple(trainer.name for trainer in trainers),
         is_host=tuple(trainer.is_host for trainer in trainers),
         most_units=_most_units(rng, count, training.batch_size),
@@ -82,7 +82,7 @@ def random_case(seed: int) -> Case:
     return Case(seed, platform, training, limits, random_assignment(rng, limits, training.batch_size))
 
 
-def random_assignment(rng: np.random.Generator, limits: Limits, total: int) -> Assignment:
+def random_assignment(rng: np.random.Generator, limits: AssignmentLimits, total: int) -> Assignment:
     """Any split, from nearly even to nearly all on one, and any threads."""
     count = len(limits.trainers)
     parts = rng.dirichlet(np.full(count, rng.choice([0.3, 1.0, 5.0])))
@@ -162,7 +162,7 @@ def _accelerators(rng: np.random.Generator) -> tuple[Accelerator, ...]:
     return tuple(found)
 
 
-def _training(rng: np.random.Generator) -> Training:
+def _training(rng: np.random.Generator) -> TrainingWorkload:
     features = (
         int(rng.choice([32, 100, 128, 256, 602, 768])),
         int(rng.choice([64, 128, 256, 512])),
@@ -190,7 +190,7 @@ def _training(rng: np.random.Generator) -> Training:
         )
 
     batch_size = int(rng.choice([256, 1024, 2048, 4096, 8192, 16384]))
-    return Training(
+    return TrainingWorkload(
         at=at,
         targets_per_epoch=batch_size * 200,
         batch_size=batch_size,

@@ -23,7 +23,7 @@ from hyrt_perfmodel.cycles import closed_form
 from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign, num_chunks
-from hyrt_perfmodel.cycles.task_shape import LayerShape, edge_list
+from hyrt_perfmodel.cycles.task_shape import LayerSizes, edge_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -165,7 +165,7 @@ def blocks_table(
             sources = np.concatenate([own, block.columns.astype(np.int64)])
             combined = np.concatenate([own * parts, rows * parts + parts - 1])
             width = graph.num_features if block.layer == 1 else 256
-            layer = LayerShape(
+            layer = LayerSizes(
                 rows=block.num_dst,
                 parts=parts,
                 num_src=block.num_src,

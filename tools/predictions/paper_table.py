@@ -22,7 +22,7 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256
 FPGA, GPU = "2x-epyc7763-4x-u250", "2x-epyc7763-4x-a5000"
@@ -65,11 +65,11 @@ def sizes(dataset: str, sigma: float) -> BlockSizes:
     return expected_sizes(degrees, FANOUTS, BATCH)
 
 
-def training(model: str, dataset: str, sampled: BlockSizes) -> Training:
+def training(model: str, dataset: str, sampled: BlockSizes) -> TrainingWorkload:
     known = DATASETS[dataset]
     widths = (WIDTHS[dataset], HIDDEN, known.classes)
     work = model_workload(model, sampled.vertices, sampled.edges, widths, bytes_per_value=4)
-    return Training(
+    return TrainingWorkload(
         at=in_proportion(work, BATCH),
         targets_per_epoch=known.targets,
         batch_size=BATCH,
@@ -93,7 +93,7 @@ def saturates_at(scaling: Sequence[Prediction]) -> str:
     return f"not by {COUNTS[-1]}"
 
 
-def epochs(works: dict[tuple[str, str], Training], machines: Sequence[Platform]) -> Iterator[str]:
+def epochs(works: dict[tuple[str, str], TrainingWorkload], machines: Sequence[Platform]) -> Iterator[str]:
     yield (
         "| machine | model | dataset | "
         + " | ".join(f"{stage} ms" for stage in STAGES)
@@ -111,7 +111,7 @@ def epochs(works: dict[tuple[str, str], Training], machines: Sequence[Platform])
             )
 
 
-def with_cycles(works: dict[tuple[str, str], Training], platform: Platform) -> Iterator[str]:
+def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platform) -> Iterator[str]:
     """The paper's other terms and its 1,024 targets for every trainer, but an FPGA takes what the kernels' cycle model says."""
     yield "| model | dataset | targets a task | tasks | propagate ms, rates | propagate ms, cycles | epoch s | published s | ratio |"
     yield "| --- | --- |" + " ---: |" * 7
@@ -130,7 +130,9 @@ def with_cycles(works: dict[tuple[str, str], Training], platform: Platform) -> I
         )
 
 
-def throughputs(works: dict[tuple[str, str], Training], machines: Sequence[Platform]) -> Iterator[str]:
+def throughputs(
+    works: dict[tuple[str, str], TrainingWorkload], machines: Sequence[Platform]
+) -> Iterator[str]:
     yield "| machine | model | dataset | " + " | ".join(map(str, SHOWN)) + " | grows until |"
     yield "| --- | --- | --- |" + " ---: |" * len(SHOWN) + " --- |"
     for platform in machines:

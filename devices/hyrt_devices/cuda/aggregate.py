@@ -10,10 +10,10 @@ import torch
 from hyrt.nn.aggregate import Aggregation
 from hyrt.nn.tensor_block import TensorBlock
 from hyrt.nn.tensor_ops import aggregate_tensors, tensor_scales
-from hyrt_devices.cuda.kernels import ROWS, Argument, Launcher, Program
+from hyrt_devices.cuda.kernels import ROWS, Argument, KernelLauncher, Program
 
 
-class _Aggregate(torch.autograd.Function):
+class _AggregateOnDevice(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, block: TensorBlock, aggregation: Aggregation, program: Program
@@ -58,10 +58,10 @@ class _Aggregate(torch.autograd.Function):
         return out, None, None, None
 
 
-class AggregationKernels:
+class TorchAggregation:
     """`TensorBlock.aggregate` of a device with kernels of its own."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: KernelLauncher) -> None:
         self._program = launcher.program("aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
@@ -69,5 +69,5 @@ class AggregationKernels:
         compiled = (torch.float32, torch.int32, torch.int32)
         if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
             return aggregate_tensors(block, x, aggregation)
-        out = _Aggregate.apply(x, block, aggregation, self._program)  # type: ignore[no-untyped-call]
+        out = _AggregateOnDevice.apply(x, block, aggregation, self._program)  # type: ignore[no-untyped-call]
         return cast(torch.Tensor, out)

@@ -20,11 +20,11 @@ from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
-from hyrt_devices.cuda.aggregate import AggregationKernels
+from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
 from hyrt_devices.cuda.driver import Driver, MpsDriver, StreamDriver
 from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
-from hyrt_devices.cuda.kernels import Launcher, PycudaLauncher, can_build
+from hyrt_devices.cuda.kernels import KernelLauncher, PycudaLauncher, can_build
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import PinnedPool
 from hyrt_devices.cuda.timeline import Timeline
@@ -67,7 +67,7 @@ class TorchDevice:
     kind: ClassVar[str]
 
     def __init__(
-        self, info: DeviceInfo, options: DeviceOptions, driver: Driver, launcher: Launcher | None = None
+        self, info: DeviceInfo, options: DeviceOptions, driver: Driver, launcher: KernelLauncher | None = None
     ) -> None:
         self.info = info
         self._driver = driver
@@ -78,7 +78,7 @@ class TorchDevice:
         self._pool = PinnedPool(driver)
         new_stream = driver.stream if launcher is None else launcher.stream
         self._copies, self._compute = new_stream(), new_stream()
-        self._aggregate = None if launcher is None else AggregationKernels(launcher)
+        self._aggregate = None if launcher is None else TorchAggregation(launcher)
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._sizes: list[int] = []
@@ -441,7 +441,7 @@ class MpsDevice(TorchDevice):
     kind = "mps"
 
 
-def _launcher(device: torch.device) -> Launcher | None:
+def _launcher(device: torch.device) -> KernelLauncher | None:
     """Our own kernels where they can be built; a failure is said, and torch's operators do the work."""
     if device.type != "cuda" or not can_build():
         return None

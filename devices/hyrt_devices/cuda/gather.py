@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.kernels import ROWS, Argument, Launcher
+from hyrt_devices.cuda.kernels import ROWS, Argument, KernelLauncher
 from hyrt_devices.cuda.staging import PinnedPool
 
 # Rows go to the device in pieces of this size.
@@ -86,7 +86,7 @@ class MappedFeatures:
 
     nbytes = 0
 
-    def __init__(self, launcher: Launcher, values: NDArray[Any], address: np.uint64, ids: str) -> None:
+    def __init__(self, launcher: KernelLauncher, values: NDArray[Any], address: np.uint64, ids: str) -> None:
         self._launcher = launcher
         self.width = int(values.shape[1])
         self._values = values

@@ -51,7 +51,7 @@ class Program(Protocol):
         ...
 
 
-class Launcher(Protocol):
+class KernelLauncher(Protocol):
     """Compiles kernels for one device."""
 
     def stream(self) -> Any:

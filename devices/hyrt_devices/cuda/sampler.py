@@ -19,7 +19,7 @@ from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.gather import upload
-from hyrt_devices.cuda.kernels import THREADS, Argument, Launcher
+from hyrt_devices.cuda.kernels import THREADS, Argument, KernelLauncher
 from hyrt_devices.cuda.staging import PinnedPool, fetch
 from hyrt_devices.cuda.timeline import Timeline
 
@@ -53,7 +53,7 @@ class Topology:
     def __init__(
         self,
         driver: Driver,
-        launcher: Launcher,
+        launcher: KernelLauncher,
         pool: PinnedPool,
         stream: Any,
         graph: Graph,
@@ -100,7 +100,7 @@ class CudaSampler:
     """
 
     def __init__(
-        self, driver: Driver, launcher: Launcher, pool: PinnedPool, graph: Graph, *, resident: bool
+        self, driver: Driver, launcher: KernelLauncher, pool: PinnedPool, graph: Graph, *, resident: bool
     ) -> None:
         self._driver = driver
         self._pool = pool

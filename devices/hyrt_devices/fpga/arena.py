@@ -9,7 +9,7 @@ from typing import Protocol
 from hyrt_hls.task.layout import LayerRecord, Region, regions, row_base
 
 
-class Limits(Protocol):
+class ArenaDesign(Protocol):
     """What a design holds; every description of a design has these."""
 
     @property
@@ -46,7 +46,7 @@ _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
 )
 
 
-def lay_out(records: Sequence[LayerRecord], limits: Limits) -> list[LayerRecord] | Shortage:
+def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRecord] | Shortage:
     """Give every matrix of a task its place; those that never hold data at the same time may share it.
 
     Parameters

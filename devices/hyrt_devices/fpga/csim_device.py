@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from hyrt_hls.parts.resources import estimate
-from hyrt_hls.simulation.simulator import Design, Simulator
+from hyrt_hls.simulation.simulator import KernelDesign, Simulator
 from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ class FpgaCsimDevice:
         Of the trainer; that of the simulated card if None.
     """
 
-    def __init__(self, info: DeviceInfo, options: DeviceOptions, design: Design | None = None) -> None:
+    def __init__(self, info: DeviceInfo, options: DeviceOptions, design: KernelDesign | None = None) -> None:
         self.info = info
         self._health = Health(info.name)
         card = simulated_card()

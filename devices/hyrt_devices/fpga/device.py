@@ -15,9 +15,9 @@ from hyrt.nn.description import ModelDescription
 from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.probe import survey
-from hyrt_devices.fpga.programs import Programs, XclbinPrograms
+from hyrt_devices.fpga.programs import TrainerPrograms, XclbinPrograms
 from hyrt_devices.fpga.queue import Command, Queue, is_over, span_s, spans
-from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedBatch, Stager
+from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedTasks, TaskStager
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.fpga.weights import WeightLayout, described
@@ -41,7 +41,7 @@ class FpgaDevice:
     """
 
     def __init__(
-        self, info: DeviceInfo, context: Any, device: Any, options: DeviceOptions, programs: Programs
+        self, info: DeviceInfo, context: Any, device: Any, options: DeviceOptions, programs: TrainerPrograms
     ) -> None:
         self.info = info
         self._health = Health(info.name)
@@ -54,7 +54,7 @@ class FpgaDevice:
         )
         self._transfers = Queue(context, device)
         self._launches = Queue(context, device)
-        self._stager = Stager(programs, self._pools, self._transfers)
+        self._stager = TaskStager(programs, self._pools, self._transfers)
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
         self._units: Units | None = None
@@ -117,12 +117,12 @@ class FpgaDevice:
         """From now on hand over what each queue has run: `transfers` and `launches`."""
         self._hear = hear
 
-    def transfer(self, batch: MiniBatch) -> StagedBatch:
+    def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
             if self._model is None:
                 raise RuntimeError("no model was loaded")
             # What was staged for another model is as foreign as what another device staged.
-            staged = StagedBatch(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
+            staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
                 self._stager.stage(
                     staged,
@@ -136,11 +136,11 @@ class FpgaDevice:
                 )
             return staged
 
-    def propagate(self, staged: StagedBatch) -> StepResult:
+    def propagate(self, staged: StagedTasks) -> StepResult:
         with self._health.terminal("propagate"), self._memory_errors("propagate"):
             if self._units is None or self._layout is None:
                 raise RuntimeError("no model was loaded")
-            if not isinstance(staged, StagedBatch) or staged.owner is not self._units:
+            if not isinstance(staged, StagedTasks) or staged.owner is not self._units:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             arrived = [event for task in staged.tasks for event in task.events]
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hyrt_hls.task.layout import LayerRecord, Task
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape
+from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
 
 # PCIe 3.0 x16, 16 GB/s, of which 75 %; and what a transfer costs whatever its size.
@@ -30,12 +30,12 @@ def task_shape(task: Task) -> TaskShape:
     )
 
 
-def _layer_shape(task: Task, record: LayerRecord, turned: bool) -> LayerShape:
+def _layer_shape(task: Task, record: LayerRecord, turned: bool) -> LayerSizes:
     def edges(first: int, count: int) -> EdgeList:
         section = task.edges[first : first + count]
         return EdgeList(sources=section[:, 0], to=section[:, 1])
 
-    return LayerShape(
+    return LayerSizes(
         rows=record.rows,
         parts=record.parts,
         num_src=record.num_src,

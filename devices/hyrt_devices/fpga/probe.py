@@ -10,7 +10,7 @@ from typing import Any
 from hyrt.device import DeviceInfo, Rates
 from hyrt.errors import DeviceUnavailable
 from hyrt_devices.fpga.programs import KERNEL
-from hyrt_devices.fpga.xclbin import Design, Xclbin, read_design, read_xclbin
+from hyrt_devices.fpga.xclbin import Xclbin, XclbinDesign, read_design, read_xclbin
 
 XCLBIN_VARIABLE = "HYRT_XCLBIN"
 """Environment variable that names the xclbin to use."""
@@ -164,7 +164,7 @@ def _check_mode(xclbin: Xclbin) -> None:
         )
 
 
-def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: Design) -> DeviceInfo:
+def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: XclbinDesign) -> DeviceInfo:
     mode = emulation()
     clock_hz = xclbin.clock_hz or _CLOCK_HZ
     told = "of the xclbin" if xclbin.clock_hz else "assumed"

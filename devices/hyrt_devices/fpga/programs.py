@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hyrt.errors import DeviceUnavailable
-from hyrt_devices.fpga.xclbin import Design, Xclbin, read_design
+from hyrt_devices.fpga.xclbin import Xclbin, XclbinDesign, read_design
 
 KERNEL = "hyrt_train"
 
 
-class Programs(Protocol):
+class TrainerPrograms(Protocol):
     """Gives the trainer's kernel objects.
 
     An implementation may bind arguments behind those of the contract itself.
     """
 
     @property
-    def design(self) -> Design:
+    def design(self) -> XclbinDesign:
         """What the kernel was built with."""
         ...
 

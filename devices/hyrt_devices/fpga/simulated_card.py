@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyrt_hls.parts.part import Part, load_part
-from hyrt_hls.simulation.simulator import Design
+from hyrt_hls.simulation.simulator import KernelDesign
 from hyrt_hls.vitis.finished_build import modelled, part_of, read_build
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
@@ -34,7 +34,7 @@ class SimulatedCard:
     """
 
     part: Part
-    design: Design
+    design: KernelDesign
     modelled: FpgaDesign
     reported: bool = False
 
@@ -50,14 +50,14 @@ def simulated_card() -> SimulatedCard:
     reports = os.environ.get(REPORTS_VARIABLE)
     if not reports:
         part = load_part(_PART)
-        sizes = Design(
+        sizes = KernelDesign(
             pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols, arena_words=part.arena_words
         )
         return SimulatedCard(part, sizes, assumed_design(sizes, part))
     place = Path(reports).expanduser()
     part = part_of(place)
     build = read_build(place, part)
-    design = Design(
+    design = KernelDesign(
         pes=build.design.pes,
         mac_rows=build.design.mac_rows,
         mac_cols=build.design.mac_cols,
@@ -67,7 +67,7 @@ def simulated_card() -> SimulatedCard:
     return SimulatedCard(part, design, modelled(build, part), reported=True)
 
 
-def assumed_design(design: Design, part: Part) -> FpgaDesign:
+def assumed_design(design: KernelDesign, part: Part) -> FpgaDesign:
     """What the cycle model takes a trainer to be that has not been built."""
     return FpgaDesign(
         pes=design.pes,

@@ -10,7 +10,7 @@ import numpy as np
 from hyrt_hls.task.layout import Task
 
 from hyrt_devices.fpga.pools import Place, Pools, Slot
-from hyrt_devices.fpga.programs import Programs
+from hyrt_devices.fpga.programs import TrainerPrograms
 from hyrt_devices.fpga.queue import Queue
 
 # Of the kernel's arguments, by position; a task brings the first group, its compute unit has the others.
@@ -40,7 +40,7 @@ class StagedTask:
 
 
 @dataclass(slots=True, eq=False)
-class StagedBatch:
+class StagedTasks:
     """What `transfer` returns and `propagate` uses up."""
 
     owner: Any
@@ -56,7 +56,7 @@ class StagedBatch:
                 pools.give(slot)
 
 
-class Stager:
+class TaskStager:
     """Puts tasks into slots and starts their way to the card; one thread at a time drives it.
 
     Parameters
@@ -67,7 +67,7 @@ class Stager:
         Of the transfers.
     """
 
-    def __init__(self, programs: Programs, pools: Pools, queue: Queue) -> None:
+    def __init__(self, programs: TrainerPrograms, pools: Pools, queue: Queue) -> None:
         self._pools = pools
         self._queue = queue
         # Objects of this thread's own; they are never launched.
@@ -77,7 +77,7 @@ class Stager:
     def num_units(self) -> int:
         return len(self._kernels)
 
-    def stage(self, staged: StagedBatch, tasks: Sequence[Task]) -> None:
+    def stage(self, staged: StagedTasks, tasks: Sequence[Task]) -> None:
         """Start the transfer of a mini-batch's tasks, compute units in turn.
 
         Raises
@@ -95,7 +95,7 @@ class Stager:
             staged.release(self._pools)
             raise
 
-    def _task(self, unit: int, task: Task, staged: StagedBatch) -> StagedTask:
+    def _task(self, unit: int, task: Task, staged: StagedTasks) -> StagedTask:
         slots: dict[int, Slot] = {}
         # In the list before it is whole: what fails half-way gives back what it has.
         made = StagedTask(unit, slots, [])

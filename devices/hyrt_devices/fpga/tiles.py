@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.block import MiniBatch
-from hyrt_devices.fpga.arena import Limits, Shortage, lay_out
+from hyrt_devices.fpga.arena import ArenaDesign, Shortage, lay_out
 from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
 from hyrt_devices.fpga.weights import LayerShape, layer_shapes
 
@@ -20,7 +20,7 @@ from hyrt_devices.fpga.weights import LayerShape, layer_shapes
 def build_tasks(
     batch: MiniBatch,
     model: ModelDescription,
-    limits: Limits,
+    limits: ArenaDesign,
     device: str = "this device",
     *,
     at_least: int = 1,
@@ -87,7 +87,7 @@ _SMALLER = (
 )
 
 
-def _too_large(piece: Piece, target: int, missing: Shortage, limits: Limits, device: str) -> str:
+def _too_large(piece: Piece, target: int, missing: Shortage, limits: ArenaDesign, device: str) -> str:
     rows = [block.num_dst for block in piece.blocks]
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_devices.fpga.pools import Pools, Slot
-from hyrt_devices.fpga.programs import KERNEL, Programs
+from hyrt_devices.fpga.programs import KERNEL, TrainerPrograms
 from hyrt_devices.fpga.queue import Command, Queue
-from hyrt_devices.fpga.staged import GRADIENTS, RESULTS, WEIGHTS, StagedTask, Stager
+from hyrt_devices.fpga.staged import GRADIENTS, RESULTS, WEIGHTS, StagedTask, TaskStager
 
 # Of gradients and results: one is read back while the other is written.
 _OUTPUTS = 2
@@ -96,7 +96,7 @@ class Units:
     """
 
     def __init__(
-        self, programs: Programs, pools: Pools, stager: Stager, queue: Queue, weight_floats: int
+        self, programs: TrainerPrograms, pools: Pools, stager: TaskStager, queue: Queue, weight_floats: int
     ) -> None:
         self._pools = pools
         self._stager = stager

@@ -38,7 +38,7 @@ _REBUILD = "build it again, or copy it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class XclbinDesign:
     """What a trainer was synthesised with; the host lays out its tasks by it.
 
     Parameters
@@ -237,7 +237,7 @@ def _memory_bytes(topology: bytes) -> int:
     return sum(size_kb << 10 for kind, used, size_kb, _, _ in banks if used and kind in MEMORIES)
 
 
-def read_design(xclbin: Xclbin) -> Design:
+def read_design(xclbin: Xclbin) -> XclbinDesign:
     """What the trainer in an xclbin was synthesised with.
 
     A JSON object with whole numbers `pes`, `mac_rows`, `mac_cols` and `arena_words` (more keys are left alone): the
@@ -269,4 +269,4 @@ def read_design(xclbin: Xclbin) -> Design:
         value = values.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise DeviceUnavailable(f"{where}: {name} is {value!r}, not a whole number of at least 1")
-    return Design(**{name: values[name] for name in _DESIGN})
+    return XclbinDesign(**{name: values[name] for name in _DESIGN})

@@ -22,7 +22,7 @@ _MESSAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
+class KernelDesign:
     """Sizes of a trainer.
 
     Parameters
@@ -85,7 +85,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class TaskOutcome:
     """What a launch wrote: scores [targets, out_chunks * LANES], gradients as `Task.weights`, counts.
 
     Attributes
@@ -124,7 +124,7 @@ class Simulator:
         If the cache of compiled simulations cannot be used.
     """
 
-    def __init__(self, design: Design, bounded: bool = False, *, include: Sequence[Path] = ()) -> None:
+    def __init__(self, design: KernelDesign, bounded: bool = False, *, include: Sequence[Path] = ()) -> None:
         self.design = design
         library = compile_library(
             [SOURCE],
@@ -152,7 +152,7 @@ class Simulator:
         self._idle: list[int] = []
         self._lock = threading.Lock()
 
-    def train(self, task: Task) -> Outcome:
+    def train(self, task: Task) -> TaskOutcome:
         """Run one launch; other threads run meanwhile.
 
         Raises
@@ -184,7 +184,7 @@ class Simulator:
         with self._memories() as memories:
             if self._library.hyrt_simulate(memories, arrays, passed, message, _MESSAGE_BYTES):
                 raise ValueError(f"simulation of the FPGA trainer: {message.value.decode(errors='replace')}")
-        return Outcome(scores, gradients, float(results[0]), int(results[1]), _counts(task, passed))
+        return TaskOutcome(scores, gradients, float(results[0]), int(results[1]), _counts(task, passed))
 
     def close(self) -> None:
         """Give the memories back; the simulator can still be used."""
@@ -213,7 +213,7 @@ class Simulator:
                 self._idle.append(memories)
 
 
-def macros(design: Design) -> dict[str, int]:
+def macros(design: KernelDesign) -> dict[str, int]:
     """What the simulation's source is compiled with."""
     return {
         "HYRT_PES": design.pes,

@@ -24,7 +24,7 @@ _MOST_HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TaskLimits:
     """What one task may be, of a design with `pes` banks of `arena_words` words.
 
     Parameters
@@ -53,7 +53,7 @@ class Limits:
         return self.sum_words // num_chunks(width) * self.pes
 
 
-def limits(pes: int, arena_words: int) -> Limits:
+def limits(pes: int, arena_words: int) -> TaskLimits:
     """The limits of a design.
 
     Raises
@@ -64,7 +64,7 @@ def limits(pes: int, arena_words: int) -> Limits:
     if min(pes, arena_words) < 1:
         raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
     sums = row_base(arena_words)
-    return Limits(
+    return TaskLimits(
         width=MOST_CHUNKS * LANES,
         weight_rows=PANEL_ROWS,
         layers=MOST_LAYERS,

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hyrt_perfmodel.platforms.platform import Accelerator, Platform
 from hyrt_perfmodel.prediction.stage_times import is_plain
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt_hls.task.arena_limits import tiles
 
 
-def with_task_targets(platform: Platform, training: Training) -> Platform:
+def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
     """The platform whose FPGAs of a known design take tasks as large as fit, for this work.
 
     Where the kernels do not know the layers (attention, two products) a design says nothing, and rates are used.
@@ -28,7 +28,7 @@ def with_task_targets(platform: Platform, training: Training) -> Platform:
     return replace(platform, accelerators=accelerators)
 
 
-def _with_tasks(accelerator: Accelerator, training: Training) -> Accelerator:
+def _with_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Accelerator:
     design, words = accelerator.design, accelerator.arena_words
     if design is None or words is None:
         return accelerator

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
 from hyrt.configured_training import configured_training
@@ -18,7 +18,7 @@ _ENTRY_BYTES, _SPARSE_ROW_BYTES = 8, 24
 _COUNT_BYTES = 4
 
 
-def expected_training(config: Config, sizes: DatasetSizes) -> Training:
+def expected_training(config: Config, sizes: DatasetSizes) -> TrainingWorkload:
     """The work of a run as the performance model counts it: of dense rows, sparse ones too.
 
     Parameters

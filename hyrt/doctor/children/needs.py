@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
 from hyrt.device_names import AUTO, split_by_shares
@@ -87,7 +87,7 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
 
 
 def _trainers(
-    config: Config, training: Training, found: Sequence[Mapping[str, Any]]
+    config: Config, training: TrainingWorkload, found: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Workload], dict[str, tuple[int | None, Workload]]]:
     """The mini-batches of trainers in host memory, and by name those of devices with their own."""
     known = {info["name"]: info for info in found}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Decision, Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.runtime.balance.reason import change_in_words
 
@@ -25,7 +25,9 @@ class BottleneckPolicy:
     name = "bottleneck"
     description = "moves targets or one thread to where the bottleneck is (the table of HyScale-GNN)"
 
-    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
         """One move, or none where nothing can move."""
         latest = history[-1]
         if latest.assignment != present:
@@ -53,7 +55,7 @@ class BottleneckPolicy:
         return Decision(assignment=after, reason=f"{reason} ({slowest} is the bottleneck)")
 
 
-def task_times(latest: Observation, limits: Limits) -> dict[str, float]:
+def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float]:
     """Seconds of T_SC, T_SA, T_L, T_TC and T_accel, in this order, without those that nobody on this machine does."""
     there = [index for index, most in enumerate(limits.most_units) if most]
     trainers_s = _trainers_s(latest)
@@ -101,12 +103,12 @@ def _trainers_s(latest: Observation) -> list[float]:
     return [max(pair) for pair in zip(latest.transfer_s, latest.propagate_s, strict=True)]
 
 
-def _samples_itself(limits: Limits, index: int) -> bool:
+def _samples_itself(limits: AssignmentLimits, index: int) -> bool:
     return bool(limits.samples_on_device) and limits.samples_on_device[index]
 
 
 def _balance_trainers(
-    latest: Observation, tasks: dict[str, float], present: Assignment, limits: Limits
+    latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
     """Between the CPU trainer and the accelerators; among accelerators where the CPU cannot take any."""
     seconds = _trainers_s(latest)
@@ -124,7 +126,7 @@ def _balance_trainers(
 
 
 def _balance_samplers(
-    latest: Observation, tasks: dict[str, float], present: Assignment, limits: Limits
+    latest: Observation, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
     """Between trainers that sample for themselves and those that the CPU samples for."""
     every = range(len(present.split))
@@ -158,7 +160,7 @@ def _balance_samplers(
 
 def _moved(
     present: Assignment,
-    limits: Limits,
+    limits: AssignmentLimits,
     giver: int,
     taker: int,
     giver_s: float,
@@ -180,7 +182,9 @@ def _moved(
     return replace(present, split=tuple(split))
 
 
-def _balance_thread(stage: str, tasks: dict[str, float], present: Assignment, limits: Limits) -> Assignment:
+def _balance_thread(
+    stage: str, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
+) -> Assignment:
     """One thread more for a stage: a core that is free, else one of the fastest task on the CPU that has two."""
     task_of = {"sample": "T_SC", "load": "T_L", "train": "T_TC"}
     threads = {name: getattr(present.threads, name) for name in task_of if task_of[name] in tasks}

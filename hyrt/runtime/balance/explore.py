@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import Decision, Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.runtime.balance.evidence import ITERATION, Evidence
 from hyrt.runtime.balance.fit import Fit, kinds_of
@@ -39,7 +39,7 @@ _TRIED_PART = 0.25
 
 
 def probe(
-    history: Sequence[Observation], present: Assignment, limits: Limits, *, is_start: bool
+    history: Sequence[Observation], present: Assignment, limits: AssignmentLimits, *, is_start: bool
 ) -> Decision | None:
     """Some targets for a trainer of which nothing is known: once a fair part, later seldom and few.
 
@@ -92,7 +92,9 @@ def probe(
     )
 
 
-def experiment(model: Fit, evidence: Evidence, present: Assignment, limits: Limits) -> Decision | None:
+def experiment(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> Decision | None:
     """An assignment that may be better though the model does not know it; None where there is none that is new."""
     known = [period.assignment for period in evidence.periods]
     for attempt in (_fewer_threads, _idle_host, _fewer_trainers, _others):
@@ -115,7 +117,7 @@ def is_near(one: Assignment, other: Assignment) -> bool:
 
 
 def _fewer_threads(
-    model: Fit, evidence: Evidence, present: Assignment, limits: Limits
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
     """Where stages share cores and these are all in use: as few threads as stages need, then half for the slowest."""
     threads = present.threads
@@ -141,7 +143,7 @@ def _fewer_threads(
 
 
 def _idle_host(
-    model: Fit, evidence: Evidence, present: Assignment, limits: Limits
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
     """Some targets for the host's trainer, where it has none and trainers are slow: with other threads it is faster."""
     host, threads, total = model.host, present.threads, sum(present.split)
@@ -166,7 +168,7 @@ def _idle_host(
 
 
 def _fewer_trainers(
-    model: Fit, evidence: Evidence, present: Assignment, limits: Limits
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
     """Nothing for trainers whose time is mostly what a step costs whatever its size, where others may do their part."""
     threads, total = present.threads, sum(present.split)
@@ -188,7 +190,7 @@ def _fewer_trainers(
 
 
 def _others(
-    model: Fit, evidence: Evidence, present: Assignment, limits: Limits
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
     """Where sampling or loading bounds the iteration: most targets to few trainers, those that never had many.
 

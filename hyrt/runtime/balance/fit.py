@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.policy import AssignmentLimits
 
 from hyrt.runtime.balance.evidence import (
     FIRST_TRAINER,
@@ -156,12 +156,12 @@ class Fit:
         return seconds
 
 
-def kinds_of(limits: Limits) -> tuple[str, ...]:
+def kinds_of(limits: AssignmentLimits) -> tuple[str, ...]:
     """The trainers' names without their numbers: those of one kind are much alike."""
     return tuple(name.rpartition(":")[0] or name for name in limits.trainers)
 
 
-def fit(evidence: Evidence, limits: Limits, *, knows_mates: bool = True) -> Fit:
+def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = True) -> Fit:
     """The model that explains the evidence, exactly where the newest period is.
 
     Parameters

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import Decision, Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.runtime.balance.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, slowest
 from hyrt.runtime.balance.explore import experiment, is_near, probe
@@ -52,7 +52,9 @@ class ModelPolicy:
     name = "model"
     description = "fits the performance model to the latest steps and moves to the assignment it finds best"
 
-    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
         """The best assignment, where it promises more than noise; else the present one."""
         stay = Decision(assignment=present)
         is_allowed = limits.allows(present)
@@ -109,7 +111,7 @@ class _Choice:
     is_remembered: bool = False
 
 
-def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Limits) -> _Choice:
+def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits) -> _Choice:
     """What the model finds best, or an older assignment that was measured to be better."""
     best = best_assignment(model, present, limits)
     expected_s = model.iteration_s(best)
@@ -145,8 +147,8 @@ def _is_settled(evidence: Evidence) -> bool:
 
 
 def _without_idle(
-    history: Sequence[Observation], evidence: Evidence, present: Assignment, limits: Limits
-) -> Limits:
+    history: Sequence[Observation], evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> AssignmentLimits:
     """What a long run that has settled may change: what was once seen of trainers without targets is mostly forgotten."""
     if len(history) < _FULL_HISTORY or not _is_settled(evidence) or not limits.allows(present):
         return limits

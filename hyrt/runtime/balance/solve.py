@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.policy import AssignmentLimits
 
 from hyrt.runtime.balance.fit import Fit
 
@@ -17,7 +17,7 @@ _NEAR_PART = 0.97
 _MARGIN = 0.9
 
 
-def best_assignment(fit: Fit, present: Assignment, limits: Limits) -> Assignment:
+def best_assignment(fit: Fit, present: Assignment, limits: AssignmentLimits) -> Assignment:
     """The split and the threads that minimise the fitted iteration, near the present ones where several do.
 
     A trainer of which nothing is known keeps nothing.
@@ -54,7 +54,7 @@ def best_assignment(fit: Fit, present: Assignment, limits: Limits) -> Assignment
 
 
 def _without_waste(
-    fit: Fit, split: Sequence[int], threads: Threads, within_s: float, limits: Limits
+    fit: Fit, split: Sequence[int], threads: Threads, within_s: float, limits: AssignmentLimits
 ) -> Threads:
     """Threads that training does not need go to sampling and loading, where they are a margin."""
     host = fit.host
@@ -69,7 +69,7 @@ def _without_waste(
 
 
 def _plan(
-    fit: Fit, within_s: float, present: Assignment, limits: Limits, total: int
+    fit: Fit, within_s: float, present: Assignment, limits: AssignmentLimits, total: int
 ) -> tuple[Threads, list[float]] | None:
     """Threads and the units each trainer can do, with which a step takes no longer; None where there are none."""
     now, shares = present.threads, limits.threads_are_shared
@@ -117,7 +117,7 @@ def _plan(
 
 
 def _threads(
-    counts: tuple[int, int], train: int, present: Assignment, limits: Limits, trains: bool
+    counts: tuple[int, int], train: int, present: Assignment, limits: AssignmentLimits, trains: bool
 ) -> Threads:
     """Where nothing needs a core, it stays where it is."""
     sample, load = counts
@@ -134,7 +134,7 @@ def _threads(
     return Threads(sample=sample + free // 2, load=load + free - free // 2, train=now.train)
 
 
-def within_capacities(fit: Fit, within_s: float, train_threads: int, limits: Limits) -> list[float]:
+def within_capacities(fit: Fit, within_s: float, train_threads: int, limits: AssignmentLimits) -> list[float]:
     """Units that each trainer does in that time."""
     return [
         math.floor(min(fit.capacity(trainer, within_s, train_threads), most))

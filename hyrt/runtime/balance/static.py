@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import Decision, Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 
 class StaticPolicy:
@@ -14,6 +14,8 @@ class StaticPolicy:
     name = "static"
     description = "leaves the split and the threads as they were at the start"
 
-    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
         """The present assignment."""
         return Decision(assignment=present)

@@ -14,7 +14,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
 from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 from hyrt_perfmodel.workloads.workload import LoadForm
 
 from hyrt.config import build_config
@@ -47,7 +47,7 @@ class _Trainer:
     """What was measured of one device."""
 
     info: DeviceInfo
-    rates: dict[str, Rates] = field(default_factory=dict)
+    rates: dict[str, TrainerRates] = field(default_factory=dict)
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_perfmodel.calibration.fit_rates import Fit, fit_rates
+from hyrt_perfmodel.calibration.fit_rates import FittedRates, fit_rates
 from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import Workload
 
@@ -163,7 +163,7 @@ def _input_bytes(batch: MiniBatch) -> float:
     return float(inputs.numel() * inputs.element_size())
 
 
-def fit_trainer(measured: Sequence[Measured]) -> Fit:
+def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
     """Rates of a device for one kind of model."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 

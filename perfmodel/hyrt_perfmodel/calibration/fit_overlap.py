@@ -12,7 +12,7 @@ import numpy as np
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Host, Platform, Sharing
 from hyrt_perfmodel.prediction.stage_times import host_trainers, iteration_s, stage_times
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class MeasuredRun:
     """
 
     platform: Platform
-    training: Training
+    training: TrainingWorkload
     assignment: Assignment
     iteration_s: float
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.platforms.platform import Rates
+from hyrt_perfmodel.platforms.platform import TrainerRates
 from hyrt_perfmodel.prediction.extra_terms import num_values, weight_gradients_s
 from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FittedRates:
     """Rates and how well they explain what was measured.
 
     Parameters
@@ -28,11 +28,11 @@ class Fit:
         (predicted - measured) / measured, one a measurement.
     """
 
-    rates: Rates
+    rates: TrainerRates
     relative_errors: tuple[float, ...]
 
 
-def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fit:
+def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> FittedRates:
     """The rates with which T_trainer comes nearest to measured times, relatively, by least squares over terms >= 0.
 
     A term that the measurements do not need costs nothing: its rate is infinite.
@@ -59,8 +59,8 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fit:
     def rate(coefficient: float) -> float:
         return 1 / float(coefficient) if coefficient > 0 else math.inf
 
-    return Fit(
-        Rates(
+    return FittedRates(
+        TrainerRates(
             launch_s=float(found[0]),
             memory_gb_s=rate(found[1]) / 1e9,
             macs_per_s=rate(found[2]),

@@ -29,7 +29,7 @@ class EdgeList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerShape:
+class LayerSizes:
     """A layer of a task. Counts may be expected ones, and so no whole numbers.
 
     Parameters
@@ -128,7 +128,7 @@ class TaskShape:
         If there is no layer or no class.
     """
 
-    layers: tuple[LayerShape, ...]
+    layers: tuple[LayerSizes, ...]
     classes: int
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class TaskShape:
     def of(cls, workload: Workload) -> TaskShape:
         """Of expected sizes: each destination's own row is an edge too (a self loop, or the row that is kept apart)."""
         layers = tuple(
-            LayerShape(
+            LayerSizes(
                 rows=workload.vertices[layer],
                 parts=2 if workload.concat else 1,
                 num_src=workload.vertices[layer - 1],

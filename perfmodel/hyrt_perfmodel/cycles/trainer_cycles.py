@@ -26,7 +26,7 @@ from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import EDGE_BYTES, LANES, VALUE_BYTES, FpgaDesign, num_chunks
 from hyrt_perfmodel.cycles.systolic import drain_cycles, num_tiles, systolic_cycles
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape
+from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
 
 _WORD_BYTES = LANES * VALUE_BYTES
 
@@ -121,7 +121,7 @@ def task_seconds(
     return design.launch_s + cycles.total / design.clock_hz
 
 
-def _layer_cycles(layer: LayerShape, design: FpgaDesign, *, first: bool, simulated: bool) -> LayerCycles:
+def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool, simulated: bool) -> LayerCycles:
     chunks, out_chunks = num_chunks(layer.in_width), num_chunks(layer.out_width)
     load = layer.forward_load(design.pes)
     sources = min(layer.num_src, load.groups)
@@ -197,7 +197,7 @@ def _product(
     return panels * (panel + tile * ceil(rows / design.mac_rows))
 
 
-def _weight_gradient(layer: LayerShape, design: FpgaDesign) -> float:
+def _weight_gradient(layer: LayerSizes, design: FpgaDesign) -> float:
     """The weights' rows and the bias row in tiles; the layer's rows are the steps."""
     if layer.rows <= 0:
         return 0.0

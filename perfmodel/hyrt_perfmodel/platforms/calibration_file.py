@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates, Sharing
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
 
 _REMEDY = "run `hyrt calibrate`"
 
@@ -182,8 +182,8 @@ def _accelerator(content: Mapping[str, Any]) -> Accelerator:
     )
 
 
-def _models(content: Mapping[str, Any], key: str) -> dict[str, Rates]:
-    return {kind: Rates(**rates) for kind, rates in content.get(key, {}).items()}
+def _models(content: Mapping[str, Any], key: str) -> dict[str, TrainerRates]:
+    return {kind: TrainerRates(**rates) for kind, rates in content.get(key, {}).items()}
 
 
 def _of(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class TrainerRates:
     """How fast a trainer computes.
 
     Parameters
@@ -89,7 +89,7 @@ class Host:
     thread_edges_per_s
         Edges that one thread samples a second; None where it is not known.
     launch_s, values_per_s
-        Of the CPU trainer, as in `Rates`.
+        Of the CPU trainer, as in `TrainerRates`.
     step_s
         What the optimiser and the host's own work on a step cost whatever its size.
     weights_gb_s
@@ -124,8 +124,8 @@ class Host:
     values_per_s: float = math.inf
     step_s: float = 0.0
     weights_gb_s: float = math.inf
-    models: Mapping[str, Rates] = field(default_factory=dict)
-    models_alone: Mapping[str, Rates] = field(default_factory=dict)
+    models: Mapping[str, TrainerRates] = field(default_factory=dict)
+    models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     serial_part: float = 0.0
     core_efficiency: float = 1.0
@@ -169,7 +169,7 @@ class Accelerator:
     kind
         Names them: `a5000` gives `a5000:0`, `a5000:1`.
     memory_gb_s, macs_per_s, launch_s, values_per_s
-        As in `Rates`.
+        As in `TrainerRates`.
     link_gb_s
         From host memory to one of them, in 1e9 bytes a second; infinite where it reads host memory in place.
     pipelined
@@ -215,7 +215,7 @@ class Accelerator:
     fill_s: float = 0.0
     values_per_s: float = math.inf
     host_cores: int = 0
-    models: Mapping[str, Rates] = field(default_factory=dict)
+    models: Mapping[str, TrainerRates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: float | None = None
     design: FpgaDesign | None = None
@@ -252,7 +252,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class PlatformTrainer:
     """One trainer of a platform.
 
     Parameters
@@ -276,8 +276,8 @@ class Trainer:
     """
 
     name: str
-    rates: Rates
-    rates_alone: Rates | None = None
+    rates: TrainerRates
+    rates_alone: TrainerRates | None = None
     link_gb_s: float = math.inf
     pipelined: bool = False
     reads_each_source_once: bool = False
@@ -323,19 +323,19 @@ class Platform:
                 f"platform {self.name!r} has no trainer: let the host train, or add an accelerator"
             )
 
-    def trainers(self, model: str = "") -> tuple[Trainer, ...]:
+    def trainers(self, model: str = "") -> tuple[PlatformTrainer, ...]:
         """All trainers, the host's first, with their rates for a kind of model."""
         host = self.host
-        found: list[Trainer] = []
+        found: list[PlatformTrainer] = []
         if host.trains:
-            rates = host.models.get(model) or Rates(
+            rates = host.models.get(model) or TrainerRates(
                 memory_gb_s=host.memory_gb_s,
                 macs_per_s=host.macs_per_s,
                 launch_s=host.launch_s,
                 values_per_s=host.values_per_s,
             )
             found.append(
-                Trainer(
+                PlatformTrainer(
                     name="cpu:0",
                     rates=rates,
                     rates_alone=host.models_alone.get(model),
@@ -346,7 +346,7 @@ class Platform:
             )
         numbers: dict[str, int] = {}
         for accelerator in self.accelerators:
-            rates = accelerator.models.get(model) or Rates(
+            rates = accelerator.models.get(model) or TrainerRates(
                 memory_gb_s=accelerator.memory_gb_s,
                 macs_per_s=accelerator.macs_per_s,
                 launch_s=accelerator.launch_s,
@@ -356,7 +356,7 @@ class Platform:
                 number = numbers.get(accelerator.kind, 0)
                 numbers[accelerator.kind] = number + 1
                 found.append(
-                    Trainer(
+                    PlatformTrainer(
                         name=f"{accelerator.kind}:{number}",
                         rates=rates,
                         link_gb_s=accelerator.link_gb_s,

@@ -22,7 +22,7 @@ from hyrt_perfmodel.file_content import (
     whole,
 )
 from hyrt_perfmodel.platforms.calibration_file import read_calibration
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 
 THIS_MACHINE = "this-machine"
 _MOST_EQUAL = 1024
@@ -56,12 +56,14 @@ def _maybe(read: _Read) -> _Read:
     return lambda value, where: None if value is None else read(value, where)
 
 
-def _rates(value: Any, where: str) -> dict[str, Rates]:
+def _rates(value: Any, where: str) -> dict[str, TrainerRates]:
     found = {}
     for kind, entry in mapping(value, where).items():
         at = f"{where}.{kind}"
         try:
-            found[kind] = Rates(**_fields(mapping(entry, at), _RATES, ("memory_gb_s", "macs_per_s"), at))
+            found[kind] = TrainerRates(
+                **_fields(mapping(entry, at), _RATES, ("memory_gb_s", "macs_per_s"), at)
+            )
         except ValueError as problem:
             raise ValueError(_within(str(problem), at)) from problem
     return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from hyrt_perfmodel.platforms.platform import Accelerator, Platform, Rates
+from hyrt_perfmodel.platforms.platform import Accelerator, Platform, TrainerRates
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 # A change that saves less is not worth a line.
 _WORTH = 0.03
@@ -33,7 +33,7 @@ class Advice:
 
 def advise(
     platform: Platform,
-    training: Training,
+    training: TrainingWorkload,
     now: Prediction,
     *,
     terms: Terms | None = None,
@@ -64,7 +64,9 @@ def advise(
     return sorted(found, key=lambda advice: advice.epoch_s)[:most]
 
 
-def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Platform, Training]]:
+def _changes(
+    platform: Platform, training: TrainingWorkload
+) -> Iterator[tuple[str, Platform, TrainingWorkload]]:
     host = platform.host
     yield (
         "host memory twice as fast",
@@ -110,12 +112,12 @@ def _changes(platform: Platform, training: Training) -> Iterator[tuple[str, Plat
         yield "features in 16 bits", platform, replace(training, at=_halved(training))
 
 
-def _more_cores(rates: Rates) -> Rates:
+def _more_cores(rates: TrainerRates) -> TrainerRates:
     """The CPU trainer's with twice the cores: products double, the memory stays."""
     return replace(rates, macs_per_s=2 * rates.macs_per_s, values_per_s=2 * rates.values_per_s)
 
 
-def _twice(rates: Rates) -> Rates:
+def _twice(rates: TrainerRates) -> TrainerRates:
     return replace(_more_cores(rates), memory_gb_s=2 * rates.memory_gb_s)
 
 
@@ -129,7 +131,7 @@ def _faster(accelerator: Accelerator) -> Accelerator:
     )
 
 
-def _halved(training: Training) -> Callable[[float], Workload]:
+def _halved(training: TrainingWorkload) -> Callable[[float], Workload]:
     at = training.at
 
     def half(targets: float) -> Workload:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.platform import Host, Platform, Trainer
-from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.memory import most_units
 from hyrt_perfmodel.prediction.stage_times import (
@@ -19,7 +19,7 @@ from hyrt_perfmodel.prediction.stage_times import (
     trainer_propagate_s,
     trainer_transfer_s,
 )
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 _NEAR_ENOUGH = 1e-5
 # Thread counts that change less do not matter.
@@ -31,10 +31,10 @@ _MOST_TRIED = 300
 
 def initial_assignment(
     platform: Platform,
-    training: Training,
+    training: TrainingWorkload,
     *,
     terms: Terms | None = None,
-    limits: Limits | None = None,
+    limits: AssignmentLimits | None = None,
     threads: Threads | None = None,
 ) -> Assignment:
     """Choose split and threads.
@@ -167,7 +167,7 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 class _Costs:
     """Each trainer's seconds for a number of targets, worked out once: transfer, or propagation and synchronization."""
 
-    def __init__(self, platform: Platform, training: Training, terms: Terms) -> None:
+    def __init__(self, platform: Platform, training: TrainingWorkload, terms: Terms) -> None:
         self._platform, self._training, self._terms = platform, training, terms
         self._trainers = platform.trainers(training.model)
         self._known: dict[tuple[int, int], dict[float, float]] = {}
@@ -188,7 +188,7 @@ class _Costs:
             found.append(made[number])
         return found
 
-    def _cost(self, trainer: Trainer, number: int, threads: Threads) -> Callable[[float], float]:
+    def _cost(self, trainer: PlatformTrainer, number: int, threads: Threads) -> Callable[[float], float]:
         known = self._seconds_of(number, threads.train if trainer.is_host else 0)
         training, terms, host = self._training, self._terms, self._platform.host
         synchronize_s = self._synchronize_s
@@ -275,7 +275,7 @@ def _units_within(cost: Callable[[float], float], most: int, seconds: float, tot
     return low
 
 
-def _most(platform: Platform, training: Training, limits: Limits | None) -> list[int]:
+def _most(platform: Platform, training: TrainingWorkload, limits: AssignmentLimits | None) -> list[int]:
     fits = [
         training.batch_size if trainer.is_host else most_units(trainer, training)
         for trainer in platform.trainers(training.model)
@@ -285,7 +285,7 @@ def _most(platform: Platform, training: Training, limits: Limits | None) -> list
     return [min(mine, given) for mine, given in zip(fits, limits.most_units, strict=True)]
 
 
-def _coarse_threads(host: Host, limits: Limits | None) -> list[Threads]:
+def _coarse_threads(host: Host, limits: AssignmentLimits | None) -> list[Threads]:
     """Ways to share the threads, in powers of two."""
     cores = _cores(host, limits)
     powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
@@ -293,7 +293,7 @@ def _coarse_threads(host: Host, limits: Limits | None) -> list[Threads]:
     return [threads for threads in found if threads is not None] or [Threads(sample=1, load=1, train=1)]
 
 
-def _near_threads(threads: Threads, host: Host, limits: Limits | None) -> list[Threads]:
+def _near_threads(threads: Threads, host: Host, limits: AssignmentLimits | None) -> list[Threads]:
     """Ways that differ by about an eighth in sampling, loading or both."""
     found = [
         _threads(sample, load, host, limits)
@@ -309,11 +309,11 @@ def _near(count: int) -> list[int]:
     return [count + change for change in (-step, -1, 0, 1, step) if count + change >= 1]
 
 
-def _cores(host: Host, limits: Limits | None) -> int:
+def _cores(host: Host, limits: AssignmentLimits | None) -> int:
     return limits.cores if limits is not None else host.cores or 1
 
 
-def _threads(sample: int, load: int, host: Host, limits: Limits | None) -> Threads | None:
+def _threads(sample: int, load: int, host: Host, limits: AssignmentLimits | None) -> Threads | None:
     """The CPU trainer gets what is left, or all where the stages share the cores; None where it does not fit."""
     cores = _cores(host, limits)
     shared = limits.threads_are_shared if limits is not None else bool(host.loading)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hyrt_perfmodel.platforms.platform import Trainer
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.platforms.platform import PlatformTrainer
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 # One is computed while the next is transferred.
 _STAGED = 2
@@ -46,7 +46,11 @@ def trainer_memory_bytes(workload: Workload) -> float:
 
 
 def host_memory_bytes(
-    workloads: Sequence[Workload], training: Training, depth: int, *, computed_here: Sequence[Workload] = ()
+    workloads: Sequence[Workload],
+    training: TrainingWorkload,
+    depth: int,
+    *,
+    computed_here: Sequence[Workload] = (),
 ) -> float:
     """What training keeps in host memory.
 
@@ -72,7 +76,7 @@ def host_memory_bytes(
     return known + in_flight + weights + computed
 
 
-def most_units(trainer: Trainer, training: Training) -> int:
+def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     """The most targets whose mini-batches the trainer's memory holds; the whole step where its size is not known."""
     if trainer.memory_gib is None:
         return training.batch_size

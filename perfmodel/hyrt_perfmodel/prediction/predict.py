@@ -20,7 +20,7 @@ from hyrt_perfmodel.prediction.stage_times import (
     stages_together_s,
     trainer_propagate_s,
 )
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _GIB = 2**30
 # Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60 to 90 %) are a guess
@@ -119,7 +119,7 @@ class Prediction:
 
 def predict(
     platform: Platform,
-    training: Training,
+    training: TrainingWorkload,
     *,
     assignment: Assignment | None = None,
     terms: Terms | None = None,
@@ -179,7 +179,7 @@ def predict(
 
 
 def _epoch_s(
-    platform: Platform, training: Training, assignment: Assignment, terms: Terms, seconds: float
+    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms, seconds: float
 ) -> float:
     """Whole steps, and the last one with what is left."""
     step = sum(assignment.split)
@@ -194,20 +194,20 @@ def _epoch_s(
     return whole * seconds + iteration_s(times, platform.host, terms)
 
 
-def _paper_batch(training: Training, count: int) -> int:
+def _paper_batch(training: TrainingWorkload, count: int) -> int:
     if training.batch_per_trainer is not None:
         return training.batch_per_trainer
     return max(1, training.batch_size // count)
 
 
-def _paper_assignment(training: Training, platform: Platform) -> Assignment:
+def _paper_assignment(training: TrainingWorkload, platform: Platform) -> Assignment:
     trainers = platform.trainers(training.model)
     cores = platform.host.cores or 1
     each = training.batch_size // len(trainers)
     return Assignment(split=(each,) * len(trainers), threads=Threads(sample=cores, load=cores, train=cores))
 
 
-def _memory(platform: Platform, training: Training, assignment: Assignment) -> dict[str, Memory]:
+def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignment) -> dict[str, Memory]:
     trainers = platform.trainers(training.model)
     given = list(zip(trainers, assignment.split, strict=True))
     host = platform.host
@@ -237,7 +237,7 @@ def _memory(platform: Platform, training: Training, assignment: Assignment) -> d
 _DEPTH = 4
 
 
-def _ideal_s(platform: Platform, training: Training, assignment: Assignment, terms: Terms) -> float:
+def _ideal_s(platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms) -> float:
     """Targets over the sum of the trainers' speeds, each at its full share of a step and all cores."""
     cores = platform.host.cores or 1
     threads = replace(assignment.threads, train=cores)

@@ -12,10 +12,10 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
 from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds
-from hyrt_perfmodel.platforms.platform import Host, Platform, Rates, Trainer
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.prediction import extra_terms, stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.workloads.workload import LoadForm, Training, Workload
+from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 _GB = 1e9
 
@@ -70,7 +70,7 @@ class StageTimes:
 
 
 def stage_times(
-    platform: Platform, training: Training, assignment: Assignment, terms: Terms | None = None
+    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms | None = None
 ) -> StageTimes:
     """Predict every stage of one iteration.
 
@@ -141,19 +141,24 @@ def stages_together_s(times: StageTimes, terms: Terms) -> float:
     return host_s + sum(times.trainer_transfer_s) + sum(times.trainer_propagate_s) + times.synchronize_s
 
 
-def host_trainers(trainers: Sequence[Trainer]) -> str:
+def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
     """Kinds of the trainers that compute on the host's cores: the key of `Host.sharing`."""
     kinds = {trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.host_cores}
     return "+".join(sorted(kinds))
 
 
-def load_form(trainer: Trainer, training: Training, terms: Terms) -> LoadForm:
+def load_form(trainer: PlatformTrainer, training: TrainingWorkload, terms: Terms) -> LoadForm:
     """In which form a trainer gets its input."""
     return training.best_form if terms.load_forms and training.best_form in trainer.forms else "rows"
 
 
 def trainer_load_s(
-    trainer: Trainer, workload: Workload, training: Training, terms: Terms, host: Host, threads: Threads
+    trainer: PlatformTrainer,
+    workload: Workload,
+    training: TrainingWorkload,
+    terms: Terms,
+    host: Host,
+    threads: Threads,
 ) -> float:
     """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
     form = load_form(trainer, training, terms)
@@ -185,7 +190,9 @@ def load_bytes_per_s(host: Host, threads: Threads) -> float:
     return whole
 
 
-def trainer_transfer_s(trainer: Trainer, workload: Workload, training: Training, terms: Terms) -> float:
+def trainer_transfer_s(
+    trainer: PlatformTrainer, workload: Workload, training: TrainingWorkload, terms: Terms
+) -> float:
     """T_transfer of one trainer; nothing where it reads host memory in place."""
     if math.isinf(trainer.link_gb_s):
         return 0.0
@@ -200,7 +207,12 @@ def trainer_transfer_s(trainer: Trainer, workload: Workload, training: Training,
 
 
 def trainer_propagate_s(
-    trainer: Trainer, workload: Workload, training: Training, terms: Terms, host: Host, threads: Threads
+    trainer: PlatformTrainer,
+    workload: Workload,
+    training: TrainingWorkload,
+    terms: Terms,
+    host: Host,
+    threads: Threads,
 ) -> float:
     """T_trainer of one trainer; the host's goes with its threads."""
     if load_form(trainer, training, terms) == "aggregated":
@@ -223,7 +235,9 @@ def is_plain(workload: Workload) -> bool:
     return workload.widths_in is None and workload.rows_per_edge == 1
 
 
-def _tasks_s(design: FpgaDesign, task_targets: int | None, workload: Workload, training: Training) -> float:
+def _tasks_s(
+    design: FpgaDesign, task_targets: int | None, workload: Workload, training: TrainingWorkload
+) -> float:
     """Of equal tasks, one after the other."""
     targets = workload.vertices[-1]
     tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
@@ -237,7 +251,9 @@ def _task_s(workload: Workload, design: FpgaDesign) -> float:
     return task_seconds(TaskShape.of(workload), design)
 
 
-def _computing_s(trainer: Trainer, rates: Rates, part: float, workload: Workload, terms: Terms) -> float:
+def _computing_s(
+    trainer: PlatformTrainer, rates: TrainerRates, part: float, workload: Workload, terms: Terms
+) -> float:
     """With rates of which only a part is there."""
     macs_per_s = rates.macs_per_s * part
     seconds = stages.trainer_s(
@@ -272,7 +288,7 @@ def host_part(host: Host, threads: int) -> float:
 
 
 def step_synchronize_s(
-    trainers: Sequence[Trainer], training: Training, host: Host, terms: Terms, together: str
+    trainers: Sequence[PlatformTrainer], training: TrainingWorkload, host: Host, terms: Terms, together: str
 ) -> float:
     """Over the slowest link; the host's own replica is there already. `together` names the trainers on the host's cores."""
     link = min(trainer.link_gb_s for trainer in trainers) * _GB
@@ -286,8 +302,8 @@ def step_synchronize_s(
 def _sample_s(
     host: Host,
     threads: Threads,
-    training: Training,
-    busy: Sequence[tuple[Trainer, Workload]],
+    training: TrainingWorkload,
+    busy: Sequence[tuple[PlatformTrainer, Workload]],
     terms: Terms,
 ) -> float:
     if training.sample_s is not None:
@@ -315,8 +331,8 @@ _ALONE = Threads(sample=1, load=1, train=1)
 
 def _core_s(
     host: Host,
-    busy: Sequence[tuple[Trainer, Workload]],
-    training: Training,
+    busy: Sequence[tuple[PlatformTrainer, Workload]],
+    training: TrainingWorkload,
     terms: Terms,
     synchronize_s: float,
 ) -> float | None:

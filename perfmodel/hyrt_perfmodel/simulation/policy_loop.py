@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import Decision, Limits, Observation, Policy
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation, Policy
 from hyrt_perfmodel.simulation.simulated_step import SimulatedStep
 
 _HISTORY = 64
@@ -26,7 +26,9 @@ class PolicyLoop:
         Of the run: nobody is asked about steps beyond it.
     """
 
-    def __init__(self, policy: Policy | None, start: Assignment, limits: Limits, num_steps: int) -> None:
+    def __init__(
+        self, policy: Policy | None, start: Assignment, limits: AssignmentLimits, num_steps: int
+    ) -> None:
         self._policy, self._limits, self._num_steps = policy, limits, num_steps
         self._acting = self._latest = start
         self._scheduled: deque[tuple[int, Assignment]] = deque()

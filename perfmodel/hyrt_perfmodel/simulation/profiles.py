@@ -15,7 +15,7 @@ from hyrt_perfmodel.simulation.step_profile import (
     has_shared_resources,
     step_profile,
 )
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 
 class Profiles:
@@ -35,7 +35,7 @@ class Profiles:
     """
 
     def __init__(
-        self, platform: Platform, training: Training, terms: Terms, changes: Sequence[Change]
+        self, platform: Platform, training: TrainingWorkload, terms: Terms, changes: Sequence[Change]
     ) -> None:
         self.num_trainers = len(platform.trainers(training.model))
         self._platform, self._terms = platform, terms

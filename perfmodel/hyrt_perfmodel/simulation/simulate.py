@@ -8,7 +8,7 @@ from dataclasses import replace
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.checks import check_not_negative
 from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.policy import Limits, Policy
+from hyrt_perfmodel.policy import AssignmentLimits, Policy
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.simulation.changes import Change
 from hyrt_perfmodel.simulation.event_queue import run_events
@@ -18,14 +18,14 @@ from hyrt_perfmodel.simulation.policy_loop import PolicyLoop
 from hyrt_perfmodel.simulation.profiles import Profiles
 from hyrt_perfmodel.simulation.simulated_run import Simulation, simulation_of
 from hyrt_perfmodel.simulation.simulated_step import SimulatedStep, with_noise
-from hyrt_perfmodel.workloads.workload import Training
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 __all__ = ["Change", "Simulation", "simulate"]
 
 
 def simulate(
     platform: Platform,
-    training: Training,
+    training: TrainingWorkload,
     *,
     start: Assignment,
     policy: Policy | None = None,
@@ -33,7 +33,7 @@ def simulate(
     depth: int = 4,
     noise: float = 0.0,
     seed: int = 0,
-    limits: Limits | None = None,
+    limits: AssignmentLimits | None = None,
     changes: Sequence[Change] = (),
     terms: Terms | None = None,
 ) -> Simulation:
@@ -100,12 +100,12 @@ def simulate(
     return simulation_of(steps, loop.decisions)
 
 
-def _limits(platform: Platform, training: Training, start: Assignment) -> Limits:
+def _limits(platform: Platform, training: TrainingWorkload, start: Assignment) -> AssignmentLimits:
     trainers = platform.trainers(training.model)
     is_host = tuple(trainer.is_host for trainer in trainers)
     threads = start.threads.sample + start.threads.load + (start.threads.train if any(is_host) else 0)
     cores = platform.host.cores or threads
-    return Limits(
+    return AssignmentLimits(
         trainers=tuple(trainer.name for trainer in trainers),
         is_host=is_host,
         most_units=(sum(start.split),) * len(trainers),

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.platforms.platform import Host, Platform, Trainer
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
 from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.stage_times import StageTimes, load_form, stage_times, trainer_load_s
 from hyrt_perfmodel.simulation.changes import Speeds, host_with_memory
-from hyrt_perfmodel.workloads.workload import Training, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 _GB = 1e9
 
@@ -70,7 +70,7 @@ def has_shared_resources(platform: Platform, terms: Terms) -> bool:
 
 def step_profile(
     platform: Platform,
-    training: Training,
+    training: TrainingWorkload,
     assignment: Assignment,
     terms: Terms,
     speeds: Speeds = (),
@@ -116,7 +116,7 @@ class _Use:
     def __init__(
         self,
         platform: Platform,
-        training: Training,
+        training: TrainingWorkload,
         terms: Terms,
         assignment: Assignment,
         works: list[Workload | None],
@@ -165,7 +165,7 @@ class _Use:
             row[switch] = memory
         return tuple(row)
 
-    def _trainer_cores(self, trainer: Trainer) -> float:
+    def _trainer_cores(self, trainer: PlatformTrainer) -> float:
         """As `stage_times` counts them: what cannot be shared keeps one thread busy and not the others."""
         if not trainer.is_host:
             return float(trainer.host_cores)
@@ -173,19 +173,19 @@ class _Use:
         threads = min(self._threads.train, host.cores or self._threads.train)
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
 
-    def _load_bytes(self, trainer: Trainer, work: Workload) -> float:
+    def _load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         row_bytes = work.features[0] * work.bytes_per_value
         form = load_form(trainer, self._training, self._terms)
         return {"rows": work.vertices[0], "aggregated": work.edges[0], "in_place": 0.0}[form] * row_bytes
 
-    def _link_bytes(self, trainer: Trainer, work: Workload) -> float:
+    def _link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         if math.isinf(trainer.link_gb_s):
             return 0.0
         if load_form(trainer, self._training, self._terms) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
         return work.vertices[0] * work.features[0] * work.bytes_per_value
 
-    def _aggregated_bytes(self, trainer: Trainer, work: Workload) -> float:
+    def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Of a trainer that computes in host memory: all layers forward, all but the first backward."""
         if not math.isinf(trainer.link_gb_s):
             return 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSizes:
+class PublishedSizes:
     """What is published of a dataset.
 
     Parameters
@@ -34,14 +34,14 @@ class DatasetSizes:
 
 # Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations, features in 16 bits).
 DATASETS = {
-    "ogbn-arxiv": DatasetSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
-    "ogbn-products": DatasetSizes(
+    "ogbn-arxiv": PublishedSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
+    "ogbn-products": PublishedSizes(
         vertices=2_449_029, edges=123_718_280, features=100, classes=47, targets=196_615, symmetric=True
     ),
-    "ogbn-papers100M": DatasetSizes(
+    "ogbn-papers100M": PublishedSizes(
         vertices=111_059_956, edges=1_615_685_872, features=128, classes=172, targets=1_207_179
     ),
-    "mag240m": DatasetSizes(
+    "mag240m": PublishedSizes(
         vertices=121_751_666, edges=1_297_748_926, features=768, classes=153, targets=1_112_392, value_bytes=2
     ),
 }

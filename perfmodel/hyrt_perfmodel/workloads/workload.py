@@ -91,7 +91,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingWorkload:
     """What an epoch of training asks of a platform.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hyrt_perfmodel.file_content import listed, number, only_keys, read_yaml, truth, whole
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 _KEYS = (
     "vertices",
@@ -19,7 +19,7 @@ _KEYS = (
 )
 
 
-def load_workload(path: str | Path) -> Training:
+def load_workload(path: str | Path) -> TrainingWorkload:
     """Read a workload.
 
     Its sizes are those of one trainer's mini-batch of `batch_per_trainer` targets; for other numbers of targets they are
@@ -66,7 +66,7 @@ def load_workload(path: str | Path) -> Training:
         )
         if 0 in vertices:
             raise ValueError("vertices holds a 0: give numbers above 0, as a mini-batch has targets")
-        return Training(
+        return TrainingWorkload(
             at=in_proportion(work, batch),
             targets_per_epoch=targets,
             batch_size=batch,

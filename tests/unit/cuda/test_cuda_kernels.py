@@ -14,7 +14,7 @@ import torch
 from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_devices.cuda.aggregate import AggregationKernels
+from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.gather import MappedFeatures
 from hyrt_devices.cuda.sampler import CudaSampler
 from hyrt_devices.cuda.staging import PinnedPool
@@ -203,7 +203,7 @@ def test_aggregation_agrees_with_the_host(
     x, y = rows.clone().requires_grad_(), rows.clone().requires_grad_()
     wanted = aggregate(block, x, what)
     moved = tensor_block(block)
-    moved.aggregate = AggregationKernels(EmulatedLauncher(FakeDriver(), backwards=backwards))
+    moved.aggregate = TorchAggregation(EmulatedLauncher(FakeDriver(), backwards=backwards))
     mine = aggregate(moved, y, what)
     torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
     direction = torch.randn(wanted.shape, generator=generator)
@@ -217,7 +217,7 @@ def test_what_the_aggregation_kernels_are_not_built_for_is_torchs() -> None:
     launcher = EmulatedLauncher(FakeDriver())
     block = block_of([[3, 0, 3], [], [2, 4, 5, 1, 0, 3]], 7)
     moved = tensor_block(block)
-    moved.aggregate = AggregationKernels(launcher)
+    moved.aggregate = TorchAggregation(launcher)
     x = torch.randn(7, 3, dtype=torch.float64)
     torch.testing.assert_close(aggregate(moved, x, "mean"), aggregate(block, x, "mean"))
     assert launcher.launched == []

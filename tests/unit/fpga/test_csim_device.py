@@ -17,7 +17,7 @@ from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_devices.fpga.modelled_time import ModelledTime
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import layer_shapes
-from hyrt_hls.simulation.simulator import Design, Simulator
+from hyrt_hls.simulation.simulator import KernelDesign, Simulator
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 # A chip on which a mini-batch of 40 targets does not fit.
-SMALL = Design(pes=4, mac_rows=4, mac_cols=16, arena_words=448)
+SMALL = KernelDesign(pes=4, mac_rows=4, mac_cols=16, arena_words=448)
 CASES = {case.name: case for case in cases.model_cases()}
 DROPPED = CASES["graphsage (mean), layers=3, dropout"]
 
@@ -85,7 +85,7 @@ def test_a_builds_reports_are_its_clock(tmp_path: Path, monkeypatch: pytest.Monk
 
     model = CASES["gcn, layers=2"].build()
     batch = batch_of(model)
-    size = Design(pes=8, mac_rows=8, mac_cols=16, arena_words=4096)
+    size = KernelDesign(pes=8, mac_rows=8, mac_cols=16, arena_words=4096)
     before = FpgaCsimDevice(FpgaCsimDevice.probe()[0], DeviceOptions(), size)
     expected = stepped(before, model, batch)
     before.close()

@@ -11,7 +11,7 @@ import torch
 from hyrt_devices.fpga.device import FpgaDevice
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.queue import Queue
-from hyrt_devices.fpga.staged import INPUTS, StagedBatch, Stager
+from hyrt_devices.fpga.staged import INPUTS, StagedTasks, TaskStager
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_hls.task.layout import Task
@@ -61,13 +61,13 @@ class Card:
         self.pools = Pools(machine.context, "fpga:0", 1 << 28, 1 << 28)
         self.transfers = Queue(machine.context, machine.device)
         self.launches = Queue(machine.context, machine.device)
-        self.stager = Stager(self.programs, self.pools, self.transfers)
+        self.stager = TaskStager(self.programs, self.pools, self.transfers)
 
     def run(self, tasks: list[Task]) -> tuple[Any, list[np.ndarray]]:
         """Sums of tasks that share their weights, and each task's scores."""
         units = Units(self.programs, self.pools, self.stager, self.launches, len(tasks[0].weights))
         units.update(tasks[0].weights)
-        staged = StagedBatch(owner=None, targets=1, normalizer=1.0)
+        staged = StagedTasks(owner=None, targets=1, normalizer=1.0)
         self.stager.stage(staged, tasks)
         sums = units.run(staged.tasks)
         slots = [one.slots[7] for one in staged.tasks]

@@ -12,7 +12,7 @@ import pytest
 from axlf import ARGUMENTS, DESIGN, container, ip_layout, metadata, trainer
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.xclbin import Design, read_design, read_xclbin
+from hyrt_devices.fpga.xclbin import XclbinDesign, read_design, read_xclbin
 
 from hyrt.errors import DeviceUnavailable
 
@@ -31,7 +31,7 @@ def test_kernels_units_clock_and_memory_are_read(tmp_path: Path) -> None:
     assert xclbin.units_of("hyrt_train") == ("a", "b")
     assert xclbin.clock_hz == 287e6
     assert xclbin.memory_bytes == 2 * 16 << 30
-    assert read_design(xclbin) == Design(**DESIGN)
+    assert read_design(xclbin) == XclbinDesign(**DESIGN)
 
 
 def test_units_come_in_the_order_of_their_addresses(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_design_lies_beside_an_xclbin_without_metadata(tmp_path: Path) -> No
         read_design(xclbin)
     beside = tmp_path / "hyrt_train.json"
     beside.write_text(json.dumps({**DESIGN, "pes": 16, "built": "today"}), encoding="utf-8")
-    assert read_design(xclbin) == Design(**{**DESIGN, "pes": 16})
+    assert read_design(xclbin) == XclbinDesign(**{**DESIGN, "pes": 16})
 
 
 @pytest.mark.parametrize(

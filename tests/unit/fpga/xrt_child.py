@@ -31,14 +31,14 @@ class Opened:
         from hyrt_devices.fpga.pools import Pools
         from hyrt_devices.fpga.programs import XclbinPrograms
         from hyrt_devices.fpga.queue import Queue
-        from hyrt_devices.fpga.staged import Stager
+        from hyrt_devices.fpga.staged import TaskStager
 
         found = survey().found[0]
         context = cl.Context([found.device])
         self.programs = XclbinPrograms(context, found.device, found.xclbin)
         self.pools = Pools(context, found.info.name, 1 << 30, int(found.device.max_mem_alloc_size))
         self.transfers, self.launches = Queue(context, found.device), Queue(context, found.device)
-        self.stager = Stager(self.programs, self.pools, self.transfers)
+        self.stager = TaskStager(self.programs, self.pools, self.transfers)
 
     def close(self) -> None:
         self.transfers.close()
@@ -49,14 +49,14 @@ class Opened:
 def tasks() -> Any:
     """Seven launches of one task on the units there are: when each command ran."""
     from hyrt_devices.fpga.queue import is_over, spans
-    from hyrt_devices.fpga.staged import StagedBatch
+    from hyrt_devices.fpga.staged import StagedTasks
     from hyrt_devices.fpga.units import Units
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "two layers")
     units = Units(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
     brought = units.update(task.weights)
-    staged = StagedBatch(owner=None, targets=7, normalizer=7.0)
+    staged = StagedTasks(owner=None, targets=7, normalizer=7.0)
     opened.stager.stage(staged, [task] * 7)
     on_units = [one.unit for one in staged.tasks]
     arrived = [[(e.profile.start, e.profile.end) for e in settled(one.events)] for one in staged.tasks]
@@ -89,14 +89,14 @@ def tasks() -> Any:
 def misplaced() -> Any:
     """A task in the memory of another compute unit: what XRT says, and whether it runs in its own afterwards."""
     import pyopencl as cl
-    from hyrt_devices.fpga.staged import StagedBatch
+    from hyrt_devices.fpga.staged import StagedTasks
     from hyrt_devices.fpga.units import Units
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "one layer")
     units = Units(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
     units.update(task.weights)
-    staged = StagedBatch(owner=None, targets=1, normalizer=1.0)
+    staged = StagedTasks(owner=None, targets=1, normalizer=1.0)
     opened.stager.stage(staged, [task])
     staged.tasks[0].unit = 1
     said = ""

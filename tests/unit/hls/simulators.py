@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import GOLDEN_ARENA
-from hyrt_hls.simulation.simulator import Design, Outcome, Simulator
+from hyrt_hls.simulation.simulator import KernelDesign, Simulator, TaskOutcome
 from hyrt_hls.task.layout import Task
 from hyrt_hls.task.reference import run_reference
 
@@ -20,9 +20,9 @@ needs_compiler = pytest.mark.skipif(
 
 # Arrays whose rows are part of a word, a part of a word with several banks, and several words.
 DESIGNS = {
-    2: Design(2, 2, 16, GOLDEN_ARENA),
-    4: Design(4, 4, 16, GOLDEN_ARENA),
-    8: Design(8, 32, 32, GOLDEN_ARENA),
+    2: KernelDesign(2, 2, 16, GOLDEN_ARENA),
+    4: KernelDesign(4, 4, 16, GOLDEN_ARENA),
+    8: KernelDesign(8, 32, 32, GOLDEN_ARENA),
 }
 
 
@@ -35,7 +35,7 @@ def simulator(pes: int) -> Simulator:
 @functools.cache
 def bounded_simulator() -> Simulator:
     """With the shallowest queues there are, and a thread a process."""
-    return Simulator(Design(4, 4, 16, GOLDEN_ARENA, fifo_depth=2), bounded=True)
+    return Simulator(KernelDesign(4, 4, 16, GOLDEN_ARENA, fifo_depth=2), bounded=True)
 
 
 def hls4mls_headers() -> Path:
@@ -46,7 +46,7 @@ def hls4mls_headers() -> Path:
     return Path(package.submodule_search_locations[0]) / "templates" / "vivado" / "ap_types"
 
 
-def assert_as_reference(outcome: Outcome, task: Task) -> None:
+def assert_as_reference(outcome: TaskOutcome, task: Task) -> None:
     scores, gradients, results = run_reference(task)
     scale = max(1.0, np.abs(gradients).max())
     np.testing.assert_allclose(outcome.scores, scores, rtol=1e-5, atol=2e-5)

@@ -15,15 +15,15 @@ from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
 from hyrt_perfmodel.prediction.stage_times import stage_times
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 U250 = "xilinx-alveo-u250"
 SIZES = {"vertices": (160_000, 22_000, 1024), "edges": (210_000, 24_000), "features": (100, 256, 47)}
 
 
-def training(kind: str = "graphsage", batch: int = 1024) -> Training:
+def training(kind: str = "graphsage", batch: int = 1024) -> TrainingWorkload:
     work = model_workload(kind, *SIZES.values())  # type: ignore[arg-type]
-    return Training(
+    return TrainingWorkload(
         at=in_proportion(work, 1024), targets_per_epoch=100_000, batch_size=batch, sample_s=0.0, model=kind
     )
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from golden import golden_tasks, random_task
 from hyrt_hls.simulation.compile import HEADERS, compile_library
-from hyrt_hls.simulation.simulator import KERNELS, SOURCE, Design, Outcome, Simulator, macros
+from hyrt_hls.simulation.simulator import KERNELS, SOURCE, KernelDesign, Simulator, TaskOutcome, macros
 from simulators import DESIGNS, assert_as_reference, hls4mls_headers, needs_compiler, simulator
 
 
-def assert_same(a: Outcome, b: Outcome) -> None:
+def assert_same(a: TaskOutcome, b: TaskOutcome) -> None:
     np.testing.assert_array_equal(a.scores, b.scores)
     np.testing.assert_array_equal(a.gradients, b.gradients)
     assert (a.loss_sum, a.correct) == (b.loss_sum, b.correct)
@@ -148,4 +148,4 @@ def test_a_task_that_does_not_fit_is_refused() -> None:
 )
 def test_designs_that_the_kernels_do_not_take(sizes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="design: "):
-        Design(**sizes)
+        KernelDesign(**sizes)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 WORK = Workload(
     vertices=(100_000, 10_000, 1000), edges=(250_000, 25_000), features=(100, 256, 47), concat=True
 )
 
 
-def training(targets: int = 4000) -> Training:
-    return Training(at=in_proportion(WORK, 1000), targets_per_epoch=100_000, batch_size=targets)
+def training(targets: int = 4000) -> TrainingWorkload:
+    return TrainingWorkload(at=in_proportion(WORK, 1000), targets_per_epoch=100_000, batch_size=targets)
 
 
 def machine(count: int = 3, *, host: dict | None = None, accelerator: dict | None = None) -> Platform:
@@ -49,7 +49,7 @@ def start(*split: int, sample: int = 8, load: int = 4, train: int = 4) -> Assign
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> tuple[Platform, Training, Assignment]:
+def machines(draw: st.DrawFn) -> tuple[Platform, TrainingWorkload, Assignment]:
     """Any machine without shared resources, work on it and an assignment."""
     count = draw(st.integers(0, 16))
     trains = draw(st.booleans()) or count == 0

@@ -17,7 +17,7 @@ from hyrt_perfmodel.platforms.calibration_file import (
     why_stale,
 )
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Rates, Sharing
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
 
 MACHINE = Machine(
     node="here",
@@ -39,7 +39,7 @@ FOUND = Calibration(
             macs_per_s=1.25e11,
             cores=4,
             forms=("rows", "aggregated", "in_place"),
-            models={"gcn": Rates(memory_gb_s=math.inf, macs_per_s=1e11, launch_s=0.001)},
+            models={"gcn": TrainerRates(memory_gb_s=math.inf, macs_per_s=1e11, launch_s=0.001)},
             loading=(LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),),
             sampling=(SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),),
             core_efficiency=0.75,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerShape, TaskShape, edge_list
+from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape, edge_list
 from hyrt_perfmodel.cycles.trainer_cycles import task_cycles, task_seconds
 from hyrt_perfmodel.workloads.workload import Workload
 from numpy.typing import NDArray
@@ -28,14 +28,14 @@ def block(
     return np.array(sources), np.repeat(np.arange(num_dst), fanout), len(number)
 
 
-def layer(parts: int, seed: int = 0, *, first: bool = True) -> LayerShape:
+def layer(parts: int, seed: int = 0, *, first: bool = True) -> LayerSizes:
     sources, rows, num_src = block(300, 10, 4_000, seed)
     own = np.arange(300)
     sources, combined = (
         np.concatenate([own, sources]),
         np.concatenate([own * parts, rows * parts + parts - 1]),
     )
-    return LayerShape(
+    return LayerSizes(
         rows=300,
         parts=parts,
         num_src=num_src,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.platforms.platform_file import load_platform, platform_from, platform_names
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 from hyrt_perfmodel.workloads.workload_file import load_workload
 
 PLATFORM = {
@@ -217,7 +217,9 @@ def test_a_damaged_platform_is_an_error_or_predicts(content: Any) -> None:
     work = in_proportion(
         Workload(vertices=(9, 2), edges=(4,), features=(3, 2), concat=False, bytes_per_value=4), 2
     )
-    training = Training(at=work, targets_per_epoch=10, batch_size=2, batch_per_trainer=2, sample_s=0.0)
+    training = TrainingWorkload(
+        at=work, targets_per_epoch=10, batch_size=2, batch_per_trainer=2, sample_s=0.0
+    )
     assert 0 < predict(platform, training, paper=True).epoch_s < float("inf")
 
 

@@ -7,9 +7,9 @@ import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, fit_overlap
 from hyrt_perfmodel.calibration.fit_rates import fit_rates
-from hyrt_perfmodel.platforms.platform import Host, Platform, Rates
+from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 SHAPES = [
     ((30_000, 5_000, 500), (40_000, 6_000), (100, 64, 10)),
@@ -22,7 +22,7 @@ SHAPES = [
 WORKLOADS = [model_workload("graphsage", *shape) for shape in SHAPES]
 
 
-def seconds(work: Workload, rates: Rates) -> float:
+def seconds(work: Workload, rates: TrainerRates) -> float:
     """The model written out for two layers."""
     (_, v1, v2), (e1, e2), (f0, f1, f2) = work.vertices, work.edges, work.features
     macs = 2 * v1 * 2 * f0 * f1 + 3 * v2 * 2 * f1 * f2
@@ -37,7 +37,7 @@ def seconds(work: Workload, rates: Rates) -> float:
 
 
 def test_rates_come_back() -> None:
-    true = Rates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
+    true = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
     fit = fit_rates(WORKLOADS, [seconds(work, true) for work in WORKLOADS])
     assert fit.rates.memory_gb_s == pytest.approx(11.0, rel=1e-6)
     assert fit.rates.macs_per_s == pytest.approx(9e10, rel=1e-6)
@@ -47,7 +47,7 @@ def test_rates_come_back() -> None:
 
 
 def test_a_term_that_is_not_there_costs_nothing() -> None:
-    true = Rates(memory_gb_s=11.0, macs_per_s=9e10)
+    true = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10)
     fit = fit_rates(WORKLOADS, [seconds(work, true) for work in WORKLOADS])
     assert fit.rates.values_per_s > 1e14
     assert fit.rates.launch_s < 1e-9
@@ -55,7 +55,7 @@ def test_a_term_that_is_not_there_costs_nothing() -> None:
 
 def test_noise_gives_no_negative_rate() -> None:
     generator = np.random.default_rng(3)
-    true = Rates(memory_gb_s=40.0, macs_per_s=9e10, launch_s=5e-4, values_per_s=3e9)
+    true = TrainerRates(memory_gb_s=40.0, macs_per_s=9e10, launch_s=5e-4, values_per_s=3e9)
     for _ in range(20):
         noisy = [seconds(work, true) * generator.lognormal(0, 0.1) for work in WORKLOADS]
         fit = fit_rates(WORKLOADS, noisy)
@@ -72,7 +72,9 @@ def run_of(host: Host, batch: int, step_s: float) -> MeasuredRun:
     work = WORKLOADS[0]
     return MeasuredRun(
         Platform(name="one", host=host),
-        Training(at=in_proportion(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0),
+        TrainingWorkload(
+            at=in_proportion(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
+        ),
         Assignment(split=(batch,), threads=Threads(sample=1, load=1, train=1)),
         step_s,
     )
@@ -80,7 +82,7 @@ def run_of(host: Host, batch: int, step_s: float) -> MeasuredRun:
 
 def test_the_steps_own_cost_and_the_cores_efficiency_come_back() -> None:
     """Where loading is cheap the chain bounds a step; where it is dear, the cores do."""
-    rates = Rates(memory_gb_s=1e3, macs_per_s=2.5e9)
+    rates = TrainerRates(memory_gb_s=1e3, macs_per_s=2.5e9)
     given = {"macs_per_s": 2.5e9, "cores": 2, "serial_part": 1.0, "models": {"": rates}}
     chain, cores = Host(memory_gb_s=1e3, **given), Host(memory_gb_s=0.2, **given)  # type: ignore[arg-type]
     work = WORKLOADS[0]

@@ -11,17 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing
-from hyrt_perfmodel.policy import Limits
+from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.mapping import equal_times, initial_assignment
 from hyrt_perfmodel.prediction.memory import most_units, trainer_memory_bytes
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)
 
 
-def training(batch: int, at: Workload = WORK) -> Training:
-    return Training(at=in_proportion(at, 64), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0)
+def training(batch: int, at: Workload = WORK) -> TrainingWorkload:
+    return TrainingWorkload(
+        at=in_proportion(at, 64), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
+    )
 
 
 def machine(**host: float) -> Platform:
@@ -92,7 +94,7 @@ def test_no_assignment_is_much_faster(memory, macs, trains, devices, bend, cores
             concat=True,
         )
 
-    work = Training(at=overlapping, targets_per_epoch=100, batch_size=12)
+    work = TrainingWorkload(at=overlapping, targets_per_epoch=100, batch_size=12)
 
     def predicted(assignment: Assignment) -> float:
         return iteration_s(stage_times(platform, work, assignment), host)
@@ -111,7 +113,7 @@ def test_no_assignment_is_much_faster(memory, macs, trains, devices, bend, cores
 
 def test_no_threads_are_better() -> None:
     platform = machine(cores=8, thread_load_gb_s=4.0, thread_edges_per_s=2e6)
-    work = Training(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=64)
+    work = TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=64)
 
     def predicted(sample: int, load: int) -> float:
         threads = Threads(sample=sample, load=load, train=8 - sample - load)
@@ -168,7 +170,9 @@ def test_memory_and_limits_bound_the_split() -> None:
     most = most_units(platform.trainers()[1], work)
     assert trainer_memory_bytes(work.at(most)) <= 2 * 2**30 < trainer_memory_bytes(work.at(most + 1))
     assert initial_assignment(platform, work).split == (64 - most, most)
-    limits = Limits(trainers=("cpu:0", "a:0"), is_host=(True, False), most_units=(64, 3), cores=1, delay=4)
+    limits = AssignmentLimits(
+        trainers=("cpu:0", "a:0"), is_host=(True, False), most_units=(64, 3), cores=1, delay=4
+    )
     assert initial_assignment(platform, work, limits=limits).split == (61, 3)
     alone = Platform(name="m", host=Host(memory_gb_s=1, macs_per_s=1, trains=False), accelerators=(small,))
     with pytest.raises(ValueError, match=r"a step of 64 targets does not fit"):
@@ -181,7 +185,7 @@ def test_a_large_machine_is_mapped_at_once() -> None:
         host=Host(memory_gb_s=300, macs_per_s=2e12, cores=128, thread_load_gb_s=5, thread_edges_per_s=2e7),
         accelerators=(Accelerator(kind="a", memory_gb_s=300, macs_per_s=9e11, link_gb_s=8, count=16),),
     )
-    work = Training(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=17 * 1024)
+    work = TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=17 * 1024)
     started = time.perf_counter()
     initial_assignment(platform, work)
     assert time.perf_counter() - started < 2  # Some 0.2 s on a machine with nothing else to do.
@@ -208,7 +212,7 @@ def test_equal_accelerators_stay_equal_where_the_host_is_the_bottleneck() -> Non
     )
     chosen = initial_assignment(
         platform,
-        Training(
+        TrainingWorkload(
             at=in_proportion(work, 1024), targets_per_epoch=200_000, batch_size=5 * 1024, sample_s=0.003
         ),
     )
@@ -232,7 +236,7 @@ def test_a_trainer_that_slows_the_others_more_than_it_helps_gets_nothing() -> No
     work = Workload(
         vertices=(10_000.0, 1000.0), edges=(1000.0,), features=(1000, 1000), concat=False, bytes_per_value=4
     )
-    training = Training(
+    training = TrainingWorkload(
         at=lambda targets: work.scaled(targets / 1000), targets_per_epoch=1000, batch_size=1000, sample_s=0.0
     )
     assert initial_assignment(platform, training).split == (1000, 0)

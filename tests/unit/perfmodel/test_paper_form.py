@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 rates = st.floats(1, 1e3)
 macs = st.floats(1e9, 1e13)
@@ -63,7 +63,7 @@ def test_every_term(platform, vertices, edges, features, concat, size, targets, 
     e1, e2 = edges
     f0, f1, f2 = features
     work = Workload(vertices=vertices, edges=edges, features=features, concat=concat, bytes_per_value=size)
-    training = Training(
+    training = TrainingWorkload(
         at=in_proportion(work, batch),
         targets_per_epoch=targets,
         batch_size=batch,
@@ -111,7 +111,7 @@ def test_every_term(platform, vertices, edges, features, concat, size, targets, 
 
 def test_a_host_alone_sends_nothing() -> None:
     work = Workload(vertices=(100, 10), edges=(90,), features=(8, 4), concat=False)
-    training = Training(
+    training = TrainingWorkload(
         at=in_proportion(work, 10), targets_per_epoch=100, batch_size=10, batch_per_trainer=10, sample_s=0.0
     )
     found = predict(Platform(name="p", host=Host(memory_gb_s=1, macs_per_s=1e9)), training, paper=True)

@@ -11,19 +11,19 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 FPGA = load_platform("2x-epyc7763-4x-u250")
 
 
-def training(model: str, dataset: str) -> Training:
+def training(model: str, dataset: str) -> TrainingWorkload:
     known = DATASETS[dataset]
     degrees = DegreeDistribution.assumed(
         known.vertices, known.edges, num_targets=known.targets, reciprocity=float(known.symmetric)
     )
     sizes = expected_sizes(degrees, (25, 10), 1024)
     work = model_workload(model, sizes.vertices, sizes.edges, (known.features, 256, known.classes))
-    return Training(
+    return TrainingWorkload(
         at=in_proportion(work, 1024),
         targets_per_epoch=known.targets,
         batch_size=1024,

@@ -16,15 +16,15 @@ from hyrt_perfmodel.platforms.platform_file import load_platform, platform_names
 from hyrt_perfmodel.prediction.advice import advise
 from hyrt_perfmodel.prediction.extra_terms import PAPER
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict, with_accelerators
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 GIB = 2**30
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)
 ONE = Threads(sample=1, load=1, train=1)
 
 
-def training(batch: int = 64, targets: int = 1000, **more: float) -> Training:
-    return Training(at=in_proportion(WORK, 64), targets_per_epoch=targets, batch_size=batch, **more)  # type: ignore[arg-type]
+def training(batch: int = 64, targets: int = 1000, **more: float) -> TrainingWorkload:
+    return TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=targets, batch_size=batch, **more)  # type: ignore[arg-type]
 
 
 def machine(**device: float) -> Platform:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import Decision, Limits
+from hyrt_perfmodel.policy import AssignmentLimits, Decision
 from hyrt_perfmodel.prediction.stage_times import stage_times
 from hyrt_perfmodel.simulation.simulate import simulate
 from simulated_machines import machine, start, training
@@ -76,7 +76,7 @@ def test_a_policy_is_told_what_was_measured():
         assert last.transfer_s == tuple(run.trainer_transfer_s[step])
         assert last.propagate_s == tuple(run.trainer_propagate_s[step])
         assert last.sample_on_device_s == (0.0,) * 4
-        assert limits == Limits(
+        assert limits == AssignmentLimits(
             trainers=("cpu:0", "gpu:0", "gpu:1", "gpu:2"),
             is_host=(True, False, False, False),
             most_units=(4000,) * 4,
@@ -123,7 +123,7 @@ def test_moves_keep_noise_and_both_ways_to_run_agree(seed, depth, every):
 
 
 def test_given_limits_are_told_with_the_depth_for_their_delay():
-    limits = Limits(
+    limits = AssignmentLimits(
         trainers=("a", "b", "c", "d"),
         is_host=(True, False, False, False),
         most_units=(9,) * 4,
@@ -145,7 +145,7 @@ def test_given_limits_are_told_with_the_depth_for_their_delay():
     ],
 )
 def test_a_decision_outside_the_limits_is_refused(after, text):
-    limits = Limits(
+    limits = AssignmentLimits(
         trainers=("a", "b", "c", "d"),
         is_host=(True, False, False, False),
         most_units=(1999,) * 4,

@@ -7,7 +7,7 @@ import pytest
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Training, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 from hyrt.errors import ConfigError, DataNotWritten
 from hyrt.report.scaling_plot import check_plot, draw_scaling
@@ -18,7 +18,7 @@ PLATFORM = Platform(
     accelerators=(Accelerator(kind="gpu", memory_gb_s=500, macs_per_s=1e13, link_gb_s=10),),
 )
 WORK = model_workload("gcn", (9000, 2000, 100), (20_000, 3000), (64, 32, 8))
-TRAINING = Training(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
 SCALING = [(count, predict(with_accelerators(PLATFORM, count), TRAINING)) for count in (0, 1, 4)]
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.runtime.balance.bottleneck import BottleneckPolicy, choose_action, task_times
 
@@ -58,7 +58,7 @@ def test_the_rows_cover_every_order() -> None:
         assert len({row[3] for row in rows}) == 1, order
 
 
-LIMITS = Limits(
+LIMITS = AssignmentLimits(
     trainers=("cpu:0", "cuda:0", "cuda:1"),
     is_host=(True, False, False),
     most_units=(1000, 1000, 1000),
@@ -84,7 +84,7 @@ def observed(
     )
 
 
-def decided(observation: Observation, limits: Limits = LIMITS) -> Assignment:
+def decided(observation: Observation, limits: AssignmentLimits = LIMITS) -> Assignment:
     decision = BottleneckPolicy().decide([observation], PRESENT, limits)
     assert sum(decision.assignment.split) == sum(PRESENT.split)
     assert limits.allows(decision.assignment)
@@ -101,7 +101,7 @@ def test_tasks_are_those_of_the_machine() -> None:
         "T_TC": 0.005,
         "T_accel": 0.02,
     }
-    alone = Limits(trainers=("cuda:0",), is_host=(False,), most_units=(9,), cores=2, delay=4)
+    alone = AssignmentLimits(trainers=("cuda:0",), is_host=(False,), most_units=(9,), cores=2, delay=4)
     one = Observation(
         step=0,
         assignment=PRESENT,
@@ -155,7 +155,7 @@ def test_sampling_moves_between_the_cpu_and_devices_that_sample() -> None:
 
 
 def test_no_trainer_gets_more_than_it_holds() -> None:
-    full = Limits(
+    full = AssignmentLimits(
         trainers=LIMITS.trainers,
         is_host=LIMITS.is_host,
         most_units=(420, 300, 310),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.runtime.balance.evidence import FIRST_TRAINER, LOAD, gather
 from hyrt.runtime.balance.fit import fit
@@ -19,7 +19,7 @@ from hyrt.runtime.balance.solve import best_assignment
 from hyrt.runtime.balance.thread_curve import ThreadCurve
 
 THREADS = Threads(sample=2, load=2, train=4)
-LIMITS = Limits(
+LIMITS = AssignmentLimits(
     trainers=("cpu:0", "cuda:0"), is_host=(True, False), most_units=(1000, 1000), cores=8, delay=4
 )
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.policy import Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Observation
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
-from hyrt_perfmodel.workloads.workload import Training, Workload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 from hyrt.runtime.balance.model import ModelPolicy
 from hyrt.runtime.balance.policies import POLICIES, default_policy_name, policy
@@ -31,7 +31,7 @@ HOST = Host(
 )
 GPU = Accelerator(kind="gpu", memory_gb_s=60, macs_per_s=5e11, link_gb_s=10, launch_s=1e-3, count=2)
 PLATFORM = Platform(name="two gpus", host=HOST, accelerators=(GPU,))
-TRAINING = Training(
+TRAINING = TrainingWorkload(
     at=in_proportion(
         Workload(
             vertices=(120e3, 11e3, 1024),
@@ -45,7 +45,7 @@ TRAINING = Training(
     batch_size=2048,
 )
 START = Assignment(split=(1448, 300, 300), threads=Threads(sample=10, load=2, train=4))
-LIMITS = Limits(
+LIMITS = AssignmentLimits(
     trainers=("cpu:0", "gpu:0", "gpu:1"),
     is_host=(True, False, False),
     most_units=(2048, 2048, 2048),
@@ -281,7 +281,7 @@ def test_an_unknown_policy_names_the_nearest() -> None:
 def test_a_decision_takes_less_than_a_millisecond() -> None:
     rng = np.random.default_rng(0)
     split = (400, 400, 400, 400, 448)
-    limits = Limits(
+    limits = AssignmentLimits(
         trainers=("cpu:0", "a:0", "a:1", "b:0", "b:1"),
         is_host=(True, False, False, False, False),
         most_units=(2048,) * 5,

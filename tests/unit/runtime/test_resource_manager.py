@@ -15,7 +15,7 @@ import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import Decision, Limits, Observation
+from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 from unit.runtime import test_recovery as recovery
 from unit.runtime.test_recovery import BATCH, Mortal, Small, opened, same, three
 
@@ -40,9 +40,11 @@ class Scripted:
         self._choose = choose
         self.steps: list[int] = []
         self.observations: list[Observation] = []
-        self.limits: list[Limits] = []
+        self.limits: list[AssignmentLimits] = []
 
-    def decide(self, history: Sequence[Observation], present: Assignment, limits: Limits) -> Decision:
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
         assert 1 <= len(history) <= 64
         self.steps.append(history[-1].step)
         self.observations.append(history[-1])
@@ -110,7 +112,7 @@ def test_out_of_memory_while_a_policy_moves(undisturbed, pipelined: bool, seed: 
     assert {limits.most_units[1] for limits in policy.limits} == {BATCH}
 
 
-def fitted(wanted: Assignment, limits: Limits) -> Assignment:
+def fitted(wanted: Assignment, limits: AssignmentLimits) -> Assignment:
     first = min(wanted.split[0], limits.most_units[0])
     return replace(wanted, split=(first, sum(wanted.split) - first))
 
@@ -129,7 +131,7 @@ def test_a_policy_goes_on_without_a_lost_device(undisturbed, pipelined: bool, st
     assert run.stages.split[0] == 0
 
 
-def shuffled(present: Assignment, limits: Limits, draw: random.Random) -> Assignment:
+def shuffled(present: Assignment, limits: AssignmentLimits, draw: random.Random) -> Assignment:
     """Another split between those that are there."""
     free = [index for index, most in enumerate(limits.most_units) if most]
     split = [0] * len(present.split)
