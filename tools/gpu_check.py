@@ -23,20 +23,21 @@ import os
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+
+from source_tree import declare_entry_points
+from timed_runs import ChildFailed, child_record, parser, prepared, settings, step_mean, timed_run
+
 ROOT = Path(__file__).resolve().parents[1]
-# Accuracy experiments and PyG's side of the benchmark are those of the benchmarks' folder.
-sys.path.append(str(ROOT / "tools" / "bench"))
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
 
@@ -58,40 +59,30 @@ def declare_backends() -> None:
 
     if any(entry.name == "cuda" for entry in entry_points(group="hyrt.devices")):
         return
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     home = tempfile.mkdtemp(prefix="hyrt-declared-")
     atexit.register(shutil.rmtree, home)
-    folder = Path(home) / "hyrt.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: hyrt\nVersion: {project['version']}\n", encoding="utf-8"
-    )
-    entries = [f"{kind} = {value}" for kind, value in project["entry-points"]["hyrt.devices"].items()]
-    (folder / "entry_points.txt").write_text("[hyrt.devices]\n" + "\n".join(entries) + "\n", encoding="utf-8")
-    sys.path.insert(0, str(folder.parent))
+    sys.path.insert(0, str(declare_entry_points(ROOT, Path(home))))
     # The children find them too.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")])
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
-    parser.add_argument(
+    asked = parser(__doc__)
+    asked.add_argument("--device", default="cuda:0")
+    asked.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
+    asked.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
+    asked.add_argument(
         "--only", default=",".join(CHECKS), help=f"checks, comma-separated: {', '.join(CHECKS)}"
     )
-    parser.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
-    parser.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
-    parser.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
-    parser.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
-    parser.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    asked.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
+    asked.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
+    asked.add_argument("--pairs", type=int, default=3)
+    asked.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
+    asked.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
+    asked.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
+    asked.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
+    asked.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
+    return asked.parse_args()
 
 
 def found(name: str) -> tuple[Any, Any] | None:
@@ -141,7 +132,8 @@ def weights(options: argparse.Namespace, kind: str, devices: list[str], split: l
         kind,
         devices=devices,
         split=split,
-        # Adam's steps are the sign of a gradient where one is zero up to rounding: they would differ by the whole rate.
+        # Adam's steps are the sign of a gradient where one is zero up to rounding: they would differ by the
+        # whole rate.
         train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "optimizer_options": {"momentum": 0.9}},
         sampler={"fanout": [10, 5]},
         evaluate={"every": 0},
@@ -270,7 +262,8 @@ def compare(options: argparse.Namespace, workload: Path) -> Finding:
     finding.lines.append("| --- | ---: | ---: | ---: |")
     for share, record in tried.items():
         finding.lines.append(
-            f"| {share}/{1024 - share} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} | {percent(record['busy'])} |"
+            f"| {share}/{1024 - share} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} "
+            f"| {percent(record['busy'])} |"
         )
     finding.lines.append(f"\nSplit chosen: {best}/{1024 - best}, the fastest of these.\n")
     mine, theirs = [], []
@@ -278,7 +271,7 @@ def compare(options: argparse.Namespace, workload: Path) -> Finding:
         for _ in range(options.pairs):
             mine.append(child(options, workload, "hyrt", best))
             theirs.append(child(options, workload, "pyg", best))
-    except RuntimeError as error:
+    except ChildFailed as error:
         finding.lines.append(f"PyG did not run: {str(error).strip().splitlines()[-1]}")
         finding.numbers = {"tried": tried, "hyrt": mine}
         return finding
@@ -291,8 +284,8 @@ def compare(options: argparse.Namespace, workload: Path) -> Finding:
     ]
     for record in (r for pair in zip(mine, theirs, strict=True) for r in pair):
         finding.lines.append(
-            f"| {record['system']} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} | {percent(record['busy'])} "
-            f"| {record['train_accuracy']:.4f} |"
+            f"| {record['system']} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} "
+            f"| {percent(record['busy'])} | {record['train_accuracy']:.4f} |"
         )
     finding.lines.append(
         f"\nPyG fed by {theirs[0]['sampler']}. PyG / hyrt: median {ratio:.2f} "
@@ -309,15 +302,9 @@ def percent(share: float | None) -> str:
 def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: int) -> dict[str, Any]:
     """One run in a process of its own."""
     more = ["--device", options.device, "--epochs", str(options.epochs), "--workload", str(workload)]
-    done = subprocess.run(
-        [sys.executable, __file__, *more, "--child", system, "--cpu-share", str(cpu_share)],
-        capture_output=True,
-        text=True,
-        check=False,
+    record = child_record(
+        [sys.executable, __file__, *more, "--child", system, "--cpu-share", str(cpu_share)], system
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     print(f"  {system} cpu share {cpu_share}: {record['ms_per_step']:.2f} ms a step", flush=True)
     return record
 
@@ -325,8 +312,7 @@ def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: i
 def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
     import hyrt
     from hyrt.config import build_config
-    from hyrt.runtime.events import EpochEnded, StepGroup
-    from hyrt.runtime.train import Training
+    from hyrt.runtime.events import EpochEnded
 
     backend, info = find(options)
     share = options.cpu_share
@@ -341,31 +327,25 @@ def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
         return result
 
     backend.propagate = counted
-    settings: dict[str, Any] = {
-        "model": {"kind": "graphsage", "hidden": 256, "layers": 2},
-        "sampler": {"fanout": [25, 10], "on_device": "own kernels" in info.description},
-        "data": {"batch_size": 1024},
-        "train": {"epochs": options.epochs + 1, "lr": 3e-3},
-        "evaluate": {"every": 0},
-        "checkpoint": {"every_epochs": 0},
-        "devices": ["cpu", options.device] if share else [options.device],
-        "split": [share, 1024 - share] if share else [1024],
-    }
-    epochs: list[Any] = []
-    groups: list[Any] = []
+    config = build_config(
+        settings(
+            "graphsage",
+            epochs=options.epochs + 1,
+            sampler={"on_device": "own kernels" in info.description},
+            devices=["cpu", options.device] if share else [options.device],
+            split=[share, 1024 - share] if share else [1024],
+        )
+    )
     shares: list[float] = []
 
-    def emit(event: object) -> None:
+    def hear(event: object) -> None:
         nonlocal busy
         if isinstance(event, EpochEnded):
-            epochs.append(event)
             shares.append(busy / event.seconds)
             busy = 0.0
-        elif isinstance(event, StepGroup):
-            groups.append(event)
 
-    training = Training(build_config(settings), hyrt.load(options.workload), emit=emit)
-    result = training.run()
+    run = timed_run(config, hyrt.load(options.workload), hear=hear)
+    groups, epochs = run.groups, run.epochs
     steps = groups[-1].steps_per_epoch
     middle = sorted(range(1, len(epochs)), key=lambda i: epochs[i].seconds)[(len(epochs) - 1) // 2]
     last = [group for group in groups if group.epoch == len(epochs)]
@@ -375,8 +355,8 @@ def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
         "ms_per_step": 1e3 * epochs[middle].seconds / steps,
         "mteps": epochs[middle].mteps,
         "busy": shares[middle],
-        "train_accuracy": sum(g.train_accuracy * len(g.losses) for g in last) / steps,
-        "test_accuracy": result.metrics["test"]["accuracy"],
+        "train_accuracy": step_mean(last, lambda group: group.train_accuracy),
+        "test_accuracy": run.result.metrics["test"]["accuracy"],
         "split": dict(groups[-1].split),
         "stage_ms": {
             stage: 1e3 * statistics.fmean(group.stage_s[stage] for group in warm) for stage in warm[0].stage_s
@@ -418,8 +398,9 @@ def write(options: argparse.Namespace, info: Any, findings: list[Finding]) -> Pa
     path: Path = options.out / f"{day}-gpu.md"
     cores = len(os.sched_getaffinity(0))
     machine = (
-        f"{info.name}: {info.description}, {info.memory_bytes / 2**30:.0f} GiB; {cores} cores, {platform.system()} "
-        f"{platform.release()}, Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+        f"{info.name}: {info.description}, {info.memory_bytes / 2**30:.0f} GiB; {cores} cores, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, numpy {np.__version__}"
     )
     lines = [
         f"# {options.device} checked, {day}",
@@ -440,9 +421,7 @@ def write(options: argparse.Namespace, info: Any, findings: list[Finding]) -> Pa
 def main() -> int:
     declare_backends()
     options = arguments()
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     if options.child:
         return run_child(options)
     there = found(options.device)

@@ -3,13 +3,13 @@
     python tools/bench/accuracy.py --data ../shared/data
     python tools/bench/accuracy.py --only cora,citeseer --seeds 5 --json
 
-The metric is that of the test vertices at the evaluation that is best on the validation vertices; evaluation uses all
-neighbours. A graph with several splits is trained on split s with seed s. Exits with 1 where a mean misses its target.
+The metric is that of the test vertices at the evaluation that is best on the validation vertices; evaluation
+uses all neighbours. A graph with several splits is trained on split s with seed s. Exits with 1 where a mean
+misses its target.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -19,12 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from timed_runs import parser, prepared
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One row of the table: a dataset, the metric and its target in percent, and the settings that differ from default."""
+    """One row of the table: the metric of a dataset, its target in percent, and the settings."""
 
     metric: str
     target: float
@@ -161,31 +163,28 @@ def describe(settings: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
+    asked = parser(__doc__)
+    asked.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of .npz files"
     )
-    parser.add_argument("--only", default=",".join(EXPERIMENTS), help="datasets, comma-separated")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a dataset")
-    options = parser.parse_args(arguments)
+    asked.add_argument("--only", default=",".join(EXPERIMENTS), help="datasets, comma-separated")
+    asked.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
+    asked.add_argument("--json", action="store_true", help="print one JSON object a dataset")
+    options = asked.parse_args(arguments)
     names = options.only.split(",")
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or options.seeds < 1:
-        parser.error(
+        asked.error(
             f"unknown dataset {unknown[0]!r}: choose from {', '.join(EXPERIMENTS)}"
             if unknown
             else "--seeds must be at least 1"
         )
 
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     if not options.json:
         print(
-            "| dataset | model | metric | mean ± std | target | met | epochs | best epochs | s a run | of it training | settings |\n"
+            "| dataset | model | metric | mean ± std | target | met | epochs | best epochs | s a run "
+            "| of it training | settings |\n"
             "| --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | --- |"
         )
     missed = False
@@ -206,8 +205,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report_json(name: str, experiment: Experiment, runs: list[Outcome], mean: float, met: bool) -> str:
     return json.dumps(
-        {"dataset": name, "metric": experiment.metric, "mean": mean, "target": experiment.target, "met": met}
-        | {"settings": experiment.settings, "runs": [asdict(run) for run in runs]}
+        {
+            "dataset": name,
+            "metric": experiment.metric,
+            "mean": mean,
+            "target": experiment.target,
+            "met": met,
+            "settings": experiment.settings,
+            "runs": [asdict(run) for run in runs],
+        }
     )
 
 

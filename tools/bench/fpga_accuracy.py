@@ -3,14 +3,13 @@
     python tools/bench/fpga_accuracy.py --data ../shared/data/cora.npz
     python tools/bench/fpga_accuracy.py --model graphsage --seeds 5 --json
 
-The settings are those of cora in `tools/bench/accuracy.py`. Every step is split in halves, and the accuracy is that of the
-test vertices at the evaluation that is best on the validation vertices. Exits with 1 where the means differ by more than
-0.5 points.
+The settings are those of cora in `tools/bench/accuracy.py`. Every step is split in halves, and the accuracy
+is that of the test vertices at the evaluation that is best on the validation vertices. Exits with 1 where the
+means differ by more than 0.5 points.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -18,30 +17,27 @@ import time
 from pathlib import Path
 
 from accuracy import PLANETOID, ROOT, Experiment, train_once
+from timed_runs import parser, prepared
 
 MOST_POINTS = 0.5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
+    asked = parser(__doc__)
+    asked.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data" / "cora.npz", help="a .npz file"
     )
-    parser.add_argument(
+    asked.add_argument(
         "--model", default="gcn", choices=("gcn", "graphsage"), help="what the trainer's kernels compute"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
-    parser.add_argument("--epochs", type=int, default=PLANETOID["train"]["epochs"])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    asked.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, ...")
+    asked.add_argument("--epochs", type=int, default=PLANETOID["train"]["epochs"])
+    asked.add_argument("--json", action="store_true", help="print one JSON object")
+    options = asked.parse_args()
     if min(options.seeds, options.epochs) < 1:
-        parser.error("--seeds and --epochs must be at least 1")
+        asked.error("--seeds and --epochs must be at least 1")
 
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     settings = PLANETOID | {
         "model": PLANETOID["model"] | {"kind": options.model},
         "train": PLANETOID["train"] | {"epochs": options.epochs},
@@ -73,7 +69,8 @@ def main() -> int:
     else:
         print(
             f"{options.data.stem}, {options.model}, {options.epochs} epochs, seeds 0 to {options.seeds - 1} "
-            f"({time.perf_counter() - started:.0f} s)\n\n| trainers | test accuracy by seed | mean |\n| --- | --- | ---: |"
+            f"({time.perf_counter() - started:.0f} s)\n\n"
+            "| trainers | test accuracy by seed | mean |\n| --- | --- | ---: |"
         )
         for name, found in (("cpu", alone), ("cpu, fpga-csim (simulated)", both)):
             print(

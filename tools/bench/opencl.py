@@ -1,8 +1,9 @@
 """The OpenCL trainer against the CPU trainer, on the same mini-batches, in turn.
 
-Both start from the same weights and take the same Adam steps over the same pre-sampled mini-batches, each in the
-input form its runs use. Printed: median ms a step (transfer + propagate) of both, their ratio round by round, loss and
-accuracy of the last round, and with `--kernels` what each kernel takes by the device's own clock.
+Both start from the same weights and take the same Adam steps over the same pre-sampled mini-batches, each in
+the input form its runs use. Printed: median ms a step (transfer + propagate) of both, their ratio round by
+round, loss and accuracy of the last round, and with `--kernels` what each kernel takes by the device's own
+clock.
 
     python tools/bench/opencl.py --workload products-s --data data --device opencl:0 --threads 1
 """
@@ -19,33 +20,29 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timed_runs import BATCH, FANOUT, KINDS, LR, append_records, open_workload, parser, prepared
+
 if TYPE_CHECKING:
     import torch
 
     from hyrt.sampling.block import MiniBatch
 
-KINDS = {"sage": "graphsage", "gcn": "gcn", "gin": "gin"}
-
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workload", default="products-s")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of generated workloads")
-    parser.add_argument("--model", choices=list(KINDS), default="sage")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--device", default="opencl:0")
-    parser.add_argument("--threads", type=int, default=1, help="threads, and compute units, of each")
-    parser.add_argument("--batches", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--rows", action="store_true", help="give the OpenCL device rows, not their aggregate"
-    )
-    parser.add_argument("--kernels", action="store_true", help="seconds of each kernel")
-    parser.add_argument("--json", type=Path, help="append the record to this file")
-    return parser.parse_args()
+    asked = parser(__doc__)
+    asked.add_argument("--workload", default="products-s")
+    asked.add_argument("--data", type=Path, default=Path("data"), help="folder of generated workloads")
+    asked.add_argument("--model", choices=("sage", "gcn", "gin"), default="sage")
+    asked.add_argument("--hidden", type=int, default=256)
+    asked.add_argument("--dropout", type=float, default=0.0)
+    asked.add_argument("--device", default="opencl:0")
+    asked.add_argument("--threads", type=int, default=1, help="threads, and compute units, of each")
+    asked.add_argument("--batches", type=int, default=6)
+    asked.add_argument("--rounds", type=int, default=7)
+    asked.add_argument("--rows", action="store_true", help="give the OpenCL device rows, not their aggregate")
+    asked.add_argument("--kernels", action="store_true", help="seconds of each kernel")
+    asked.add_argument("--json", type=Path, help="append the record to this file")
+    return asked.parse_args()
 
 
 class Side:
@@ -57,7 +54,7 @@ class Side:
         self.device = device
         self.model = copy.deepcopy(model)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=3e-3)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=LR)
         self.batches = batches
         self.ms: list[float] = []
         self.loss = self.accuracy = 0.0
@@ -83,11 +80,8 @@ class Side:
 
 def main() -> None:
     options = arguments()
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     import torch
-    from peers import open_workload
 
     from hyrt.device import DeviceOptions
     from hyrt.nn.model import GNN, Architecture
@@ -109,7 +103,7 @@ def main() -> None:
             dropout=options.dropout,
         )
     )
-    sampler = NeighborSampler(graph, graph.split("train"), [25, 10], 1024, 0)
+    sampler = NeighborSampler(graph, graph.split("train"), FANOUT, BATCH, 0)
     workers = Workers(1, "bench")
     sides = []
     for name in ("cpu", options.device):
@@ -156,9 +150,7 @@ def main() -> None:
     for side in sides:
         side.device.close()
     print(json.dumps(record, indent=2))
-    if options.json is not None:
-        with options.json.open("a", encoding="utf-8") as file:
-            print(json.dumps(record), file=file)
+    append_records(options.json, [record])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """hyrt against a peer on the same work, in turn, in one sitting.
 
-Each run is a process of its own. Printed: ms per step, MTEPS, peak memory and accuracy of both, the ratio of each
-pair and the median ratio, and for hyrt, stage by stage, the floor that this machine's measured rates allow.
+Each run is a process of its own. Printed: ms per step, MTEPS, peak memory and accuracy of both, the ratio of
+each pair and the median ratio, and for hyrt, stage by stage, the floor that this machine's measured rates
+allow.
 
     python tools/bench/peers.py --workload products-s --model sage --peer-python peer-dgl/bin/python
 
-The peers' scripts and the workload generator are those of the folder `--peers`; the peer's own environment is made
-as its README says.
+The peers' scripts and the workload generator are those of the folder `--peers`; the peer's own environment is
+made as its README says.
 """
 
 from __future__ import annotations
@@ -23,13 +24,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timed_runs import (
+    KINDS,
+    append_records,
+    child_record,
+    open_workload,
+    parser,
+    prepared,
+    settings,
+    stage_ms,
+    step_mean,
+    timed_run,
+)
+
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
+    from hyrt.runtime.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
-# What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their speed.
+# What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their
+# speed.
 PEER_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -44,92 +59,57 @@ PEERS = {
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workload", default="products-s")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
-    parser.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
-    parser.add_argument("--peer", choices=[*PEERS, "serial", "none"], default="dgl")
-    parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--model", choices=list(KINDS), default="sage")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=3, help="counted epochs, after one of warm-up")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--serial", action="store_true", help="hyrt's stages one after the other")
-    parser.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
-    parser.add_argument("--json", type=Path, help="append each run and the ratios to this file")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def open_workload(folder: Path) -> Graph:
-    """The peers' files as a graph: the same arrays, in memory, as the peers load them."""
-    import numpy as np
-
-    from hyrt.graph.graph import DenseFeatures, Graph
-
-    def read(key: str) -> Any:
-        return np.load(folder / f"{key}.npy")
-
-    labels = read("y").astype(np.int16)
-    masks = {}
-    for split in ("train", "val", "test"):
-        masks[split] = np.zeros(len(labels), np.bool_)
-        masks[split][read(split)] = True
-    return Graph(folder.name, read("indptr"), read("indices"), DenseFeatures(read("x")), labels, masks)
+    asked = parser(__doc__)
+    asked.add_argument("--workload", default="products-s")
+    asked.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    asked.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
+    asked.add_argument("--peer", choices=[*PEERS, "serial", "none"], default="dgl")
+    asked.add_argument("--peer-python", default=sys.executable)
+    asked.add_argument("--model", choices=list(KINDS), default="sage")
+    asked.add_argument("--pairs", type=int, default=5)
+    asked.add_argument("--epochs", type=int, default=3, help="counted epochs, after one of warm-up")
+    asked.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    asked.add_argument("--serial", action="store_true", help="hyrt's stages one after the other")
+    asked.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
+    asked.add_argument("--json", type=Path, help="append each run and the ratios to this file")
+    asked.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return asked.parse_args()
 
 
 def run_hyrt(options: argparse.Namespace) -> None:
     """One run of hyrt; prints one JSON line."""
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     import resource
 
     from hyrt.config import apply_overrides, build_config
-    from hyrt.runtime.events import EpochEnded, StepGroup
-    from hyrt.runtime.train import Training
+    from hyrt.runtime.events import EpochEnded
 
     graph = open_workload(options.data / options.workload)
-    settings = {
-        "model": {"kind": KINDS[options.model], "hidden": 256, "layers": 2, "heads": 4},
-        "sampler": {"fanout": [25, 10]},
-        "data": {"batch_size": 1024},
-        "train": {"epochs": options.epochs + 1, "lr": 3e-3, "precision": options.precision},
-        "evaluate": {"every": 0},
-        "checkpoint": {"every_epochs": 0},
-        "runtime": {"pipelined": not options.serial},
-    }
-    config = build_config(apply_overrides(settings, options.set))
-    epochs: list[EpochEnded] = []
-    groups: list[StepGroup] = []
-    resident: list[int] = []
+    asked = settings(
+        KINDS[options.model],
+        epochs=options.epochs + 1,
+        model={"heads": 4},
+        train={"precision": options.precision},
+        runtime={"pipelined": not options.serial},
+    )
+    config = build_config(apply_overrides(asked, options.set))
     data_bytes = sum(
         (options.data / options.workload / f"{key}.npy").stat().st_size
         for key in ("indptr", "indices", "x", "y", "train", "val", "test")
     )
     peak_kib = 0
 
-    def emit(event: object) -> None:
+    def hear(event: Event) -> None:
         nonlocal peak_kib
         if isinstance(event, EpochEnded):
-            epochs.append(event)
-            resident.append(groups[-1].memory_bytes)
             # Before the evaluation, which the peers do not do.
             peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        elif isinstance(event, StepGroup):
-            groups.append(event)
 
-    training = Training(config, graph, emit=emit)
-    result = training.run()
+    run = timed_run(config, graph, hear=hear)
+    groups, epochs = run.groups, run.epochs
     steps = groups[-1].steps_per_epoch
-    warm = [group for group in groups if group.epoch > 1]
-    counts = [len(group.losses) for group in warm]
-
-    def mean(values: list[float]) -> float:
-        return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts)
-
+    resident = {group.epoch: group.memory_bytes for group in groups}
+    last = [group for group in groups if group.epoch == len(epochs)]
     ms = statistics.median(epoch.seconds / steps * 1e3 for epoch in epochs[1:])
     record = {
         "system": "hyrt",
@@ -141,16 +121,12 @@ def run_hyrt(options: argparse.Namespace) -> None:
         "mteps": round(statistics.median(epoch.mteps for epoch in epochs[1:]), 2),
         "peak_gib": round(peak_kib / 2**20, 3),
         "data_gib": round(data_bytes / 2**30, 3),
-        "epoch_end_gib": [round(bytes_ / 2**30, 3) for bytes_ in resident],
-        "train_accuracy": round(
-            sum(g.train_accuracy * len(g.losses) for g in groups if g.epoch == len(epochs)) / steps, 4
-        ),
-        "test_accuracy": round(result.metrics["test"]["accuracy"], 4),
-        "stage_ms": {
-            stage: round(1e3 * mean([group.stage_s[stage] for group in warm]), 2) for stage in warm[0].stage_s
-        },
+        "epoch_end_gib": [round(bytes_ / 2**30, 3) for bytes_ in resident.values()],
+        "train_accuracy": round(step_mean(last, lambda group: group.train_accuracy), 4),
+        "test_accuracy": round(run.result.metrics["test"]["accuracy"], 4),
+        "stage_ms": stage_ms([group for group in groups if group.epoch > 1]),
+        "floor_ms": floors(graph, config),
     }
-    record["floor_ms"] = floors(graph, config)
     print(json.dumps(record), flush=True)
 
 
@@ -164,10 +140,10 @@ def best_s(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def floors(graph: Graph, config: Config) -> dict[str, float]:
-    """What the stages cost at least on this machine, in ms: its measured rates over the sizes of a step.
+    """The least that each stage takes here, in ms: the sizes of a step over the machine's measured rates.
 
-    Rates: random reads of the edge array, random feature rows read into cache, and the first layer's product, each
-    with all cores. `serial` is the sum: stages that overlap share the same cores.
+    The rates are of random reads of the edge array, of random feature rows read into cache, and of the first
+    layer's product, each with all cores. `serial` is the sum: stages that overlap share the same cores.
     """
     import numpy as np
     import torch
@@ -239,10 +215,7 @@ def run_peer(options: argparse.Namespace) -> dict[str, Any]:
         *("--data", str(options.data / options.workload), "--model", options.model),
         *("--epochs", str(options.epochs), "--acc", "1", "--out", os.devnull),
     ]
-    done = subprocess.run(command, env={**os.environ, **PEER_MALLOC}, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"the peer failed: {' '.join(command)}\n{done.stderr[-2000:]}")
-    record = json.loads(done.stdout.strip().splitlines()[-1])
+    record = child_record(command, f"the peer ({' '.join(command)})", {**os.environ, **PEER_MALLOC})
     return {
         "system": options.peer,
         "ms_per_step": record["ms_it"],
@@ -253,12 +226,7 @@ def run_peer(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_child(*more: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], *more, "--child"], capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"hyrt failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return child_record([sys.executable, __file__, *sys.argv[1:], *more, "--child"], "hyrt")
 
 
 def line(record: dict[str, Any]) -> str:
@@ -320,13 +288,9 @@ def main() -> None:
             "ratio": round(statistics.median(ratios), 3),
             "ratios": [round(r, 3) for r in ratios],
         }
-        print(
-            f"{options.peer} / hyrt: median {summary['ratio']:.2f}, pairs {', '.join(f'{r:.2f}' for r in ratios)}"
-        )
-    if options.json:
-        with options.json.open("a") as file:
-            for record in (*mine, *theirs, summary):
-                file.write(json.dumps(record) + "\n")
+        pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{options.peer} / hyrt: median {summary['ratio']:.2f}, pairs {pairs}")
+    append_records(options.json, [*mine, *theirs, summary])
 
 
 if __name__ == "__main__":

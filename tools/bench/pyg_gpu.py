@@ -1,8 +1,8 @@
-"""The work of `gpu_check.py`'s benchmark done by PyTorch Geometric on the same device: ms a step and its busy share.
+"""The work of `gpu_check.py`'s benchmark, done by PyTorch Geometric on the same device.
 
-With pyg-lib or torch-sparse installed, PyG's own neighbour loader feeds it; else hyrt's sampler does, on a thread of
-its own, and the result says so. Feature rows are gathered from the device's memory in both cases, and nothing that the
-device could compute is computed on the host.
+With pyg-lib or torch-sparse installed, PyG's own neighbour loader feeds it; else hyrt's sampler does, on a
+thread of its own, and the result says so. Feature rows are gathered from the device's memory in both cases,
+and nothing that the device could compute is computed on the host.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from timed_runs import BATCH, FANOUT, LR
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
 
-FANOUT = [25, 10]
 HIDDEN = 256
-BATCH = 1024
-LR = 3e-3
 
 
 def has_own_sampler() -> bool:

@@ -3,14 +3,15 @@
     python tools/bench/scale.py --folder /fast/disk/scale
     python tools/bench/scale.py --folder /fast/disk/scale --model gcn --sizes 1,5 --rounds 1 --json
 
-Generates graphs of 1, 5 and 20 million vertices (20 edges a vertex, 128 features in float16; 0.35 GB a million
-vertices) as folders, unless they are there, and trains an epoch of 60 steps of 1024 targets on each in a process of its
-own, as `hyrt run` does: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of 2048 vertices follows. The run tells
-mean times of 6 steps together; the first 12 steps are warm-up, the medians are over the 8 groups of the others. All files
-are read once before, so that the page cache is warm. The sizes take turns; of each the round with the median step is shown, the ratio
-is the median of the rounds' ratios to the first size, and memory is the most of all rounds: RssAnon of /proc, polled over
-the whole life of the training process. Exits with 1 where a figure is missed: anonymous memory under topology + 2 GiB,
-and a step less than twice as long as on the first size.
+Generates graphs of 1, 5 and 20 million vertices (20 edges a vertex, 128 features in float16; 0.35 GB a
+million vertices) as folders, unless they are there, and trains an epoch of 60 steps of 1024 targets on each
+in a process of its own, as `hyrt run` does: GraphSAGE, fan-out 25,10, 256 hidden; a sampled evaluation of
+2048 vertices follows. The run tells mean times of 6 steps together; the first 12 steps are warm-up, the
+medians are over the 8 groups of the others. All files are read once before, so that the page cache is warm.
+The sizes take turns; of each the round with the median step is shown, the ratio is the median of the rounds'
+ratios to the first size, and memory is the most of all rounds: RssAnon of /proc, polled over the whole life
+of the training process. Exits with 1 where a figure is missed: anonymous memory under topology + 2 GiB, and a
+step less than twice as long as on the first size.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timed_runs import BATCH, parser, prepared, settings, timed_run
+
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
+    from hyrt.runtime.events import Event
 
-EDGES, FEATURES, BATCH, WARM_UP, STEPS = 20, 128, 1024, 12, 48
+EDGES, FEATURES, WARM_UP, STEPS = 20, 128, 12, 48
 ALLOWED_BYTES = 2 << 30
 ALLOWED_GROWTH = 2.0
 STAGES = ("sample", "load", "propagate")
@@ -39,16 +43,14 @@ MODELS = ("graphsage", "gcn", "gin", "gat")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", type=Path, required=True, help="where the graphs are or go")
-    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
-    parser.add_argument("--sizes", default="1,5,20", help="millions of vertices, comma-separated")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each size")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a size")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    asked = parser(__doc__)
+    asked.add_argument("--folder", type=Path, required=True, help="where the graphs are or go")
+    asked.add_argument("--model", choices=MODELS, default=MODELS[0])
+    asked.add_argument("--sizes", default="1,5,20", help="millions of vertices, comma-separated")
+    asked.add_argument("--rounds", type=int, default=3, help="runs of each size")
+    asked.add_argument("--json", action="store_true", help="print one JSON object a size")
+    asked.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = asked.parse_args(arguments)
     if options.child:
         print(json.dumps(measure(options.child, options.model)))
         return 0
@@ -72,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def median_run(rounds: list[dict[str, Any]], first_ms: list[float]) -> dict[str, Any]:
-    """The round with the median step, the most memory of all, and the median ratio to the first size's step in its round."""
+    """The round with the median step, with the most memory of all rounds and the median of their ratios.
+
+    A ratio is that of a round's step to the first size's in the same round.
+    """
     middle = sorted(rounds, key=lambda run: float(run["step_ms"]))[len(rounds) // 2]
     ratios = [run["step_ms"] / before for run, before in zip(rounds, first_ms, strict=True)]
     return middle | {
@@ -157,57 +162,40 @@ class Usage:
         return max(0.0, busy / (self.at_s - since.at_s))
 
 
-class Listener:
-    """Takes the groups of steps of a run, and what the process has used where they begin."""
-
-    def __init__(self) -> None:
-        from hyrt.runtime.events import Event, RunStarted, StepGroup
-
-        self.groups: list[StepGroup] = []
-        self.usage: list[Usage] = []
-
-        def hear(event: Event) -> None:
-            if isinstance(event, StepGroup):
-                self.groups.append(event)
-            # The last step and the warm-up's both end a group.
-            if isinstance(event, RunStarted) or (
-                isinstance(event, StepGroup) and event.step in (WARM_UP, WARM_UP + STEPS)
-            ):
-                self.usage.append(Usage.now())
-
-        self.hear = hear
-
-
 def measure(folder: Path, model: str) -> dict[str, Any]:
     """Open a graph, train, and return medians over the groups of steps after the warm-up."""
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    prepared()
     warm_page_cache(folder)
     import hyrt
     from hyrt.config import build_config
-    from hyrt.runtime.train import Training
+    from hyrt.runtime.events import RunStarted, StepGroup
 
     started = time.perf_counter()
     graph = hyrt.load(folder)
     open_s = time.perf_counter() - started
     config = build_config(
-        {
-            "data": {"source": str(folder), "batch_size": BATCH},
-            "sampler": {"fanout": [25, 10]},
-            "model": {"kind": model, "hidden": 256},
-            "train": {"epochs": 1},
-            "evaluate": {"mode": "sampled"},
-        }
+        settings(
+            model,
+            epochs=1,
+            data={"source": str(folder)},
+            evaluate={"every": 1, "mode": "sampled"},
+        )
     )
-    listener = Listener()
-    Training(config, graph, emit=listener.hear).run()
-    groups = [group for group in listener.groups if group.step > WARM_UP]
+    usage: list[Usage] = []
+
+    def hear(event: Event) -> None:
+        # The last step and the warm-up's both end a group.
+        if isinstance(event, RunStarted) or (
+            isinstance(event, StepGroup) and event.step in (WARM_UP, WARM_UP + STEPS)
+        ):
+            usage.append(Usage.now())
+
+    run = timed_run(config, graph, hear=hear)
+    groups = [group for group in run.groups if group.step > WARM_UP]
     seconds = {
         "step": [group.step_s for group in groups],
         **{name: [group.stage_s[name] for group in groups] for name in STAGES},
     }
-    usage = listener.usage
     return {
         "model": model,
         "vertices": graph.num_vertices,
@@ -224,12 +212,15 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
         "minor_faults": (usage[2].minor_faults - usage[1].minor_faults) / STEPS,
         "major_faults": (usage[2].major_faults - usage[1].major_faults) / STEPS,
         "cores_elsewhere": usage[2].cores_elsewhere(usage[1]),
-        "losses": [listener.groups[0].losses[0], groups[-1].losses[-1]],
+        "losses": [run.groups[0].losses[0], groups[-1].losses[-1]],
     }
 
 
 def batch_vertices(config: Config, graph: Graph) -> list[float]:
-    """Mean numbers of distinct vertices of V^0, V^1, V^2 on a few steps, sampled again: fused loading never lists V^0."""
+    """Mean numbers of distinct vertices of V^0, V^1, V^2 on a few steps.
+
+    They are sampled again, since fused loading never lists V^0.
+    """
     import numpy as np
 
     from hyrt.runtime.setup import build_sampler
@@ -248,9 +239,10 @@ def batch_vertices(config: Config, graph: Graph) -> list[float]:
 
 def table(results: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| vertices | topology GB | features GB | ms a step (quartiles) | ratio (each round) | sample ms | load ms | propagate ms "
-        "| edges a step | V0, V1, V2 a step | page faults a step: warm-up | then | of them from disk | anonymous GiB | allowed GiB | cores busy elsewhere |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| vertices | topology GB | features GB | ms a step (quartiles) | ratio (each round) | sample ms "
+        "| load ms | propagate ms | edges a step | V0, V1, V2 a step | page faults a step: warm-up | then "
+        "| of them from disk | anonymous GiB | allowed GiB | cores busy elsewhere |",
+        "|" + " ---: |" * 10 + " --- |" + " ---: |" * 5,
     ]
     for r in results:
         low, high = r["step_ms_quartiles"]
@@ -288,26 +280,30 @@ def explain(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
     more_rows = last["batch_vertices"][0] / first["batch_vertices"][0]
     rows_mb = [r["batch_vertices"][0] * FEATURES * 2 / 1e6 for r in (first, last)]
     lines = [
-        f"From {first['vertices'] / 1e6:g} M to {last['vertices'] / 1e6:g} M vertices a step takes {last['ratio']:.2f} times as long:",
-        f"- work: {more_edges:.2f} times the sampled edges; {more_rows:.2f} times the distinct input vertices ({rows_mb[0]:.0f} MB "
-        f"of feature rows become {rows_mb[1]:.0f} MB), since neighbourhoods overlap less in a larger graph;",
+        f"From {first['vertices'] / 1e6:g} M to {last['vertices'] / 1e6:g} M vertices a step takes "
+        f"{last['ratio']:.2f} times as long:",
+        f"- work: {more_edges:.2f} times the sampled edges; {more_rows:.2f} times the distinct input "
+        f"vertices ({rows_mb[0]:.0f} MB of feature rows become {rows_mb[1]:.0f} MB), since neighbourhoods "
+        "overlap less in a larger graph;",
     ]
     reasons = {
-        "sample": f"row pointers and neighbour lists lie in {last['topology_bytes'] / 1e9:.2f} GB in place of "
-        f"{first['topology_bytes'] / 1e9:.2f} GB",
-        "load": f"rows lie in {last['feature_bytes'] / 1e9:.2f} GB in place of {first['feature_bytes'] / 1e9:.2f} GB; "
-        "caches and address translation should miss more often, which is not measured here",
-        "propagate": "it reads mini-batch arrays only, so what it gains beyond the edges is waiting for memory that "
-        "the other stages use",
+        "sample": f"row pointers and neighbour lists lie in {last['topology_bytes'] / 1e9:.2f} GB in place "
+        f"of {first['topology_bytes'] / 1e9:.2f} GB",
+        "load": f"rows lie in {last['feature_bytes'] / 1e9:.2f} GB in place of "
+        f"{first['feature_bytes'] / 1e9:.2f} GB; caches and address translation should miss more often, "
+        "which is not measured here",
+        "propagate": "it reads mini-batch arrays only, so what it gains beyond the edges is waiting for "
+        "memory that the other stages use",
     }
     lines += [
-        f"- {stage}: {grows(f'{stage}_ms'):.2f} times the time, {per_edge(first, stage):.0f} → {per_edge(last, stage):.0f} ns "
-        f"a sampled edge: {reason};"
+        f"- {stage}: {grows(f'{stage}_ms'):.2f} times the time, {per_edge(first, stage):.0f} → "
+        f"{per_edge(last, stage):.0f} ns a sampled edge: {reason};"
         for stage, reason in reasons.items()
     ]
     lines.append(
-        f"- page faults: {first['warm_up_faults']:,.0f} → {last['warm_up_faults']:,.0f} a step during the warm-up, "
-        f"{first['minor_faults']:,.0f} → {last['minor_faults']:,.0f} after it: the first touch of mapped pages."
+        f"- page faults: {first['warm_up_faults']:,.0f} → {last['warm_up_faults']:,.0f} a step during the "
+        f"warm-up, {first['minor_faults']:,.0f} → {last['minor_faults']:,.0f} after it: the first touch of "
+        "mapped pages."
     )
     return lines
 

@@ -1,17 +1,17 @@
-"""What `runtime.trace` costs: runs with and without it take turns, and the ratios of their step times are printed.
+"""What `runtime.trace` costs: ratios of step times of runs with and without it, which take turns.
 
-Runs are of the same steps from the same weights. A round is a run without, another without (the control, which shows how far
-the machine can be trusted) and a run with the trace, in an order that is drawn. A run's time is the median over its steps, and
-its work the processor time of all its threads; ratios to the first run are medians over the rounds, with the interval that
-holds them with 95 % confidence (order statistics). Beside them stands what depends least on what else the machine does: events
-a step, times what it costs to note one, of the step's time.
+Runs are of the same steps from the same weights. A round is a run without, another without (the control,
+which shows how far the machine can be trusted) and a run with the trace, in an order that is drawn. A run's
+time is the median over its steps, and its work the processor time of all its threads; ratios to the first run
+are medians over the rounds, with the interval that holds them with 95 % confidence (order statistics). Beside
+them stands what depends least on what else the machine does: events a step, times what it costs to note one,
+of the step's time.
 
     python tools/bench/trace_overhead.py --rounds 30 --table trace.md
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import math
@@ -25,8 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timed_runs import parser, prepared, timed_run
+
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
+    from hyrt.runtime.events import Event
 
 
 WAYS = ("without", "control", "with")
@@ -34,7 +37,10 @@ WAYS = ("without", "control", "with")
 
 @dataclass(slots=True)
 class Case:
-    """What is trained, in epochs of less than 20 steps (then a run tells the time of each), and what its runs gave."""
+    """What is trained and what its runs gave.
+
+    An epoch has less than 20 steps, so that a run tells the time of each.
+    """
 
     name: str
     data: str
@@ -46,10 +52,9 @@ class Case:
     losses: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, graph: Graph, way: str, *, counts: bool) -> None:
-        """Train the steps once; the first quarter does not count. The first run of a case only counts events."""
+        """Train the steps once; the first quarter does not count. A case's first run only counts events."""
         from hyrt.config import build_config
         from hyrt.runtime.events import StepGroup
-        from hyrt.runtime.train import Training
 
         settings = {
             "train": {"epochs": self.steps},
@@ -59,25 +64,23 @@ class Case:
             **self.settings,
         }
         settings["runtime"] = {**settings.get("runtime", {}), "trace": way == "with"}
-        groups: list[StepGroup] = []
         spent_s: list[float] = []
 
-        def hear(event: object) -> None:
+        def hear(event: Event) -> None:
             if isinstance(event, StepGroup):
-                groups.append(event)
                 spent_s.append(time.process_time())
 
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "checkpoints").mkdir()
-            Training(
+            # More epochs than are needed: the run is stopped.
+            groups = timed_run(
                 build_config(settings),
                 graph,
-                emit=hear,
+                steps=self.steps,
+                hear=hear,
                 checkpoints=folder / "checkpoints",
-                # More epochs than are needed: the run is stopped.
-                should_stop=lambda: bool(groups) and groups[-1].step >= self.steps,
-            ).run()
+            ).groups
             if not counts:
                 self._count(folder / "trace.json.gz")
                 return
@@ -132,7 +135,7 @@ def ratios(times: dict[str, list[float]], way: str) -> str:
 
 
 def interval(ordered: list[float]) -> tuple[float, float]:
-    """Of the median, with 95 % confidence: the narrowest pair of order statistics; all of them where there are few."""
+    """The median's 95 % confidence interval: the narrowest pair of order statistics, or all."""
     n = len(ordered)
     below, k = 0.0, 0
     while k < n // 2 and below + math.comb(n, k) / 2**n <= 0.025:
@@ -197,8 +200,8 @@ def opencl_commands(count: int) -> list[tuple[Any, Any]]:
 
 
 HEAD = (
-    "| run | ms a step without | with | ratio of times | of the control | ratio of processor times | of the control "
-    "| slices, values, device events a step | noting them, of a step |\n"
+    "| run | ms a step without | with | ratio of times | of the control | ratio of processor times "
+    "| of the control | slices, values, device events a step | noting them, of a step |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
 )
 
@@ -214,17 +217,13 @@ def row(case: Case, costs: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--only", nargs="*", help="names of runs; all by default")
-    parser.add_argument("--seed", type=int, default=0, help="draws the order in each round")
-    parser.add_argument("--table", type=Path, help="write a markdown table here")
-    options = parser.parse_args()
-    from hyrt.process import prepare_process
-
-    prepare_process()
+    asked = parser(__doc__)
+    asked.add_argument("--rounds", type=int, default=30)
+    asked.add_argument("--only", nargs="*", help="names of runs; all by default")
+    asked.add_argument("--seed", type=int, default=0, help="draws the order in each round")
+    asked.add_argument("--table", type=Path, help="write a markdown table here")
+    options = asked.parse_args()
+    prepared()
     from hyrt.graph import open_graph
 
     order = random.Random(options.seed)

@@ -1,11 +1,12 @@
-"""The ladder of HyScale-GNN's ablation (Fig. 11) and its normalised epoch times (Table VII), here and in simulation.
+"""HyScale-GNN's ablation (Fig. 11) and normalised epoch times (Table VII), on this machine and in simulation.
 
-Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage prefetching (the pipeline).
-Without prefetching (`runtime.depth=1`) a step's stages run one after the other. Here, the rungs are runs on this machine with cpu and a second device, in
-turn, over several rounds. On the published machine they are simulated (`hyrt_perfmodel.simulation.simulate`), with the built-in platform's assumed
+Rungs: all training on the accelerator; hybrid with a static split; with the resource manager; with two-stage
+prefetching (the pipeline). Without prefetching (`runtime.depth=1`) a step's stages run one after the other.
+Here, the rungs are runs on this machine with cpu and a second device, in turn, over several rounds. On the
+published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in platform's assumed
 rates and 5 % noise. The published factors are the largest over its workloads.
 
-    python tools/policies/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
+    python tools/bench/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
-from hyrt.process import prepare_process
+from timed_runs import add_second_device, parser, prepared, settings, show
 
 RUNGS = ("all on the accelerator", "hybrid, static split", "+ resource manager", "+ two-stage prefetching")
 PUBLISHED = (1.0, 1.13, 1.33, 1.79)
@@ -24,48 +24,35 @@ PEAK = {"2x-epyc7763-4x-a5000": 2 * 3.6 + 4 * 27.8, "2x-epyc7763-4x-u250": 2 * 3
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--source", default="synthetic:products-s")
-    parser.add_argument("--second", default="opencl:0")
-    parser.add_argument("--model", default="graphsage")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--simulated-only", action="store_true")
-    parser.add_argument("--table", type=Path)
-    return parser.parse_args()
+    asked = parser(__doc__)
+    asked.add_argument("--source", default="synthetic:products-s")
+    asked.add_argument("--model", default="graphsage")
+    add_second_device(asked, steps=40)
+    asked.add_argument("--simulated-only", action="store_true")
+    return asked.parse_args()
 
 
 def here(options: argparse.Namespace) -> list[str]:
     """The rungs on this machine: median ms a step over the rounds."""
     from hyrt.config import build_config
-    from hyrt.graph.source import open_graph
+    from hyrt.graph import open_graph
     from hyrt.runtime.calibrate.short_run import short_run
 
     graph = open_graph(options.source)
+    both = ["cpu:0", options.second]
+    in_turn, managed = {"runtime": {"depth": 1}}, {"balance": {"policy": "model"}}
     rungs = (
-        {"devices": [options.second], "runtime": {"depth": 1}},
-        {"devices": ["cpu:0", options.second], "runtime": {"depth": 1}},
-        {
-            "devices": ["cpu:0", options.second],
-            "runtime": {"depth": 1},
-            "balance": {"policy": "model"},
-        },
-        {"devices": ["cpu:0", options.second], "balance": {"policy": "model"}},
+        {"devices": [options.second], **in_turn},
+        {"devices": both, **in_turn},
+        {"devices": both, **in_turn, **managed},
+        {"devices": both, **managed},
     )
     spent: list[list[float]] = [[] for _ in rungs]
     for _ in range(options.rounds):
-        for seconds, settings in zip(spent, rungs, strict=True):
-            config = build_config(
-                {
-                    "model": {"kind": options.model, "hidden": options.hidden},
-                    "sampler": {"fanout": [25, 10]},
-                    "balance": {"policy": "static"},
-                    **settings,
-                }
-            )
+        for seconds, rung in zip(spent, rungs, strict=True):
+            sections = {"balance": {"policy": "static"}, **rung}
+            # It is stopped after its steps, whatever number of epochs is asked for.
+            config = build_config(settings(options.model, epochs=1, hidden=options.hidden, **sections))
             seconds.append(short_run(config, graph, warm=30, steps=options.steps, balance=True).iteration_s)
     return rows([statistics.median(seconds) for seconds in spent])
 
@@ -127,12 +114,13 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
 
 def main() -> None:
     options = arguments()
-    prepare_process()
+    prepared()
     head = "| rung | ms a step | speed-up | published (largest) |\n|---|---:|---:|---:|"
     lines = []
     if not options.simulated_only:
         lines += [
-            f"## This machine: cpu:0 and {options.second}, {options.model} {options.hidden}, {options.source}\n",
+            f"## This machine: cpu:0 and {options.second}, {options.model} {options.hidden}, "
+            f"{options.source}\n",
             head,
             *here(options),
             "",
@@ -150,10 +138,7 @@ def main() -> None:
                 normalised.append(
                     f"| {name} | {model} | {dataset} | {epoch_s:.3f} | {epoch_s * PEAK[name]:.1f} |"
                 )
-    text = "\n".join(lines + normalised)
-    print(text)
-    if options.table:
-        options.table.write_text(text + "\n", encoding="utf-8")
+    show("\n".join(lines + normalised), options.table)
 
 
 if __name__ == "__main__":
