@@ -1,0 +1,348 @@
+"""Check that a change to the code leaves every bit of the trained models as it was.
+
+    python tools/same_losses.py                             compare with the recorded losses
+    python tools/same_losses.py --against-checkout HEAD~3   train with that commit as well, and compare
+    python tools/same_losses.py gat-two-cpus gin-resumed    run only these configurations
+
+Ten small runs of `hyrt run` cover the models, samplers, devices and precisions, sparse features, an uneven
+split, and a resume in the middle of an epoch. The tool compares the loss of every step, the number of sampled
+edges, the metrics and the final weights.
+
+The last bits depend on the processor and on the versions of the libraries, which the record names. Where
+this machine differs from the record in any of them, the losses only have to agree up to rounding. To compare
+bits on such a machine, use --against-checkout, which trains both versions there. The exit code is 1 if a
+configuration differs or cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = Path(__file__).with_suffix(".json")
+PACKAGE_FOLDERS = ("", "devices", "perfmodel", "hls")
+LIMIT_S = 1800
+
+# Nothing here may follow the clock or the number of cores.
+COMMON = (
+    "--quiet --name run --data synthetic:tiny data.batch_size=128 train.epochs=2 model.hidden=32 "
+    "balance.policy=static balance.predict=false "
+    "runtime.sample_threads=1 runtime.load_threads=1 runtime.train_threads=1 "
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run.
+
+    Parameters
+    ----------
+    words
+        The arguments of `hyrt run` that follow `COMMON`.
+    resumed_at
+        The step after which the run is resumed from a checkpoint; 0 trains without a break.
+    rounding
+        The largest relative difference between two losses that additions in another order may cause. Code for
+        AVX-512 and code without vectors differ by up to 2.5e-7 (four units in the last place of fp32) here. A
+        product in bf16 is rounded to 2^-9.
+    """
+
+    words: str
+    resumed_at: int = 0
+    rounding: float = 1e-5
+
+
+CONFIGURATIONS = {
+    "graphsage-two-cpus": Configuration(
+        "--model graphsage --devices cpu:0,cpu:1 split=[37,91] model.dropout=0.5 model.input_dropout=0.1"
+    ),
+    "gcn-three-layers": Configuration(
+        "--model gcn --devices cpu:0 model.layers=3 sampler.fanout=[10,5,-1] train.weight_decay=5e-4 "
+        "runtime.fuse_load=false runtime.pipelined=false runtime.train_threads=2"
+    ),
+    "gin-resumed": Configuration(
+        "--model gin --devices cpu:0 model.norm=layer train.optimizer=SGD train.lr=0.001 "
+        "'train.optimizer_options={momentum: 0.9}' train.schedule=ExponentialLR "
+        "'train.schedule_options={gamma: 0.5}' train.class_weights=balanced evaluate.mode=sampled",
+        resumed_at=7,
+    ),
+    "gat-two-cpus": Configuration(
+        "--model gat --devices cpu:0,cpu:1 split=[91,37] model.dropout=0.3 runtime.sample_threads=2"
+    ),
+    "graphsage-max-bf16": Configuration(
+        "--model graphsage --devices cpu:0 model.aggregate=max train.precision=bf16", rounding=1e-2
+    ),
+    "graphsage-sparse": Configuration(
+        "--model graphsage --devices cpu:0 --data ../sparse.npz data.normalize=row model.layers=3 "
+        "model.norm=layer model.residual=true model.dropout=0.2 model.input_dropout=0.2"
+    ),
+    "gcn-saint": Configuration(
+        "--model gcn --devices cpu:0,cpu:1 split=[1,3] sampler.kind=saint sampler.units=4 sampler.roots=25"
+    ),
+    "graphsage-opencl": Configuration(
+        "--model graphsage --devices opencl:0 sampler.on_device=true model.dropout=0.5 "
+        "model.input_dropout=0.1"
+    ),
+    "gcn-cpu-opencl": Configuration("--model gcn --devices cpu:0,opencl:0 split=[37,91]"),
+    "graphsage-sum-fpga-csim": Configuration(
+        "--model graphsage --devices cpu:0,fpga-csim:0 split=[91,37] model.aggregate=sum"
+    ),
+}
+# Entries of a record's `machine` that matter only where a configuration's words contain the value.
+ONLY_FOR = {"opencl": "opencl", "compiler": "fpga"}
+
+
+def train(folder: Path, names: Sequence[str]) -> None:
+    """Train configurations with the hyrt on the path, each in a subfolder with its name."""
+    # Every run is forked off this process: torch, and what its optimizers need, is imported once.
+    import torch._dynamo  # noqa: F401
+
+    if _hyrt("devices --json", folder):
+        sys.exit((folder / "errors.txt").read_text())
+    write_sparse_graph(folder / "sparse.npz")
+    for name in names:
+        (place := folder / name).mkdir()
+        configuration = CONFIGURATIONS[name]
+        words = f"run {COMMON} {configuration.words} "
+        if not configuration.resumed_at:
+            _hyrt(words, place)
+        elif _hyrt(words + "train.epochs=1 checkpoint.every_steps=1 checkpoint.keep=99", place) == 0:
+            for checkpoint in (place / "runs" / "run" / "checkpoints").iterdir():
+                if int(re.split(r"[-.]", checkpoint.name)[1]) > configuration.resumed_at:
+                    checkpoint.unlink()
+            _hyrt("run --quiet --resume runs/run train.epochs=2", place)
+
+
+def _hyrt(words: str, folder: Path) -> int:
+    """Run a command of hyrt in a process of its own; the exit code."""
+    if process := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    os.chdir(folder)
+    for descriptor, name in ((1, "output.txt"), (2, "errors.txt")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    sys.argv = ["hyrt", *shlex.split(words)]
+    runpy.run_module("hyrt", run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def write_sparse_graph(path: Path) -> None:
+    """Write a graph whose sparse features tell the class; random integers are equal on all machines."""
+    import numpy as np
+
+    vertices, degree, entries, width, classes = 1500, 8, 12, 200, 5
+    random = np.random.default_rng(1)
+    labels = random.integers(0, classes, vertices)
+    sources = np.sort(random.integers(0, vertices, (vertices, degree)))
+    is_edge = (np.diff(sources, prepend=-1) > 0) & (sources != np.arange(vertices)[:, None])
+    columns = np.sort(np.column_stack([labels, random.integers(0, width, (vertices, entries))]))
+    is_entry = np.diff(columns, prepend=-1) > 0
+    part = random.integers(0, 4, vertices)
+    np.savez(
+        path,
+        indptr=np.append(0, is_edge.sum(1).cumsum()),
+        indices=sources[is_edge].astype(np.int32),
+        labels=labels,
+        train_mask=part < 2,
+        val_mask=part == 2,
+        test_mask=part == 3,
+        feat_indptr=np.append(0, is_entry.sum(1).cumsum()),
+        feat_indices=columns[is_entry].astype(np.int32),
+        feat_values=random.integers(1, 9, is_entry.sum()).astype(np.float32),
+        feat_shape=np.array([vertices, width]),
+    )
+
+
+def measure(checkout: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Train configurations with the code of a checkout; a record of what came out."""
+    with tempfile.TemporaryDirectory(prefix="hyrt-same-losses-") as temporary:
+        folder = Path(temporary)
+        _write_entry_points(checkout, folder)
+        old_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        environment = {
+            # Compiled kernels stay; the rates that were measured on this machine must not matter.
+            "POCL_CACHE_DIR": str(old_cache / "pocl" / "kcache"),
+            "HYRT_HLS_CACHE_DIR": str(old_cache / "hyrt" / "hls"),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            **os.environ,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PYTHONPATH": os.pathsep.join([temporary, *(str(checkout / part) for part in PACKAGE_FOLDERS)]),
+        }
+        command = [sys.executable, __file__, "--train-into", temporary, *names]
+        subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
+        devices = json.loads((folder / "output.txt").read_text())["devices"]
+        return {
+            "machine": machine({device["name"]: device["description"] for device in devices}),
+            "configurations": {name: outcome(folder / name) for name in names},
+        }
+
+
+def _write_entry_points(checkout: Path, folder: Path) -> None:
+    """Declare the plug-ins of a checkout where they are found before those that are installed."""
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    (installed := folder / "hyrt-0.dist-info").mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: hyrt\nVersion: 0\n")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (installed / "entry_points.txt").write_text("\n".join(lines))
+
+
+def machine(devices: dict[str, str]) -> dict[str, str]:
+    """What the last bits of a sum may depend on, given the descriptions of devices by their names."""
+    import torch
+    from llvmlite import binding
+
+    vectors = re.compile("avx|fma|f16c|amx|neon|sve|bf16")
+    features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
+    compiler = subprocess.run("g++ -dumpfullversion", shell=True, capture_output=True, text=True)
+    switches = re.compile("ATEN_CPU|MKL_|DNNL_|ONEDNN_|NUMBA_CPU")
+    return {
+        "processor": binding.get_host_cpu_name(),
+        "instructions": " ".join(filter(vectors.match, features)),
+        "switches": " ".join(
+            f"{name}={os.environ[name]}" for name in sorted(filter(switches.match, os.environ))
+        ),
+        "torch": f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}",
+        **{name: version(name) for name in ("numpy", "numba", "llvmlite")},
+        "compiler": compiler.stdout.strip(),
+        # Without the number of compute units, on which no bit depends.
+        "opencl": devices.get("opencl:0", "").rpartition(",")[0],
+    }
+
+
+def outcome(place: Path) -> dict[str, Any]:
+    """What a run computed, or, as `failed`, its last line of errors."""
+    from safetensors import safe_open
+
+    run = place / "runs" / "run"
+    summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
+    if summary.get("status") != "finished":
+        return {"failed": (place / "errors.txt").read_text().strip().rpartition("\n")[2]}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    groups = [line for line in lines if line["event"] == "steps"]
+    weights = hashlib.sha256()
+    with safe_open(max((run / "checkpoints").iterdir()), "np") as file:
+        for name in sorted(name for name in file.keys() if name.startswith("model.")):  # noqa: SIM118
+            weights.update(name.encode() + file.get_tensor(name).tobytes())
+    return {
+        "edges": sum(
+            round(group["mteps"] * 1e6 * group["step_s"] * len(group["losses"])) for group in groups
+        ),
+        "losses": " ".join(loss.hex() for group in groups for loss in group["losses"]),
+        "metrics": summary["metrics"],
+        "weights": weights.hexdigest(),
+    }
+
+
+def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> tuple[str, list[str]]:
+    """How a configuration is compared in two records, and its differences."""
+    mine, other = found["configurations"][name], expected["configurations"][name]
+    if failures := [one["failed"] for one in (mine, other) if "failed" in one]:
+        return "not compared", failures
+    relevant = [key for key in found["machine"] if ONLY_FOR.get(key, "") in CONFIGURATIONS[name].words]
+    changed = [key for key in relevant if found["machine"][key] != expected["machine"].get(key)]
+    bound = CONFIGURATIONS[name].rounding if changed else 0.0
+    problems = []
+    if mine["edges"] != other["edges"]:
+        problems.append(f"{mine['edges']} sampled edges instead of {other['edges']}")
+    my_losses, others = ([float.fromhex(loss) for loss in one["losses"].split()] for one in (mine, other))
+    if len(my_losses) != len(others):
+        problems.append(f"{len(my_losses)} steps instead of {len(others)}")
+    pairs = list(zip(my_losses, others, strict=False))
+    # `not ... <=` because a loss that is not a number always differs.
+    wrong = [step for step, (a, b) in enumerate(pairs) if not abs(a - b) <= bound * max(abs(a), abs(b))]
+    if wrong:
+        a, b = pairs[wrong[0]]
+        problems.append(
+            f"{len(wrong)} of {len(pairs)} losses, first step {wrong[0] + 1} with {a} instead of {b}"
+        )
+    if changed:
+        return f"compared to {bound:.0e}, as the machine differs ({', '.join(changed)})", problems
+    return "compared bit for bit", problems + [
+        key for key in ("metrics", "weights") if mine[key] != other[key]
+    ]
+
+
+@contextmanager
+def code_of(checkout: str) -> Iterator[Path]:
+    """Give the folder of a checkout, or one with the files of a commit."""
+    if Path(checkout, "pyproject.toml").exists():
+        yield Path(checkout).resolve()
+        return
+    archive = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", checkout], stdout=subprocess.PIPE, check=True
+    )
+    with tempfile.TemporaryDirectory(prefix="hyrt-checkout-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of {', '.join(CONFIGURATIONS)}; default: all"
+    )
+    parser.add_argument(
+        "--checkout",
+        default=str(ROOT),
+        help="train with the code of this folder or commit; default: this checkout",
+    )
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument("--against", type=Path, default=RECORD, metavar="FILE", help="compare with this record")
+    task.add_argument(
+        "--against-checkout", metavar="CHECKOUT", help="compare with the code of this folder or commit"
+    )
+    task.add_argument("--record", type=Path, metavar="FILE", help="write a record and compare nothing")
+    task.add_argument("--train-into", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(CONFIGURATIONS):
+        parser.error(f"there is no configuration {', '.join(sorted(unknown))}")
+    names = arguments.names or list(CONFIGURATIONS)
+    if arguments.train_into:
+        train(arguments.train_into, names)
+        return 0
+    with code_of(arguments.checkout) as folder:
+        found = measure(folder, names)
+    if arguments.record:
+        arguments.record.write_text(json.dumps(found, indent=1) + "\n")
+        failed = [name for name, one in found["configurations"].items() if "failed" in one]
+        if failed:
+            print(f"failed, and recorded as such: {', '.join(failed)}", file=sys.stderr)
+        return int(bool(failed))
+    if arguments.against_checkout:
+        with code_of(arguments.against_checkout) as folder:
+            expected = measure(folder, names)
+    else:
+        expected = json.loads(arguments.against.read_text())
+    different = 0
+    for name in names:
+        how, problems = compare(found, expected, name)
+        different += bool(problems)
+        print(f"{name}: {how}: {'DIFFERENT: ' + '; '.join(problems) if problems else 'equal'}")
+    print(f"{len(names) - different} of {len(names)} equal")
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
