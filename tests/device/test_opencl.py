@@ -262,7 +262,7 @@ def test_several_batches_staged_ahead_and_one_never_used(product: str) -> None:
         assert found.loss_sum == alone[at].loss_sum
         assert all(torch.equal(a, b) for a, b in zip(found.gradients, alone[at].gradients, strict=True))
     device.close()
-    assert device._memory.allocated_bytes == 0
+    assert device._memory.buffers.allocated_bytes == 0
 
 
 def test_two_devices_in_two_threads() -> None:
@@ -297,7 +297,7 @@ def test_out_of_memory_is_recoverable(product: str) -> None:
     model = shaken(GNN(Architecture(kind="graphsage", in_features=12, hidden=8, num_classes=3)))
     device = opened(product, memory_bytes=150_000)
     device.load(model, list(model.parameters()))
-    used = device._memory.used_bytes
+    used = device._memory.buffers.used_bytes
     small = sampled(graph, model, [4, 4], range(10))
     before = step(device, small).loss_sum
     for _ in range(3):
@@ -305,9 +305,9 @@ def test_out_of_memory_is_recoverable(product: str) -> None:
             DeviceOutOfMemory, match=rf"{device.info.name} is out of memory: asked .* in use of"
         ):
             step(device, sampled(graph, model, [4, 4], range(2000)))
-        assert device._memory.used_bytes == used
+        assert device._memory.buffers.used_bytes == used
         assert step(device, small).loss_sum == before
-    assert device._memory.allocated_bytes <= 150_000
+    assert device._memory.buffers.allocated_bytes <= 150_000
     device.close()
 
 
@@ -371,13 +371,13 @@ def test_a_second_load_replaces_the_first() -> None:
     graph, model, _ = parts()
     device = opened()
     device.load(model, list(model.parameters()))
-    used = device._memory.used_bytes
+    used = device._memory.buffers.used_bytes
     other = shaken(GNN(Architecture(kind="gcn", in_features=12, hidden=8, num_classes=3)), seed=5)
     device.load(other, list(other.parameters()))
     batch = sampled(graph, other, [4, 4], range(20))
     assert_agrees(step(device, batch), reference(other, batch, rows_of(graph, batch)))
     device.load(model, list(model.parameters()))
-    assert device._memory.used_bytes == used
+    assert device._memory.buffers.used_bytes == used
     device.close()
 
 
@@ -434,7 +434,7 @@ def test_opening_and_closing_leaks_nothing() -> None:
         device.transfer(batch)
         assert device.sampler(graph) is not None
         device.close()
-        assert device._memory.allocated_bytes == 0
+        assert device._memory.buffers.allocated_bytes == 0
 
     for _ in range(10):
         once()
@@ -451,14 +451,14 @@ def test_a_step_without_room_leaves_its_copies_alone() -> None:
     model = shaken(GNN(Architecture(kind="gin", in_features=12, hidden=64, num_classes=3)))
     device = opened("tiled", memory_bytes=700_000)
     device.load(model, list(model.parameters()))
-    used = device._memory.used_bytes
+    used = device._memory.buffers.used_bytes
     small = sampled(graph, model, [4, 4], range(40))
     wanted = step(device, small)
     for _ in range(3):
         staged = device.transfer(sampled(graph, model, [4, 4], range(300)))
         with pytest.raises(DeviceOutOfMemory):
             device.propagate(staged)
-        assert device._memory.used_bytes == used
+        assert device._memory.buffers.used_bytes == used
         found = step(device, small)
         assert found.loss_sum == wanted.loss_sum
         assert all(torch.equal(a, b) for a, b in zip(found.gradients, wanted.gradients, strict=True))

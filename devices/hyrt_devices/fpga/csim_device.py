@@ -31,6 +31,7 @@ from hyrt_devices.fpga.simulated_card import (
 )
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
+from hyrt_devices.opencl_host.recycled_memory import readable
 
 # A U250's four banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
@@ -199,8 +200,8 @@ class FpgaCsimDevice:
             if self._used_bytes + size_bytes > self._limit_bytes:
                 kept = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemory(
-                    f"{self.info.name} is out of memory: no room for {what}, {_mib(size_bytes)}, {_mib(self._used_bytes)} in use "
-                    f"of {_mib(self._limit_bytes)}: {remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
+                    f"{self.info.name} is out of memory: no room for {what}, {readable(size_bytes)}, {readable(self._used_bytes)} in use "
+                    f"of {readable(self._limit_bytes)}: {remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
 
@@ -212,10 +213,6 @@ class FpgaCsimDevice:
 def _weight_bytes(layout: WeightLayout) -> int:
     """Of weights and gradients."""
     return 8 * layout.num_floats
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.4g} MiB"
 
 
 def _info(card: SimulatedCard) -> DeviceInfo:

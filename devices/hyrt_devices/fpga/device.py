@@ -21,6 +21,7 @@ from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedTasks, TaskStager
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.fpga.weights import WeightLayout, described
+from hyrt_devices.opencl_host.recycled_memory import readable
 
 
 class FpgaDevice:
@@ -186,7 +187,7 @@ class FpgaDevice:
         self._transfers.close()
         self._launches.close()
         self._model = self._layout = self._units = None
-        self._pools.close()
+        self._pools.slots.close()
 
     @contextmanager
     def _memory_errors(self, doing: str) -> Iterator[None]:
@@ -203,6 +204,6 @@ class FpgaDevice:
                 raise
             remedy = "take narrower layers" if doing in ("load", "update") else "give it fewer targets"
             raise DeviceOutOfMemory(
-                f"{self.info.name} is out of memory in {doing}, {self._pools.used_bytes / 2**20:.4g} MiB in use "
+                f"{self.info.name} is out of memory in {doing}, {readable(self._pools.slots.used_bytes)} in use "
                 f"({error}): {remedy}"
             ) from error

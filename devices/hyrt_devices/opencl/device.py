@@ -17,7 +17,7 @@ from hyrt.nn.description import describe
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.opencl.launch import Launcher, span_s, spans
-from hyrt_devices.opencl.memory import DeviceMemory, readable
+from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, SourcePrograms
 from hyrt_devices.opencl.replica import Replica
@@ -25,6 +25,7 @@ from hyrt_devices.opencl.sampler import OpenclSampler, make_sampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
 from hyrt_devices.opencl.warm_up import smallest_batch
+from hyrt_devices.opencl_host.recycled_memory import readable
 
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
@@ -214,7 +215,7 @@ class OpenclDevice:
             sampler.close()
         self._samplers = []
         self._replica = self._stager = None
-        self._memory.close()
+        self._memory.buffers.close()
 
     @contextmanager
     def _memory_errors(self, doing: str) -> Iterator[None]:
@@ -226,7 +227,7 @@ class OpenclDevice:
         except cl.Error as error:
             if not re.search(_NO_MEMORY, str(error)):
                 raise
-            used = readable(self._memory.used_bytes)
+            used = readable(self._memory.buffers.used_bytes)
             raise DeviceOutOfMemory(
                 f"{self.info.name} is out of memory in {doing}, {used} in use of {readable(self.info.memory_bytes)} "
                 f"({error})"

@@ -1,97 +1,46 @@
-"""Device memory: pooled buffers within a limit, and host arrays read in place."""
+"""Device memory: recycled buffers within a limit, and host arrays read in place."""
 
 from __future__ import annotations
 
-import bisect
-import threading
+from collections.abc import Hashable
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DeviceOutOfMemory
+from hyrt_devices.opencl_host.recycled_memory import RecycledMemory
 
 # Kernels may read this far beyond the end of a buffer of ours.
 _SLACK_BYTES = 256
-_PAGE_BYTES = 4096
-
-
-def readable(size_bytes: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.4g} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.4g} GiB"
 
 
 class DeviceMemory:
-    """Hands out buffers over recycled memory; any thread may take and give back.
-
-    The limit is kept before a buffer is made: some implementations promise more memory than there is.
+    """Hands out buffers; any thread may take and give back.
 
     Parameters
     ----------
     context
         The OpenCL context.
-    name
-        Of the device, for messages.
-    limit_bytes
-        Of all buffers together.
-    largest_bytes
-        Of one buffer.
+    name, limit_bytes, largest_bytes
+        As in `RecycledMemory`.
     """
 
     def __init__(self, context: Any, name: str, limit_bytes: int, largest_bytes: int) -> None:
         self._context = context
-        self._name = name
-        self._limit_bytes = limit_bytes
-        self._largest_bytes = largest_bytes
-        self._lock = threading.Lock()
-        self._sizes: list[int] = []
-        self._free: list[Any] = []
-        self._lent: dict[int, Any] = {}
-        self.allocated_bytes = 0
+        self.buffers: RecycledMemory[Any] = RecycledMemory(name, limit_bytes, largest_bytes, self._buffer)
 
-    @property
-    def used_bytes(self) -> int:
-        """Memory of the buffers in use."""
-        with self._lock:
-            return self.allocated_bytes - sum(self._sizes)
-
-    def take(self, size_bytes: int) -> Any:
-        """A buffer of at least `size_bytes`, uninitialised.
-
-        Raises
-        ------
-        DeviceOutOfMemory
-            If it does not fit; nothing was taken.
-        """
+    def _buffer(self, _: Hashable, size_bytes: int) -> Any:
         import pyopencl as cl
 
-        room = size_bytes + _SLACK_BYTES
-        with self._lock:
-            at = bisect.bisect_left(self._sizes, room)
-            if at < len(self._sizes) and self._sizes[at] <= 2 * room + _PAGE_BYTES:
-                del self._sizes[at]
-                buffer = self._free.pop(at)
-            else:
-                # A little larger than asked for: the sizes of successive steps differ.
-                wanted = -(-(room + room // 8) // _PAGE_BYTES) * _PAGE_BYTES
-                wanted = max(room, min(wanted, self._largest_bytes))
-                if self.allocated_bytes + wanted > self._limit_bytes:
-                    self._drop_free()
-                    wanted = max(room, min(wanted, self._limit_bytes - self.allocated_bytes))
-                if room > self._largest_bytes or self.allocated_bytes + room > self._limit_bytes:
-                    raise self._exhausted(room)
-                try:
-                    buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, wanted)
-                except (cl.MemoryError, cl.RuntimeError) as error:
-                    raise self._exhausted(room) from error
-                self.allocated_bytes += wanted
-            self._lent[id(buffer)] = buffer
-            return buffer
+        try:
+            return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size_bytes)
+        except (cl.MemoryError, cl.RuntimeError) as error:
+            raise MemoryError(str(error)) from error
+
+    def take(self, size_bytes: int) -> Any:
+        """A buffer of at least `size_bytes`, uninitialised. Raises DeviceOutOfMemory; then nothing was taken."""
+        return self.buffers.take(size_bytes + _SLACK_BYTES)
 
     def wrap(self, array: NDArray[Any]) -> Any:
         """A buffer over a host array, which the device reads in place. The array must outlive it."""
@@ -102,34 +51,7 @@ class DeviceMemory:
 
     def give(self, buffer: Any) -> None:
         """Take back a buffer of `take`."""
-        with self._lock:
-            if self._lent.pop(id(buffer), None) is not None:
-                at = bisect.bisect_left(self._sizes, buffer.size)
-                self._sizes.insert(at, buffer.size)
-                self._free.insert(at, buffer)
-
-    def close(self) -> None:
-        """Free every buffer, those in use too."""
-        with self._lock:
-            self._drop_free()
-            lent, self._lent = self._lent, {}
-            for buffer in lent.values():
-                buffer.release()
-            self.allocated_bytes = 0
-
-    def _drop_free(self) -> None:
-        for size, buffer in zip(self._sizes, self._free, strict=True):
-            buffer.release()
-            self.allocated_bytes -= size
-        self._sizes, self._free = [], []
-
-    def _exhausted(self, room: int) -> DeviceOutOfMemory:
-        used = self.allocated_bytes - sum(self._sizes)
-        largest = f", {readable(self._largest_bytes)} in one piece" if room > self._largest_bytes else ""
-        return DeviceOutOfMemory(
-            f"{self._name} is out of memory: asked {readable(room)}, {readable(used)} in use of "
-            f"{readable(self._limit_bytes)}{largest}"
-        )
+        self.buffers.give(buffer)
 
 
 class Lease:

@@ -52,7 +52,7 @@ def test_a_chain_runs_in_the_order_of_its_events(machine: Any) -> None:
     assert span_s([*events, back]) == pytest.approx((times[-1][1] - times[0][0]) * 1e-9)
     assert span_s([]) == 0
     queue.close()
-    pools.close()
+    pools.slots.close()
 
 
 def test_two_queues_are_joined_by_an_event(machine: Any) -> None:
@@ -67,7 +67,7 @@ def test_two_queues_are_joined_by_an_event(machine: Any) -> None:
     for queue in (first, second):
         queue.close()
         queue.close()
-    pools.close()
+    pools.slots.close()
 
 
 def test_what_a_command_uses_is_kept_until_it_is_over(machine: Any) -> None:
@@ -104,7 +104,7 @@ def test_what_is_over_is_not_kept(machine: Any) -> None:
         queue.wait([queue.to_device([slot.buffer])])
         assert len(queue._kept) == 1
     queue.close()
-    pools.close()
+    pools.slots.close()
 
 
 def test_a_failed_command_is_an_error_to_who_waits_and_not_to_who_closes(machine: Any) -> None:
@@ -119,4 +119,4 @@ def test_a_failed_command_is_an_error_to_who_waits_and_not_to_who_closes(machine
     with pytest.raises(cl.Error):
         queue.wait([launched])
     queue.close()
-    pools.close()
+    pools.slots.close()

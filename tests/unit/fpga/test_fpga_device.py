@@ -77,13 +77,13 @@ class Card:
         ]
         staged.release(self.pools)
         units.release()
-        assert self.pools.used_bytes == 0
+        assert self.pools.slots.used_bytes == 0
         return sums, scores
 
     def close(self) -> None:
         self.transfers.close()
         self.launches.close()
-        self.pools.close()
+        self.pools.slots.close()
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -299,7 +299,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
     # They fit, and leave little beside them: the slots of two units, whole pages.
     roomy = machine.open()
     roomy.load(model, list(model.parameters()))
-    kept = roomy._pools.used_bytes
+    kept = roomy._pools.slots.used_bytes
     roomy.close()
     device = machine.open(DeviceOptions(memory_bytes=kept + 16_384))
     device.load(model, list(model.parameters()))

@@ -43,7 +43,7 @@ class Opened:
     def close(self) -> None:
         self.transfers.close()
         self.launches.close()
-        self.pools.close()
+        self.pools.slots.close()
 
 
 def tasks() -> Any:
@@ -64,14 +64,14 @@ def tasks() -> Any:
     ran = [(event.profile.start, event.profile.end) for event in sums.events]
     traced = spans([*sums.commands, *(("weights", event) for event in brought if is_over(event))])
     staged.release(opened.pools)
-    held = opened.pools.allocated_bytes
+    held = opened.pools.slots.allocated_bytes
     # A second round uses the same memory.
     opened.stager.stage(staged, [task] * 7)
     units.run(staged.tasks)
     staged.release(opened.pools)
-    same = opened.pools.allocated_bytes == held
+    same = opened.pools.slots.allocated_bytes == held
     units.release()
-    left = opened.pools.used_bytes
+    left = opened.pools.slots.used_bytes
     opened.close()
     return {
         "units": on_units,

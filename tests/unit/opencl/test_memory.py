@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.opencl.memory import DeviceMemory, Lease, readable
+from hyrt_devices.opencl.memory import DeviceMemory, Lease
+from hyrt_devices.opencl_host.recycled_memory import readable
 from opencl_doubles import module
 
 from hyrt.errors import DeviceOutOfMemory
@@ -52,7 +53,7 @@ def test_free_buffers_make_room_before_memory_is_said_to_be_out() -> None:
     pool.take(200_000)
     pool.take(800_000)
     assert first.released
-    assert pool.allocated_bytes <= LIMIT
+    assert pool.buffers.allocated_bytes <= LIMIT
 
 
 def test_one_piece_is_bounded_too() -> None:
@@ -67,7 +68,7 @@ def test_what_the_driver_refuses_is_out_of_memory() -> None:
     with pytest.raises(DeviceOutOfMemory) as caught:
         pool.take(6000)
     assert caught.value.__cause__ is not None
-    assert pool.used_bytes == pool.allocated_bytes == 0
+    assert pool.buffers.used_bytes == pool.buffers.allocated_bytes == 0
 
 
 def test_a_lease_gives_all_back_once() -> None:
@@ -75,8 +76,8 @@ def test_a_lease_gives_all_back_once() -> None:
     with Lease(pool) as lease:
         lease.floats(10, 10)
         lease.take(0)
-        assert pool.used_bytes > 400
-    assert pool.used_bytes == 0
+        assert pool.buffers.used_bytes > 400
+    assert pool.buffers.used_bytes == 0
     lease.release()
 
 
@@ -84,11 +85,11 @@ def test_closing_frees_what_is_lent_as_well() -> None:
     pool = memory()
     buffers = [pool.take(100), pool.take(5000)]
     pool.give(buffers[0])
-    pool.close()
+    pool.buffers.close()
     assert all(buffer.released for buffer in buffers)
-    assert pool.allocated_bytes == 0
+    assert pool.buffers.allocated_bytes == 0
     pool.give(buffers[1])
-    pool.close()
+    pool.buffers.close()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400_000)), max_size=40))
@@ -106,8 +107,8 @@ def test_the_limit_holds_whatever_is_taken_and_given(requests: list[tuple[bool, 
                     assert lent[-1].size >= size
                 except DeviceOutOfMemory:
                     assert sum(buffer.size for buffer in lent) + size + 256 > LIMIT
-            assert pool.used_bytes == sum(buffer.size for buffer in lent)
-            assert pool.used_bytes <= pool.allocated_bytes <= LIMIT
+            assert pool.buffers.used_bytes == sum(buffer.size for buffer in lent)
+            assert pool.buffers.used_bytes <= pool.buffers.allocated_bytes <= LIMIT
             assert len({id(buffer) for buffer in lent}) == len(lent)
 
 

@@ -1,0 +1,173 @@
+"""Pieces of device memory within a limit, used again and again."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from hyrt.errors import DeviceOutOfMemory
+
+PAGE_BYTES = 4096
+"""What sizes are rounded up to; XRT reads host memory that is aligned to it without a copy of its own."""
+
+
+class Piece(Protocol):
+    """Memory that was made once and can be freed once."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        ...
+
+    def release(self) -> None:
+        """Free it."""
+        ...
+
+
+P = TypeVar("P", bound=Piece)
+
+
+@dataclass(slots=True)
+class _Free(Generic[P]):
+    """Pieces of one place that nobody has, smallest first."""
+
+    sizes: list[int] = field(default_factory=list)
+    pieces: list[P] = field(default_factory=list)
+
+
+class RecycledMemory(Generic[P]):
+    """Hands out pieces of memory; any thread may take and give back.
+
+    The limit is kept before a piece is made: some implementations promise more memory than there is.
+
+    Parameters
+    ----------
+    name
+        The device's name, for messages.
+    limit_bytes
+        The most that all pieces may take together.
+    largest_bytes
+        The most that one piece may take.
+    make
+        Makes a piece for a place with so many bytes; raises MemoryError where the device has no room.
+    explain
+        What a piece is for and what to do where memory is short, from the place, the bytes asked for and the pieces
+        in use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limit_bytes: int,
+        largest_bytes: int,
+        make: Callable[[Hashable, int], P],
+        explain: Callable[[Hashable, int, Sequence[P]], tuple[str, str]] | None = None,
+    ) -> None:
+        self._name = name
+        self._limit_bytes = limit_bytes
+        self._largest_bytes = largest_bytes
+        self._make = make
+        self._explain = explain
+        self._lock = threading.Lock()
+        self._free: dict[Hashable, _Free[P]] = {}
+        self._lent: dict[int, P] = {}
+        self.allocated_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of the pieces in use."""
+        with self._lock:
+            return self._used_bytes()
+
+    def take(self, least: int, place: Hashable = None) -> P:
+        """A piece of at least `least` bytes that belongs to a place; what it holds is not defined.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            If it does not fit; nothing was taken.
+        """
+        with self._lock:
+            free = self._free.setdefault(place, _Free())
+            at = bisect.bisect_left(free.sizes, least)
+            if at < len(free.sizes) and free.sizes[at] <= 2 * least + PAGE_BYTES:
+                del free.sizes[at]
+                piece = free.pieces.pop(at)
+            else:
+                piece = self._new(place, least)
+            self._lent[id(piece)] = piece
+            return piece
+
+    def give(self, piece: P, place: Hashable = None) -> None:
+        """Take back a piece of `take`."""
+        with self._lock:
+            if self._lent.pop(id(piece), None) is not None:
+                free = self._free.setdefault(place, _Free())
+                at = bisect.bisect_left(free.sizes, piece.size)
+                free.sizes.insert(at, piece.size)
+                free.pieces.insert(at, piece)
+
+    def close(self) -> None:
+        """Free every piece, those in use too."""
+        with self._lock:
+            self._drop_free()
+            lent, self._lent = self._lent, {}
+            for piece in lent.values():
+                piece.release()
+            self.allocated_bytes = 0
+
+    def _new(self, place: Hashable, least: int) -> P:
+        # A little larger than asked for: the sizes of successive steps differ.
+        size = max(least, min(whole_pages(least + least // 8), _pages_within(self._largest_bytes)))
+        if self.allocated_bytes + size > self._limit_bytes:
+            self._drop_free()
+            size = max(least, min(size, _pages_within(self._limit_bytes - self.allocated_bytes)))
+        if least > self._largest_bytes or self.allocated_bytes + size > self._limit_bytes:
+            raise self._exhausted(place, least)
+        try:
+            piece = self._make(place, size)
+        except MemoryError as error:
+            raise self._exhausted(place, least) from error
+        self.allocated_bytes += size
+        return piece
+
+    def _drop_free(self) -> None:
+        for free in self._free.values():
+            for piece in free.pieces:
+                self.allocated_bytes -= piece.size
+                piece.release()
+        self._free = {}
+
+    def _used_bytes(self) -> int:
+        return sum(piece.size for piece in self._lent.values())
+
+    def _exhausted(self, place: Hashable, asked: int) -> DeviceOutOfMemory:
+        largest = f", {readable(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
+        purpose, remedy = "", ""
+        if self._explain is not None:
+            purpose, remedy = self._explain(place, asked, list(self._lent.values()))
+        return DeviceOutOfMemory(
+            f"{self._name} is out of memory: asked {readable(asked)}{purpose and f' for {purpose}'}, "
+            f"{readable(self._used_bytes())} in use of {readable(self._limit_bytes)}{largest}{remedy and f': {remedy}'}"
+        )
+
+
+def whole_pages(size_bytes: int) -> int:
+    """The bytes of the pages that hold so many."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def _pages_within(size_bytes: int) -> int:
+    return size_bytes // PAGE_BYTES * PAGE_BYTES
+
+
+def readable(size_bytes: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.4g} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.4g} GiB"
