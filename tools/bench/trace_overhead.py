@@ -164,7 +164,7 @@ def costs_us() -> dict[str, float]:
     commands = opencl_commands(20)
 
     def device() -> None:
-        from hyrt_devices.opencl.launch import spans
+        from hyrt_devices.opencl_host.profiling import spans
 
         for _ in range(num // 20):
             trace.hear("d:0", "compute", spans(commands))

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.probe import survey
 from hyrt_devices.fpga.programs import TrainerPrograms, XclbinPrograms
-from hyrt_devices.fpga.queue import Command, Queue, is_over, span_s, spans
+from hyrt_devices.fpga.queue import Queue, is_over
 from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedTasks, TaskStager
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.fpga.weights import WeightLayout, described
-from hyrt_devices.opencl_host.recycled_memory import readable
+from hyrt_devices.opencl_host.profiling import Command, span_s, spans
+from hyrt_devices.opencl_host.recycled_memory import memory_errors
+from hyrt_devices.opencl_host.survey import opening
 
 
 class FpgaDevice:
@@ -74,24 +75,14 @@ class FpgaDevice:
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> FpgaDevice:
-        found = survey()
-        matches = [f for f in found.found if f.info.index == info.index]
-        if not matches:
-            why = (
-                "; ".join(found.reasons) or "it was there when it was probed: check it with `xbutil examine`"
-            )
-            raise DeviceUnavailable(f"{info.name} is not there: {why}")
+        found = survey().of(info, "it was there when it was probed: check it with `xbutil examine`")
         import pyopencl as cl
 
-        device, xclbin = matches[0].device, matches[0].xclbin
-        try:
-            context = cl.Context([device])
-            return cls(info, context, device, options, XclbinPrograms(context, device, xclbin))
-        except cl.Error as error:
-            raise DeviceUnavailable(
-                f"{info.name} ({info.description}) cannot be opened: {error}: end what else uses the card, or reset it "
-                "with `xbutil reset`"
-            ) from error
+        with opening(info, "end what else uses the card, or reset it with `xbutil reset`"):
+            context = cl.Context([found.device])
+            return cls(
+                info, context, found.device, options, XclbinPrograms(context, found.device, found.xclbin)
+            )
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
@@ -189,21 +180,7 @@ class FpgaDevice:
         self._model = self._layout = self._units = None
         self._pools.slots.close()
 
-    @contextmanager
-    def _memory_errors(self, doing: str) -> Iterator[None]:
-        """Turn the OpenCL error that means a lack of device memory into the recoverable one.
-
-        Others may mean anything: XRT reports what it has no number for as OUT_OF_HOST_MEMORY.
-        """
-        import pyopencl as cl
-
-        try:
-            yield
-        except cl.Error as error:
-            if "MEM_OBJECT_ALLOCATION_FAILURE" not in str(error):
-                raise
-            remedy = "take narrower layers" if doing in ("load", "update") else "give it fewer targets"
-            raise DeviceOutOfMemory(
-                f"{self.info.name} is out of memory in {doing}, {readable(self._pools.slots.used_bytes)} in use "
-                f"({error}): {remedy}"
-            ) from error
+    def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
+        # Other errors may mean anything: XRT reports what it has no number for as OUT_OF_HOST_MEMORY.
+        remedy = "take narrower layers" if doing in ("load", "update") else "give it fewer targets"
+        return memory_errors("MEM_OBJECT_ALLOCATION_FAILURE", self._pools.slots, doing, remedy)

@@ -98,7 +98,6 @@ class Pools:
     ) -> None:
         self._context = context
         self._of_the_model = of_the_model
-        self._limit_bytes = limit_bytes
         self.slots: RecycledMemory[Slot] = RecycledMemory(
             name, limit_bytes, largest_bytes, self._slot, self._explain
         )
@@ -136,7 +135,7 @@ class Pools:
         is_kept = place.argument in self._of_the_model
         kept = sum(slot.size for slot in lent if slot.place.argument in self._of_the_model)
         purpose = "weights and gradients" if is_kept else ""
-        return purpose, remedy(asked if is_kept else 0, kept, self._limit_bytes)
+        return purpose, remedy(asked if is_kept else 0, kept, self.slots.limit_bytes)
 
 
 def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:

@@ -11,6 +11,7 @@ from hyrt.device import DeviceInfo, Rates
 from hyrt.errors import DeviceUnavailable
 from hyrt_devices.fpga.programs import KERNEL
 from hyrt_devices.fpga.xclbin import Xclbin, XclbinDesign, read_design, read_xclbin
+from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
 
 XCLBIN_VARIABLE = "HYRT_XCLBIN"
 """Environment variable that names the xclbin to use."""
@@ -25,38 +26,10 @@ _PCIE_BYTES_PER_S = 12e9
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A card with an xclbin for it.
+class FoundCard(FoundDevice):
+    """A card with the xclbin that it is programmed with."""
 
-    Parameters
-    ----------
-    info
-        As `probe` tells it.
-    device
-        `pyopencl.Device`.
-    xclbin
-        What the card is programmed with.
-    """
-
-    info: DeviceInfo
-    device: Any
     xclbin: Xclbin
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What a search found, and why there is not more.
-
-    Parameters
-    ----------
-    found
-        In the runtime's order.
-    reasons
-        What is missing, with the remedy.
-    """
-
-    found: list[Found]
-    reasons: list[str]
 
 
 def xclbin_path() -> Path:
@@ -68,53 +41,50 @@ def xclbin_path() -> Path:
     return Path(data) / "hyrt" / f"{KERNEL}.xclbin"
 
 
-def survey() -> Survey:
-    """Ask XRT for its cards. Cheap, and never raises; OpenCL is not even loaded where XRT is not installed for it."""
+def survey() -> DeviceSurvey[FoundCard]:
+    """Ask XRT for its cards, in its order.
+
+    Cheap, and never raises; OpenCL is not even loaded where XRT is not installed for it.
+    """
+    try:
+        return DeviceSurvey(_found(), [])
+    except DeviceUnavailable as error:
+        return DeviceSurvey([], [str(error)])
+
+
+def _found() -> list[FoundCard]:
     if not has_xrt():
-        return Survey(
-            [],
-            [
-                "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then source its setup.sh"
-            ],
+        raise DeviceUnavailable(
+            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then source its "
+            "setup.sh"
         )
+    if problem := why_no_pyopencl():
+        raise DeviceUnavailable(problem)
+    import pyopencl as cl
+
     try:
-        import pyopencl as cl
-    except (ImportError, OSError) as error:
-        return Survey([], [f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'])
-    try:
-        devices = [
-            device
-            for platform in cl.get_platforms()
-            if platform.name == _PLATFORM
-            for device in platform.get_devices()
-        ]
+        platforms = [platform for platform in cl.get_platforms() if platform.name == _PLATFORM]
+        devices = [device for platform in platforms for device in platform.get_devices()]
     except (cl.Error, RuntimeError) as error:
-        return Survey([], [f"XRT does not answer ({error}): {_check_card()}"])
+        raise DeviceUnavailable(f"XRT does not answer ({error}): {_check_card()}") from error
     if not devices:
-        return Survey([], [f"XRT finds no card: {_check_card()}"])
+        raise DeviceUnavailable(f"XRT finds no card: {_check_card()}")
     path = xclbin_path()
     if not path.exists():
         source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
-        return Survey(
-            [],
-            [
-                f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in {XCLBIN_VARIABLE}"
-            ],
+        raise DeviceUnavailable(
+            f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in {XCLBIN_VARIABLE}"
         )
+    xclbin = read_xclbin(path)
+    units, design = xclbin.units_of(KERNEL), read_design(xclbin)
+    _check_mode(xclbin)
     try:
-        xclbin = read_xclbin(path)
-        units, design = xclbin.units_of(KERNEL), read_design(xclbin)
-        _check_mode(xclbin)
-    except DeviceUnavailable as error:
-        return Survey([], [str(error)])
-    try:
-        found = [
-            Found(_info(i, device, xclbin, len(units), design), device, xclbin)
+        return [
+            FoundCard(_info(i, device, xclbin, len(units), design), device, xclbin)
             for i, device in enumerate(devices)
         ]
     except (cl.Error, RuntimeError, ValueError) as error:
-        return Survey([], [f"a card does not answer ({error}): {_check_card()}"])
-    return Survey(found, [])
+        raise DeviceUnavailable(f"a card does not answer ({error}): {_check_card()}") from error
 
 
 def _check_card() -> str:

@@ -6,11 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from hyrt.device import Span
-
-Command = tuple[str, Any]
-"""What a command does, for a trace, and its event."""
-
 
 class Queue:
     """Enqueues migrations and launches on one device; one thread at a time drives it.
@@ -112,16 +107,3 @@ def is_over(event: Any) -> bool:
     import pyopencl as cl
 
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
-
-
-def spans(commands: Sequence[Command]) -> list[Span]:
-    """What ran and when, on the device's clock; all of it is over."""
-    return [(name, event.profile.start, event.profile.end) for name, event in commands]
-
-
-def span_s(events: Sequence[Any]) -> float:
-    """Seconds from the start of the first command to the end of the last, on the device's clock."""
-    if not events:
-        return 0.0
-    start = min(event.profile.start for event in events)
-    return float(max(event.profile.end for event in events) - start) * 1e-9

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from hyrt.sampling.block import MiniBatch
 from hyrt_devices.fpga.arena import ArenaDesign, Shortage, lay_out
 from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
 from hyrt_devices.fpga.weights import LayerShape, layer_shapes
+from hyrt_devices.opencl_host.batch_check import input_values
 
 
 def build_tasks(
@@ -97,18 +97,9 @@ def _too_large(piece: Piece, target: int, missing: Shortage, limits: ArenaDesign
 
 
 def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
-    if len(batch.blocks) != len(shapes):
-        raise ValueError(f"the model has {len(shapes)} layers, the mini-batch {len(batch.blocks)} blocks")
-    if not isinstance(batch.inputs, torch.Tensor):
-        raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
-    wanted = batch.blocks[0].num_src, shapes[0].in_width
-    if tuple(batch.inputs.shape) != wanted or batch.inputs.dtype != torch.float32:
-        raise ValueError(
-            f"inputs are {batch.inputs.dtype} of shape {tuple(batch.inputs.shape)}, not float32 of {wanted}"
-        )
-    classes = shapes[-1].out_width
-    if batch.labels.min() < 0 or batch.labels.max() >= classes:
-        raise ValueError(f"a label is not in 0..{classes - 1}")
+    input_values(
+        batch, num_layers=len(shapes), num_classes=shapes[-1].out_width, row_width=shapes[0].in_width
+    )
     for block in batch.blocks:
         if block.in_place:
             raise ValueError(f"layer {block.layer}: its block is read in place: this device takes rows")

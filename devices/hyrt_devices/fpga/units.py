@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hyrt_devices.fpga.pools import Pools, Slot
 from hyrt_devices.fpga.programs import KERNEL, TrainerPrograms
-from hyrt_devices.fpga.queue import Command, Queue
+from hyrt_devices.fpga.queue import Queue
 from hyrt_devices.fpga.staged import GRADIENTS, RESULTS, WEIGHTS, StagedTask, TaskStager
+from hyrt_devices.opencl_host.profiling import Command
 
 # Of gradients and results: one is read back while the other is written.
 _OUTPUTS = 2

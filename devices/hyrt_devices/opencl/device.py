@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
+from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import describe
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
-from hyrt_devices.opencl.launch import Launcher, span_s, spans
+from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, SourcePrograms
@@ -25,7 +24,9 @@ from hyrt_devices.opencl.sampler import OpenclSampler, make_sampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
 from hyrt_devices.opencl.warm_up import smallest_batch
-from hyrt_devices.opencl_host.recycled_memory import readable
+from hyrt_devices.opencl_host.profiling import span_s, spans
+from hyrt_devices.opencl_host.recycled_memory import memory_errors
+from hyrt_devices.opencl_host.survey import opening
 
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
@@ -90,23 +91,12 @@ class OpenclDevice:
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> OpenclDevice:
-        found = survey()
-        matches = [f for f in found.found if f.info.index == info.index]
-        if not matches:
-            why = "; ".join(found.reasons) or "it was there when it was probed: is its driver being changed?"
-            raise DeviceUnavailable(f"{info.name} is not there: {why}")
-        import pyopencl as cl
-
-        device, note = matches[0].device, ""
+        found = survey().of(info, "it was there when it was probed: is its driver being changed?")
+        device, note = found.device, ""
         if info.host_cores > options.threads:
             device, note = _part(device, options.threads)
-        try:
+        with opening(info, "close what else uses it, or check its driver with clinfo"):
             return cls(_noted(info, note), device, options)
-        except cl.Error as error:
-            raise DeviceUnavailable(
-                f"{info.name} ({info.description}) cannot be opened: {error}: close what else uses it, or check its "
-                "driver with clinfo"
-            ) from error
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
@@ -187,7 +177,7 @@ class OpenclDevice:
                 }
                 if self._hear is not None:
                     self._hear("compute", spans([*updates, *ran]))
-                    self._hear("copies", spans([(None, event) for event in staged.events]))
+                    self._hear("copies", spans([("copy", event) for event in staged.events]))
             finally:
                 self._compute.wait_for(())
                 staged.release()
@@ -217,21 +207,8 @@ class OpenclDevice:
         self._replica = self._stager = None
         self._memory.buffers.close()
 
-    @contextmanager
-    def _memory_errors(self, doing: str) -> Iterator[None]:
-        """Turn an OpenCL error that means a lack of memory into the recoverable one."""
-        import pyopencl as cl
-
-        try:
-            yield
-        except cl.Error as error:
-            if not re.search(_NO_MEMORY, str(error)):
-                raise
-            used = readable(self._memory.buffers.used_bytes)
-            raise DeviceOutOfMemory(
-                f"{self.info.name} is out of memory in {doing}, {used} in use of {readable(self.info.memory_bytes)} "
-                f"({error})"
-            ) from error
+    def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
+        return memory_errors(_NO_MEMORY, self._memory.buffers, doing)
 
 
 def _part(device: Any, units: int) -> tuple[Any, str]:

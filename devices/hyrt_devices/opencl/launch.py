@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.device import Span
+from hyrt_devices.opencl_host.profiling import Command, spans
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -33,8 +33,7 @@ class Launcher:
         self._queue: Any = cl.CommandQueue(
             context, device=device, properties=cl.command_queue_properties.PROFILING_ENABLE
         )
-        # With what each was: a kernel, or None for a copy.
-        self._events: list[tuple[Any, Any]] = []
+        self._events: list[Command] = []
         self._waits: list[Any] | None = None
 
     def wait_for(self, events: Sequence[Any]) -> None:
@@ -52,12 +51,12 @@ class Launcher:
     def write(self, buffer: Any, array: NDArray[Any], *, blocking: bool = False, offset: int = 0) -> Any:
         """Copy a host array to a buffer; unless blocking, it must not change before the event."""
         event = self._cl.enqueue_copy(self._queue, buffer, array, is_blocking=blocking, dst_offset=offset)
-        self._events.append((None, event))
+        self._events.append(("copy", event))
         return event
 
     def read(self, array: NDArray[Any], buffer: Any) -> None:
         """Copy a buffer to a host array, which holds it after `finish`."""
-        self._events.append((None, self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False)))
+        self._events.append(("copy", self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False)))
 
     def flush(self) -> None:
         """Start what is enqueued."""
@@ -75,8 +74,8 @@ class Launcher:
             with suppress(self._cl.Error):
                 queue.finish()
 
-    def taken(self) -> list[tuple[Any, Any]]:
-        """The commands since the last call: of each its kernel, or None for a copy, and its event."""
+    def taken(self) -> list[Command]:
+        """The commands since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -85,27 +84,5 @@ class Launcher:
         return [event for _, event in self.taken()]
 
     def timings(self) -> list[tuple[str, float]]:
-        """What ran since the last call of `taken_events`, and for how many seconds."""
+        """What ran since the last call of `taken`, and for how many seconds."""
         return [(name, (end - start) * 1e-9) for name, start, end in spans(self._events)]
-
-
-def spans(commands: Sequence[tuple[Any, Any]]) -> list[Span]:
-    """What ran and when, on the device's clock, of commands as `Launcher.taken` gives them; all of it is over."""
-    return [
-        ("copy" if kernel is None else kernel.function_name, *_times(event)) for kernel, event in commands
-    ]
-
-
-def span_s(events: Sequence[Any]) -> float:
-    """Seconds from the start of the first to the end of the last, on the device's clock."""
-    if not events:
-        return 0.0
-    starts, ends = zip(*map(_times, events), strict=True)
-    return float(max(ends) - min(starts)) * 1e-9
-
-
-def _times(event: Any) -> tuple[int, int]:
-    """Start and end in nanoseconds; `event.profile` takes ten times as long."""
-    import pyopencl as cl
-
-    return event.get_profiling_info(cl.profiling_info.START), event.get_profiling_info(cl.profiling_info.END)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from hyrt.device import DeviceInfo, Rates
+from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
 
 _INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
 # Multiply-accumulates a cycle of one compute unit of a GPU; CPUs say how wide their vectors are.
@@ -17,48 +17,19 @@ _GPU_BYTES_PER_S = 200e9
 _PCIE_BYTES_PER_S = 12e9
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A device of a platform.
+def survey() -> DeviceSurvey[FoundDevice]:
+    """Ask every platform for its devices; those that do not answer or cannot compile are left out.
 
-    Parameters
-    ----------
-    info
-        As `probe` tells it.
-    device
-        `pyopencl.Device`.
+    GPUs come first, then accelerators, then CPUs, by platform and name.
     """
+    if why := why_no_pyopencl():
+        return DeviceSurvey([], [why])
+    import pyopencl as cl
 
-    info: DeviceInfo
-    device: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What a search found, and why there is not more.
-
-    Parameters
-    ----------
-    found
-        In a stable order: GPUs, accelerators, then CPUs, by platform and name.
-    reasons
-        What is wrong with what was left out, with the remedy.
-    """
-
-    found: list[Found]
-    reasons: list[str]
-
-
-def survey() -> Survey:
-    """Ask every platform for its devices; those that do not answer or cannot compile are left out."""
-    try:
-        import pyopencl as cl
-    except (ImportError, OSError) as error:
-        return Survey([], [f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'])
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        return Survey([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
+        return DeviceSurvey([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
     reasons: list[str] = []
     rows: list[tuple[tuple[Any, ...], Any]] = []
     for platform in platforms:
@@ -73,7 +44,7 @@ def survey() -> Survey:
         except cl.Error as error:
             reasons.append(f"an OpenCL platform does not answer ({error}): reinstall its driver")
     rows.sort(key=lambda row: row[0])
-    found: list[Found] = []
+    found: list[FoundDevice] = []
     pocl_cpu = False
     for order, device in rows:
         is_pocl = order[2] != 0 and order[0] == 2
@@ -90,10 +61,10 @@ def survey() -> Survey:
             reasons.append(problem)
             continue
         pocl_cpu = pocl_cpu or is_pocl
-        found.append(Found(info, device))
+        found.append(FoundDevice(info, device))
     if not found and not reasons:
         reasons.append(f"no OpenCL device found: {_INSTALL}")
-    return Survey(found, reasons)
+    return DeviceSurvey(found, reasons)
 
 
 def _rank(device: Any) -> int:

@@ -16,6 +16,7 @@ from hyrt.nn.layers import Aggregated
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
+from hyrt_devices.opencl_host.batch_check import input_values
 
 
 @dataclass(slots=True)
@@ -119,10 +120,19 @@ class Stager:
         staged = StagedBatch(owner=owner, targets=len(batch.targets), normalizer=batch.normalizer)
         if not staged.targets:
             return staged
-        self._check(batch)
+        values = input_values(
+            batch,
+            num_layers=len(self._model.layers),
+            num_classes=self._num_classes,
+            row_width=self._row_width,
+            aggregated_width=self._aggregated_width,
+        )
+        staged.aggregated = isinstance(batch.inputs, Aggregated)
+        if staged.aggregated and self._model.input_dropout:
+            raise ValueError("input dropout needs the input rows, not their aggregate")
         staged.lease = Lease(self._memory)
         try:
-            self._fill(staged, batch)
+            self._fill(staged, batch, values)
         except BaseException:
             # A copy may be under way into a buffer that is about to be handed out again.
             self._launcher.finish()
@@ -133,29 +143,7 @@ class Stager:
         self._launcher.flush()
         return staged
 
-    def _check(self, batch: MiniBatch) -> None:
-        layers = self._model.layers
-        if len(batch.blocks) != len(layers):
-            raise ValueError(f"the model has {len(layers)} layers, the mini-batch {len(batch.blocks)} blocks")
-        if batch.labels.min() < 0 or batch.labels.max() >= self._num_classes:
-            raise ValueError(f"a label is not in 0..{self._num_classes - 1}")
-        first = batch.blocks[0]
-        if isinstance(batch.inputs, Aggregated):
-            if self._model.input_dropout:
-                raise ValueError("input dropout needs the input rows, not their aggregate")
-            wanted, values = (first.num_dst, self._aggregated_width), batch.inputs.values
-        elif isinstance(batch.inputs, torch.Tensor):
-            wanted, values = (first.num_src, self._row_width), batch.inputs
-        else:
-            raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
-        if tuple(values.shape) != wanted or values.dtype != torch.float32:
-            raise ValueError(
-                f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}"
-            )
-
-    def _fill(self, staged: StagedBatch, batch: MiniBatch) -> None:
-        staged.aggregated = isinstance(batch.inputs, Aggregated)
-        values = batch.inputs.values if isinstance(batch.inputs, Aggregated) else batch.inputs
+    def _fill(self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor) -> None:
         staged.inputs = self._place(staged, values.detach().numpy(), np.float32)
         if self._model.input_dropout:
             assert batch.blocks[0].sources is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import re
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from hyrt.errors import DeviceOutOfMemory
 
@@ -66,8 +68,8 @@ class RecycledMemory(Generic[P]):
         make: Callable[[Hashable, int], P],
         explain: Callable[[Hashable, int, Sequence[P]], tuple[str, str]] | None = None,
     ) -> None:
-        self._name = name
-        self._limit_bytes = limit_bytes
+        self.name = name
+        self.limit_bytes = limit_bytes
         self._largest_bytes = largest_bytes
         self._make = make
         self._explain = explain
@@ -122,10 +124,10 @@ class RecycledMemory(Generic[P]):
     def _new(self, place: Hashable, least: int) -> P:
         # A little larger than asked for: the sizes of successive steps differ.
         size = max(least, min(whole_pages(least + least // 8), _pages_within(self._largest_bytes)))
-        if self.allocated_bytes + size > self._limit_bytes:
+        if self.allocated_bytes + size > self.limit_bytes:
             self._drop_free()
-            size = max(least, min(size, _pages_within(self._limit_bytes - self.allocated_bytes)))
-        if least > self._largest_bytes or self.allocated_bytes + size > self._limit_bytes:
+            size = max(least, min(size, _pages_within(self.limit_bytes - self.allocated_bytes)))
+        if least > self._largest_bytes or self.allocated_bytes + size > self.limit_bytes:
             raise self._exhausted(place, least)
         try:
             piece = self._make(place, size)
@@ -150,9 +152,37 @@ class RecycledMemory(Generic[P]):
         if self._explain is not None:
             purpose, remedy = self._explain(place, asked, list(self._lent.values()))
         return DeviceOutOfMemory(
-            f"{self._name} is out of memory: asked {readable(asked)}{purpose and f' for {purpose}'}, "
-            f"{readable(self._used_bytes())} in use of {readable(self._limit_bytes)}{largest}{remedy and f': {remedy}'}"
+            f"{self.name} is out of memory: asked {readable(asked)}{purpose and f' for {purpose}'}, "
+            f"{readable(self._used_bytes())} in use of {readable(self.limit_bytes)}{largest}{remedy and f': {remedy}'}"
         )
+
+
+@contextmanager
+def memory_errors(pattern: str, memory: RecycledMemory[Any], doing: str, remedy: str = "") -> Iterator[None]:
+    """Turn an OpenCL error that means a lack of device memory into DeviceOutOfMemory.
+
+    Parameters
+    ----------
+    pattern
+        What the text of such an error has, as a regular expression.
+    memory
+        The device's, for the message.
+    doing
+        What the device was asked to do.
+    remedy
+        What to do about it.
+    """
+    import pyopencl as cl
+
+    try:
+        yield
+    except cl.Error as error:
+        if not re.search(pattern, str(error)):
+            raise
+        raise DeviceOutOfMemory(
+            f"{memory.name} is out of memory in {doing}, {readable(memory.used_bytes)} in use of "
+            f"{readable(memory.limit_bytes)} ({error}){remedy and f': {remedy}'}"
+        ) from error
 
 
 def whole_pages(size_bytes: int) -> int:

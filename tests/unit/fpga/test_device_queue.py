@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hyrt_devices.fpga.pools import Place, Pools
-from hyrt_devices.fpga.queue import Queue, span_s
+from hyrt_devices.fpga.queue import Queue
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.probe import survey
+from hyrt_devices.opencl_host.profiling import span_s
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 

@@ -48,9 +48,10 @@ class Opened:
 
 def tasks() -> Any:
     """Seven launches of one task on the units there are: when each command ran."""
-    from hyrt_devices.fpga.queue import is_over, spans
+    from hyrt_devices.fpga.queue import is_over
     from hyrt_devices.fpga.staged import StagedTasks
     from hyrt_devices.fpga.units import Units
+    from hyrt_devices.opencl_host.profiling import spans
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "two layers")

@@ -1,0 +1,50 @@
+"""Whether a mini-batch is one that kernels of a model's sizes can take."""
+
+from __future__ import annotations
+
+import torch
+
+from hyrt.nn.layers import Aggregated
+from hyrt.sampling.block import MiniBatch
+
+
+def input_values(
+    batch: MiniBatch,
+    *,
+    num_layers: int,
+    num_classes: int,
+    row_width: int,
+    aggregated_width: int | None = None,
+) -> torch.Tensor:
+    """A mini-batch's input: its rows, or their first aggregate.
+
+    Parameters
+    ----------
+    batch
+        The mini-batch, with at least one target.
+    num_layers, num_classes
+        Layers and classes of the model.
+    row_width
+        Width of the input rows.
+    aggregated_width
+        Width of the first layer's aggregate; None where the device takes rows only.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is not a mini-batch for the model.
+    """
+    if len(batch.blocks) != num_layers:
+        raise ValueError(f"the model has {num_layers} layers, the mini-batch {len(batch.blocks)} blocks")
+    if batch.labels.min() < 0 or batch.labels.max() >= num_classes:
+        raise ValueError(f"a label is not in 0..{num_classes - 1}")
+    first = batch.blocks[0]
+    if isinstance(batch.inputs, Aggregated) and aggregated_width is not None:
+        wanted, values = (first.num_dst, aggregated_width), batch.inputs.values
+    elif isinstance(batch.inputs, torch.Tensor):
+        wanted, values = (first.num_src, row_width), batch.inputs
+    else:
+        raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
+    if tuple(values.shape) != wanted or values.dtype != torch.float32:
+        raise ValueError(f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}")
+    return values

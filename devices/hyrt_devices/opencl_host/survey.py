@@ -1,0 +1,81 @@
+"""Which devices a search found, and how one of them is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hyrt.device import DeviceInfo
+from hyrt.errors import DeviceUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """A device that can be opened.
+
+    Parameters
+    ----------
+    info
+        As `probe` tells it.
+    device
+        The `pyopencl.Device`.
+    """
+
+    info: DeviceInfo
+    device: Any
+
+
+F = TypeVar("F", bound=FoundDevice)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSurvey(Generic[F]):
+    """What a search found, and why there is not more.
+
+    Parameters
+    ----------
+    found
+        The devices, in a stable order.
+    reasons
+        What is wrong with what was left out, with the remedy.
+    """
+
+    found: list[F]
+    reasons: list[str]
+
+    def of(self, info: DeviceInfo, otherwise: str) -> F:
+        """The device that `probe` told of before.
+
+        Raises
+        ------
+        DeviceUnavailable
+            If it is not there now, with the reasons, or `otherwise` where there are none.
+        """
+        for found in self.found:
+            if found.info.index == info.index:
+                return found
+        raise DeviceUnavailable(f"{info.name} is not there: {'; '.join(self.reasons) or otherwise}")
+
+
+def why_no_pyopencl() -> str:
+    """Why pyopencl cannot be imported, with the remedy; empty where it can."""
+    try:
+        import pyopencl  # noqa: F401
+    except (ImportError, OSError) as error:
+        return f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'
+    return ""
+
+
+@contextmanager
+def opening(info: DeviceInfo, remedy: str) -> Iterator[None]:
+    """Turn an OpenCL error of opening a device into DeviceUnavailable with the remedy."""
+    import pyopencl as cl
+
+    try:
+        yield
+    except cl.Error as error:
+        raise DeviceUnavailable(
+            f"{info.name} ({info.description}) cannot be opened: {error}: {remedy}"
+        ) from error
