@@ -10,13 +10,13 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from hyrt.kernel_cache import ensure_kernel_cache
+from hyrt.machine.kernel_cache import ensure_kernel_cache
 
 if TYPE_CHECKING:
     from hyrt.api import load, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.runtime.train import TrainResult
+    from hyrt.training.train import TrainResult
 
 __all__ = ["Config", "Graph", "TrainResult", "__version__", "load", "train"]
 
@@ -30,7 +30,7 @@ _HOMES = {
     "train": "hyrt.api",
     "Config": "hyrt.config",
     "Graph": "hyrt.graph.graph",
-    "TrainResult": "hyrt.runtime.train",
+    "TrainResult": "hyrt.training.train",
 }
 
 

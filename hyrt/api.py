@@ -14,8 +14,8 @@ from hyrt.graph.graph import Graph
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.runtime.events import Emit
-    from hyrt.runtime.train import TrainResult
+    from hyrt.observe.events import Emit
+    from hyrt.training.train import TrainResult
 
 
 def load(source: Any, *, normalize: Literal["none", "row", "standard"] = "none") -> Graph:
@@ -58,7 +58,7 @@ def train(
     config
         All settings, in place of `sections`.
     emit
-        Hears the run's events (`hyrt.runtime.events`).
+        Hears the run's events (`hyrt.observe.events`).
     folder
         Where checkpoints go; none are written without it.
     **sections
@@ -73,8 +73,9 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
-    from hyrt.runtime.choose_devices import resolve_auto
-    from hyrt.runtime.train import Training
+    from hyrt.predict.choose_devices import resolve_auto
+    from hyrt.predict.predict_run import predict_run
+    from hyrt.training.train import Training
 
     module = None
     if isinstance(model, str):
@@ -93,6 +94,11 @@ def train(
     settings, _ = resolve_auto(settings, opened, module)
     checkpoints = None if folder is None else Path(folder) / "checkpoints"
     training = Training(
-        settings, opened, model=module, emit=emit or (lambda event: None), checkpoints=checkpoints
+        settings,
+        opened,
+        model=module,
+        emit=emit or (lambda event: None),
+        checkpoints=checkpoints,
+        predict=predict_run,
     )
     return training.run()

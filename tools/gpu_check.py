@@ -87,8 +87,8 @@ def arguments() -> argparse.Namespace:
 
 def found(name: str) -> tuple[Any, Any] | None:
     """The backend and the device; None, with one line said, where there is none."""
+    from hyrt.device.discovery import find_device
     from hyrt.errors import DeviceUnavailable
-    from hyrt.registry import find_device
 
     try:
         return find_device(name)
@@ -169,7 +169,7 @@ def sampling(options: argparse.Namespace) -> Finding:
 
     import hyrt
     from hyrt.device import DeviceOptions
-    from hyrt.sampling.generator import SAMPLE, stream_key
+    from hyrt.machine.generator import SAMPLE, stream_key
     from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 
     finding = Finding("sampling on the device, bit for bit")
@@ -241,7 +241,7 @@ def accuracy(options: argparse.Namespace) -> Finding:
 
 
 def benchmark(options: argparse.Namespace) -> Finding:
-    from hyrt.graph.convert import Conversion, convert
+    from hyrt.graph.formats.convert import Conversion, convert
 
     with tempfile.TemporaryDirectory(prefix="hyrt-workload-") as folder:
         # Generated once, so that the runs' processes only open it.
@@ -312,7 +312,7 @@ def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: i
 def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
     import hyrt
     from hyrt.config import build_config
-    from hyrt.runtime.events import EpochEnded
+    from hyrt.observe.events import EpochEnded
 
     backend, info = find(options)
     share = options.cpu_share

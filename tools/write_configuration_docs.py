@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings' own declarations: run it after changing hyrt/config.py."""
+"""Writes docs/configuration.md from the settings' own declarations: run it after changing hyrt/config/tree.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-Written by `tools/write_configuration_docs.py` from `hyrt/config.py`: `make docs` writes it anew.
+Written by `tools/write_configuration_docs.py` from `hyrt/config/tree.py`: `make docs` writes it anew.
 
 Settings come from, later ones winning: the defaults below, a YAML file, the options `--data`, `--model` and
 `--devices`, and words `key.path=value` whose values are read as YAML:

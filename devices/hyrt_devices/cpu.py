@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import psutil
 import torch
 
-from hyrt.cores import available_cores, vector_instructions
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.graph.graph import Graph
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.cores import available_cores, vector_instructions
+from hyrt.machine.workers import Watch, Workers, working
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
-from hyrt.pool import BufferPool
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
-from hyrt.workers import Watch, Workers, working
 from hyrt_devices.host_staged import HostStaged
 
 

@@ -11,8 +11,8 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregate import scales
 from hyrt.nn.description import LayerDescription, describe
+from hyrt.nn.operators.aggregate import scales
 from hyrt.sampling.block import Block
 
 

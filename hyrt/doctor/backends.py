@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from hyrt.device_names import AUTO
+from hyrt.device.discovery import declared
+from hyrt.device.names import AUTO
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.finding import Finding, State, one_line
 from hyrt.errors import describe
-from hyrt.registry import declared
 
 _CONFORMANCE = "python -m hyrt.testing"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hyrt.cores import read_system_file
+from hyrt.machine.cores import read_system_file
 
 # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
 _NO_LIMIT = 2**62

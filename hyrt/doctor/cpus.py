@@ -6,8 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from hyrt.cores import cgroup_limits, processor_name
 from hyrt.doctor.finding import Finding
+from hyrt.machine.cores import cgroup_limits, processor_name
 
 
 def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | None = None) -> list[Finding]:

@@ -41,7 +41,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Fi
     ------
     Findings, as they are made.
     """
-    from hyrt.cores import available_cores
+    from hyrt.machine.cores import available_cores
 
     cores = available_cores()
     with Children() as children:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.finding import Finding, size
 
-# As `hyrt.kernel_cache` names the temporary folder that it makes where no other can be written.
+# As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
 _TEMPORARY = "hyrt-kernels-"
 _WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a folder that can be written and stays"
 _FIRST_REMEDY = "first what is said of the packages above"

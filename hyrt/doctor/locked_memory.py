@@ -6,8 +6,8 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt.cores import read_system_file
 from hyrt.doctor.finding import Finding, size
+from hyrt.machine.cores import read_system_file
 
 _CAP_IPC_LOCK = 1 << 14
 # Without settings: two staged mini-batches of the default size, 25 MB each, rounded up.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt.cores import cgroup_limits, read_system_file
 from hyrt.doctor.control_group_memory import memory_left
 from hyrt.doctor.finding import Finding, size
+from hyrt.machine.cores import cgroup_limits, read_system_file
 
 # What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
 _LEAST_BYTES = 2**29

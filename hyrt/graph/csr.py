@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph import kernels
-from hyrt.graph.folder import map_npy
-from hyrt.graph.npy import NpyWriter
+from hyrt.graph.formats.folder import map_npy
+from hyrt.graph.formats.npy import NpyWriter
 
 Array = NDArray[Any]
 Item = TypeVar("Item")

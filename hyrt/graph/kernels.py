@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.sampling.generator import GOLDEN, mix64
+from hyrt.machine.generator import GOLDEN, mix64
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

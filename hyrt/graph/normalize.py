@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows
+from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows
 
 Array = NDArray[Any]
 Normalize = Literal["none", "row", "standard"]

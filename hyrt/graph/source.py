@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.errors import DataError
-from hyrt.graph.folder import read_folder
+from hyrt.graph.formats.folder import read_folder
+from hyrt.graph.formats.npz import read_npz
+from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, reject_large_mapped, scaled
-from hyrt.graph.npz import read_npz
-from hyrt.graph.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 
 SYNTHETIC = "synthetic:"
 KINDS = (
@@ -92,7 +92,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if isinstance(source, Graph):
         return from_graph(source), True
     if not isinstance(source, str | Path):
-        from hyrt.graph.pyg import read_pyg
+        from hyrt.graph.formats.pyg import read_pyg
 
         return read_pyg(source), False
     name = str(source)
@@ -106,7 +106,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
         return read_folder(path, name, check=check), False
     if path.is_dir() or name == "mag240m" or name.startswith("ogbn-"):
-        from hyrt.graph.ogb_layout import read_ogb
+        from hyrt.graph.formats.ogb_layout import read_ogb
 
         return read_ogb(name, scratch), False
     raise DataError(f"{name}: there is no such file or folder; a dataset is {KINDS}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregate import Aggregation
+from hyrt.nn.operators.aggregate import Aggregation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LayerDescription:
         Applied one after the other: one for GCN and GraphSAGE, two for GIN.
     dropout
         Rate of the dropout after the layer, keyed (seed, step, layer number, destination, column) as in
-        `hyrt.nn.dropout`; 0 for none.
+        `hyrt.nn.operators.dropout`; 0 for none.
     """
 
     name: str

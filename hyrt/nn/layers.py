@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hyrt.nn.aggregate import Aggregation, aggregate, aggregate_into
-from hyrt.nn.attention import attend
 from hyrt.nn.description import Product
-from hyrt.nn.product import linear
-from hyrt.nn.sparse import SparseRows, sparse_linear
-from hyrt.nn.tensor_block import TensorBlock
+from hyrt.nn.operators.aggregate import Aggregation, aggregate, aggregate_into
+from hyrt.nn.operators.attention import attend
+from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
 

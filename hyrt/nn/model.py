@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregate import Aggregation
 from hyrt.nn.description import LayerDescription, ModelDescription
-from hyrt.nn.dropout import dropout
 from hyrt.nn.layers import (
     Aggregated,
     ConvolutionLayer,
@@ -24,8 +22,10 @@ from hyrt.nn.layers import (
     SageLayer,
     widened,
 )
-from hyrt.nn.product import linear
-from hyrt.nn.sparse import SparseRows, sparse_linear
+from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.operators.dropout import dropout
+from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.sampling.block import Block
 
 Kind = Literal["graphsage", "gcn", "gin", "gat"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hyrt.observe.events import StepGroup
 from hyrt.report.progress_line import bar, memory_text, milliseconds, number
-from hyrt.runtime.events import StepGroup
 
 if TYPE_CHECKING:
     from rich.console import Group

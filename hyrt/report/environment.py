@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hyrt.cores import cgroup_limits, processor_name
+from hyrt.machine.cores import cgroup_limits, processor_name
 
 _PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
 _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")

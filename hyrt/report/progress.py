@@ -12,6 +12,17 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from hyrt.observe.events import (
+    Balanced,
+    EpochEnded,
+    Evaluated,
+    Event,
+    Notice,
+    Predicted,
+    RunEnded,
+    RunStarted,
+    StepGroup,
+)
 from hyrt.report.dashboard import dashboard
 from hyrt.report.encodable import encodable
 from hyrt.report.progress_line import (
@@ -22,17 +33,6 @@ from hyrt.report.progress_line import (
     seconds,
     seconds_beside,
     step_line,
-)
-from hyrt.runtime.events import (
-    Balanced,
-    EpochEnded,
-    Evaluated,
-    Event,
-    Notice,
-    Predicted,
-    RunEnded,
-    RunStarted,
-    StepGroup,
 )
 
 if TYPE_CHECKING:

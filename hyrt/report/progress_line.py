@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hyrt.runtime.events import EpochEnded, Evaluated, Predicted, StepGroup
+from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
 
 # Below the one, times are in milliseconds; from the other on, in minutes.
 _MILLISECONDS_BELOW_S = 0.0995

@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
-from hyrt.report.environment import describe_environment
-from hyrt.runtime.atomic_write import write_atomically
-from hyrt.runtime.events import (
+from hyrt.machine.atomic_write import write_atomically
+from hyrt.observe.events import (
     Balanced,
     Checkpointed,
     EpochEnded,
@@ -32,6 +31,7 @@ from hyrt.runtime.events import (
     RunStarted,
     StepGroup,
 )
+from hyrt.report.environment import describe_environment
 
 _NAMES = {
     Predicted: "predicted",

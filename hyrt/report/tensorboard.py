@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hyrt.errors import ConfigError, HyrtError
-from hyrt.runtime.events import Balanced, EpochEnded, Evaluated, Event, StepGroup
+from hyrt.observe.events import Balanced, EpochEnded, Evaluated, Event, StepGroup
 
 FOLDER = "tensorboard"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.sampling.generator import below, draw, vertex_stream
+from hyrt.machine.generator import below, draw, vertex_stream
 
 # Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
 FLOYD_LIMIT = 64

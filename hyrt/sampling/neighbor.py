@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.pool import BufferPool
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids, MiniBatch
-from hyrt.sampling.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
-from hyrt.workers import Workers
 
 _GRAIN = 1024
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hyrt.machine.generator import SHUFFLE, stream_key
 from hyrt.sampling.block import Ids
-from hyrt.sampling.generator import SHUFFLE, stream_key
 
 
 class TargetOrder:

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.pool import BufferPool
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids, MiniBatch
-from hyrt.sampling.generator import PRESAMPLE, WALK, stream_key
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.saint_kernels import (
     count_edges,
@@ -23,7 +24,6 @@ from hyrt.sampling.saint_kernels import (
     write_edges,
 )
 from hyrt.sampling.sampler import HopSampler
-from hyrt.workers import Workers
 
 _GRAIN = 256
 # Subgraphs that are pre-sampled together: one bit each in a word a vertex.

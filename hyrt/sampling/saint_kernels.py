@@ -6,7 +6,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.sampling.generator import below, draw, vertex_stream
+from hyrt.machine.generator import below, draw, vertex_stream
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

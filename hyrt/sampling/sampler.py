@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids, MiniBatch
-from hyrt.workers import Workers
 
 
 class Sampler(Protocol):
@@ -91,7 +91,7 @@ class HopSampler(Protocol):
         fanout
             Neighbours of each; -1 takes all.
         key
-            Of `hyrt.sampling.generator.stream_key`.
+            Of `hyrt.machine.generator.stream_key`.
         relabel
             Whether sources and columns are wanted, if the sampler can make them.
         """

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from hyrt.errors import HyrtError
-from hyrt.process import prepare_process
+from hyrt.machine.process_settings import prepare_process
 
 
 def main(words: list[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(words: list[str] | None = None) -> int:
         "--only", default="", metavar="WORDS", help="run checks whose names have WORDS in them"
     )
     options = parser.parse_args(words)
-    from hyrt.registry import find_device
+    from hyrt.device.discovery import find_device
     from hyrt.testing.suite import check_device
 
     try:

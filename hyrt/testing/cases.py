@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from hyrt.device import InputForm
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
-from hyrt.runtime.load import InputPlan, Loader
+from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import HopSampler
-from hyrt.workers import Workers
 
 VERTICES = 240
 HUB = 7

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.device import Device
 from hyrt.graph.graph import Graph
-from hyrt.sampling.generator import SAMPLE, stream_key
+from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.testing import cases

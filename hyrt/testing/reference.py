@@ -187,7 +187,7 @@ def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
-    """[n, width] float64, the factors of `hyrt.nn.dropout`: 16 bits a column of a draw keyed by vertex.
+    """[n, width] float64, the factors of `hyrt.nn.operators.dropout`: 16 bits a column of a draw keyed by vertex.
 
     Parameters
     ----------

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
+from hyrt.device.calls import call_device
 from hyrt.errors import DeviceUnavailable
-from hyrt.runtime.device_calls import call_device
 from hyrt.testing import (
     cases,
     check_faults,

@@ -20,7 +20,7 @@ from hyrt.device import Health, StepResult
 from hyrt.errors import DeviceFault, UnsupportedModel
 from hyrt.nn.layers import Aggregated, InPlace
 from hyrt.nn.model import GNN
-from hyrt.nn.sparse import SparseRows
+from hyrt.nn.operators.sparse import SparseRows
 from hyrt.testing import ConformanceError, check_device
 
 INFO = CpuDevice.probe()[0]

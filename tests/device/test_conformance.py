@@ -10,8 +10,8 @@ from device.unusual_devices import GatheringDevice, LimitedDevice, SamplingDevic
 from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import Device, DeviceOptions
+from hyrt.device.discovery import survey_devices
 from hyrt.errors import DeviceUnavailable
-from hyrt.registry import survey_devices
 from hyrt.testing import ConformanceError, Report, check_device
 from hyrt.testing.__main__ import main
 

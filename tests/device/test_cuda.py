@@ -22,16 +22,17 @@ from unit.nn.dense_reference import parameters_of, scores
 
 import hyrt
 from hyrt.device import DeviceInfo, DeviceOptions
+from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.graph.graph import DenseFeatures, Graph
-from hyrt.nn import product, tensor_ops
+from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
-from hyrt.registry import find_device
-from hyrt.runtime.load import InputPlan, Loader
+from hyrt.nn.operators import product
+from hyrt.nn.tensor_operators import tensor_ops
+from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.sampling.block import Block, MiniBatch
-from hyrt.sampling.generator import SAMPLE, stream_key
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 INFO = DeviceInfo(
     kind="cuda", index=0, description="a double of the driver", memory_bytes=1 << 30, forms=("rows", "ids")
@@ -625,7 +626,7 @@ def test_absent_hardware_is_an_empty_list_and_a_reason(backend: type[TorchDevice
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
 def test_each_kind_is_an_entry_point(kind: str) -> None:
-    from hyrt.registry import backends
+    from hyrt.device.discovery import backends
 
     assert issubclass(backends()[kind].load(), TorchDevice)
 

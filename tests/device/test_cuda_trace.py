@@ -18,9 +18,9 @@ from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import DeviceOptions, Span
-from hyrt.runtime.trace.file import trace_json
-from hyrt.runtime.trace.trace import Trace
-from hyrt.sampling.generator import SAMPLE, stream_key
+from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.observe.trace.file import trace_json
+from hyrt.observe.trace.trace import Trace
 
 COMPUTE = ["forward", "loss and backward", "gradients to the host"]
 COPIES = ["copy", "unpack and gather"]

@@ -11,11 +11,11 @@ import torch
 from hyrt.config import build_config
 from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
 from hyrt.graph import open_graph
-from hyrt.runtime.events import Notice
-from hyrt.runtime.shares import cut
-from hyrt.runtime.train import Training
+from hyrt.machine.workers import Workers
+from hyrt.observe.events import Notice
+from hyrt.pipeline.shares import cut
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
+from hyrt.training.train import Training
 
 pytest.importorskip("pyopencl", reason='pyopencl is not installed: pip install "hyrt[opencl]"')
 from hyrt_devices.opencl import OpenclDevice

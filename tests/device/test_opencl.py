@@ -18,14 +18,14 @@ from opencl_steps import KINDS, OTHERS, PRODUCTS, assert_agrees, batch_of, opene
 from unit.nn.block_cases import block_of
 
 from hyrt.device import DeviceOptions
+from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
-from hyrt.nn.aggregate import aggregate_into
+from hyrt.machine.workers import Workers
 from hyrt.nn.layers import Aggregated
 from hyrt.nn.model import GNN, Architecture
-from hyrt.registry import find_device
-from hyrt.runtime.load import Loader, plan_input
+from hyrt.nn.operators.aggregate import aggregate_into
+from hyrt.pipeline.load import Loader, plan_input
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 

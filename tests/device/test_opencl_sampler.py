@@ -14,7 +14,7 @@ from opencl_steps import PRODUCTS, opened
 from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.errors import DeviceFault
-from hyrt.sampling.generator import SAMPLE, stream_key
+from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")

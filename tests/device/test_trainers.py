@@ -9,7 +9,7 @@ from hyrt_devices import null
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.host_staged import HostStaged
 
-from hyrt.cores import available_cores, vector_instructions
+from hyrt.machine.cores import available_cores, vector_instructions
 from hyrt.testing.cases import edgeless
 
 

@@ -9,8 +9,8 @@ import torch
 
 import hyrt
 from hyrt.errors import ConfigError
-from hyrt.nn.aggregate import aggregate
-from hyrt.runtime.events import Event, StepGroup
+from hyrt.nn.operators.aggregate import aggregate
+from hyrt.observe.events import Event, StepGroup
 from hyrt.sampling.block import Block
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from end_to_end.terminal import HYRT, TINY, environment, hyrt, summary
 
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats.convert import Conversion, convert
 
 
 def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:

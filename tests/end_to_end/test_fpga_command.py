@@ -189,9 +189,9 @@ def test_a_smaller_card_has_no_room_for_the_papers_design(files: Path) -> None:
 def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
     code = (
         "import sys; sys.argv = ['hyrt', 'fpga', 'explore', '--workload', 'w.yaml']\n"
-        "import hyrt.cli\n"
+        "import hyrt.cli.commands\n"
         "assert 'numpy' not in sys.modules\n"
-        "try: hyrt.cli.main()\n"
+        "try: hyrt.cli.commands.main()\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
         "assert not {'torch', 'numba', 'hyrt_devices'} & set(sys.modules), 'imported'"
     )

@@ -158,8 +158,8 @@ def test_a_plot_that_cannot_be_written(files: Path) -> None:
 def test_neither_torch_nor_numba_is_needed_for_files(files: Path) -> None:
     code = (
         "import sys; sys.argv = ['hyrt', 'predict', '--workload', 'w.yaml', '--platform', 'p.yaml']\n"
-        "import hyrt.cli\n"
-        "try: hyrt.cli.main()\n"
+        "import hyrt.cli.commands\n"
+        "try: hyrt.cli.commands.main()\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
         "assert not {'torch', 'numba', 'matplotlib'} & set(sys.modules), 'imported'"
     )
@@ -180,7 +180,7 @@ def test_without_matplotlib(files: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "sys.argv = ['hyrt', *'predict --workload w.yaml --platform p.yaml'.split(), *sys.argv[1:]]\n"
-        "import hyrt.cli; hyrt.cli.main()"
+        "import hyrt.cli.commands; hyrt.cli.commands.main()"
     )
     words = [sys.executable, "-c", code, "--accelerators", "1..2"]
     done = subprocess.run([*words, "--plot", "x.png"], cwd=files, capture_output=True, text=True, timeout=60)

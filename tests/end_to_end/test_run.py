@@ -84,7 +84,7 @@ def test_python_m_hyrt_is_hyrt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [[], ["run"], ["eval"], ["infer"], ["data"], ["data", "info"]])
 def test_help_waits_for_nothing_heavy(command: list[str]) -> None:
     code = (
-        "import sys\nfrom hyrt.cli import app\n"
+        "import sys\nfrom hyrt.cli.commands import app\n"
         f"try:\n    app({[*command, '--help']!r})\nexcept SystemExit as end:\n    assert not end.code\n"
         "heavy = {'torch', 'numba', 'numpy', 'scipy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )

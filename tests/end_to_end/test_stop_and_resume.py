@@ -15,8 +15,8 @@ import torch
 import yaml
 from end_to_end.terminal import begin, hyrt, last_step, records, summary, wait_until
 
-from hyrt.graph.convert import Conversion, convert
-from hyrt.runtime.checkpoint import load_newest_checkpoint
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.training.checkpoint import load_newest_checkpoint
 
 # 19 steps an epoch; everything that could depend on what came before is on.
 LONG = [

@@ -10,9 +10,9 @@ from graphs import random_graph
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, StageFailure
-from hyrt.runtime.events import Notice, RunEnded
-from hyrt.runtime.faults.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
-from hyrt.runtime.train import Training
+from hyrt.observe.events import Notice, RunEnded
+from hyrt.observe.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
+from hyrt.training.train import Training
 
 
 def training(**more: Any) -> tuple[Training, list[Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fault_case import TRAINERS, Case, FaultSuite, Trainers, cases
 
+from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceUnavailable
-from hyrt.registry import find_device
 
 CPU, NULL, OPENCL, CPU_OF_PAIR, OPENCL_OF_PAIR, NULL_OF_PAIR = TRAINERS
 STALL = ("runtime.stall_timeout_s=1.5",)

@@ -1,36 +1,39 @@
-"""Imports point downwards only, and the lowest floors stay free of torch."""
+"""The rooms and their floors: imports point downwards, no two rooms import each other, and rooms stay small."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Longest prefix wins. What is not listed is the command line's floor, the top.
-FLOORS = {
-    "hyrt.errors": 0,
-    "hyrt.cores": 0,
-    "hyrt.kernel_cache": 0,
-    "hyrt.process": 0,
-    "hyrt.workers": 0,
-    "hyrt.pool": 0,
+# Room or module, and its floor. The longest name that fits a module counts.
+ROOMS = {
     "hyrt_perfmodel": 0,
     "hyrt_hls": 0,
+    "hyrt.errors": 0,
+    "hyrt.machine": 0,
     "hyrt.graph": 1,
     "hyrt.sampling": 1,
+    "hyrt.objective": 1,
     "hyrt.nn": 1,
     "hyrt.config": 2,
-    "hyrt.configured_training": 2,
     "hyrt.device": 2,
-    "hyrt.device_names": 2,
-    "hyrt.device_rates": 2,
-    "hyrt.registry": 2,
+    "hyrt.observe": 2,
+    "hyrt.flow": 2,
     "hyrt_devices": 3,
-    "hyrt.runtime": 3,
+    "hyrt.pipeline": 3,
+    "hyrt.balance": 3,
+    "hyrt.inference": 3,
+    "hyrt.training": 3,
+    "hyrt.predict": 4,
     "hyrt.report": 4,
     "hyrt.testing": 4,
+    "hyrt.doctor": 4,
+    "hyrt.api": 5,
+    "hyrt.cli": 5,
     "hyrt": 5,
 }
 HOMES = {
@@ -39,10 +42,16 @@ HOMES = {
     "hyrt_perfmodel": ROOT / "perfmodel",
     "hyrt_hls": ROOT / "hls",
 }
+FILES = [path for package, home in HOMES.items() for path in sorted((home / package).rglob("*.py"))]
 
 
-def floor(module: str) -> int:
-    return FLOORS[max((name for name in FLOORS if f"{module}.".startswith(f"{name}.")), key=len)]
+def room(module: str) -> str:
+    return max((name for name in ROOMS if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def module_of(path: Path) -> str:
+    home = next(home for package, home in HOMES.items() if path.is_relative_to(home / package))
+    return ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
@@ -53,24 +62,65 @@ def imports(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
-    return [(name, line) for name, line in found if name.split(".")[0] in HOMES]
-
-
-FILES = [path for package, home in HOMES.items() for path in sorted((home / package).rglob("*.py"))]
+    return [
+        (name, line) for name, line in found if name.split(".")[0] in HOMES and name != "hyrt.__version__"
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
-    home = next(home for package, home in HOMES.items() if path.is_relative_to(home / package))
-    module = ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
+    module = module_of(path)
     for name, line in imports(path):
-        if name == "hyrt.__version__":
-            continue
-        assert floor(name) <= floor(module), f"{path}:{line}: {module} imports {name} from above"
-        if floor(module) == 3 and module.startswith("hyrt_devices"):
-            assert not name.startswith("hyrt.runtime"), f"{path}:{line}: a device imports the runtime"
+        assert ROOMS[room(name)] <= ROOMS[room(module)], f"{path}:{line}: {module} imports {name} from above"
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for path in FILES:
+        here = room(module_of(path))
+        for name, line in imports(path):
+            if room(name) != here:
+                found[here].setdefault(room(name), f"{path.relative_to(ROOT)}:{line}")
+    for here, others in list(found.items()):
+        # What is reached from here by any way must not lead back.
+        reached, seen = list(others), set()
+        while reached:
+            other = reached.pop()
+            assert other != here, f"{here} is imported by what it imports: {others}"
+            if other not in seen:
+                seen.add(other)
+                reached += found.get(other, {})
+
+
+def test_a_backend_imports_neither_the_runtime_nor_another_backend_from_above() -> None:
+    for path in FILES:
+        if module_of(path).startswith("hyrt_devices"):
+            for name, line in imports(path):
+                assert ROOMS[room(name)] < 3 or room(name) == "hyrt_devices", f"{path}:{line}: imports {name}"
+
+
+def test_every_room_is_in_the_table() -> None:
+    rooms = {f"hyrt.{path.name}" for path in (ROOT / "hyrt").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms <= ROOMS.keys()
+
+
+def test_the_lowest_floor_loads_no_torch() -> None:
+    for path in FILES:
+        if ROOMS[room(module_of(path))] == 0:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+                assert not [name for name in names if name.split(".")[0] == "torch"], path
 
 
 def test_no_file_is_named_after_nothing() -> None:
     vague = {"utils", "helpers", "common", "base", "manager"}
     assert not [path for path in FILES if path.stem in vague]
+
+
+def test_rooms_and_folders_say_what_they_hold() -> None:
+    folders = {path.parent for path in FILES}
+    for folder in folders:
+        text = (folder / "__init__.py").read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(text)), f"{folder}/__init__.py says nothing of its room"

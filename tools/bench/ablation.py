@@ -36,7 +36,7 @@ def here(options: argparse.Namespace) -> list[str]:
     """The rungs on this machine: median ms a step over the rounds."""
     from hyrt.config import build_config
     from hyrt.graph import open_graph
-    from hyrt.runtime.calibrate.short_run import short_run
+    from hyrt.predict.calibrate.short_run import short_run
 
     graph = open_graph(options.source)
     both = ["cpu:0", options.second]
@@ -76,7 +76,7 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     from hyrt_perfmodel.workloads.model_workload import model_workload
     from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
-    from hyrt.runtime.balance.policies import default_policy_name, policy
+    from hyrt.balance.policies import default_policy_name, policy
 
     platform = load_platform(name)
     known = DATASETS[dataset]

@@ -84,12 +84,12 @@ def main() -> None:
     import torch
 
     from hyrt.device import DeviceOptions
+    from hyrt.device.discovery import find_device
+    from hyrt.machine.workers import Workers
     from hyrt.nn.model import GNN, Architecture
     from hyrt.nn.torch_threads import use_one_torch_thread
-    from hyrt.registry import find_device
-    from hyrt.runtime.load import Loader, plan_input
+    from hyrt.pipeline.load import Loader, plan_input
     from hyrt.sampling.neighbor import NeighborSampler
-    from hyrt.workers import Workers
 
     use_one_torch_thread()
     graph = open_workload(options.data / options.workload)

@@ -40,7 +40,7 @@ from timed_runs import (
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.runtime.events import Event
+    from hyrt.observe.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What the peers' README gives every peer: fresh pages for each step's arrays cost them a third of their
@@ -82,7 +82,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
     import resource
 
     from hyrt.config import apply_overrides, build_config
-    from hyrt.runtime.events import EpochEnded
+    from hyrt.observe.events import EpochEnded
 
     graph = open_workload(options.data / options.workload)
     asked = settings(
@@ -150,12 +150,12 @@ def floors(graph: Graph, config: Config) -> dict[str, float]:
     from hyrt_perfmodel.prediction.stages import aggregate_s, trainer_s
     from hyrt_perfmodel.workloads.workload import Workload
 
-    from hyrt.cores import available_cores
-    from hyrt.nn.kernels import gather_rows
-    from hyrt.nn.product import linear
+    from hyrt.machine.cores import available_cores
+    from hyrt.machine.workers import Workers, working
+    from hyrt.nn.operators.kernels import gather_rows
+    from hyrt.nn.operators.product import linear
     from hyrt.nn.torch_threads import use_one_torch_thread
     from hyrt.sampling.neighbor import NeighborSampler
-    from hyrt.workers import Workers, working
 
     use_one_torch_thread()
     model = config.model

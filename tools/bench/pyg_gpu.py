@@ -81,8 +81,8 @@ def fed_by_pyg(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
 
 def fed_by_hyrt(graph: Graph, device: torch.device, threads: int) -> Iterator[Iterator[Step]]:
     """Epochs of hyrt's sampler; its CSR becomes an edge list on the device."""
+    from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler
-    from hyrt.workers import Workers
 
     sampler = NeighborSampler(graph, graph.split("train"), FANOUT, BATCH, 0)
     steps = sampler.steps_per_epoch()

@@ -33,7 +33,7 @@ from timed_runs import BATCH, parser, prepared, settings, timed_run
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.runtime.events import Event
+    from hyrt.observe.events import Event
 
 EDGES, FEATURES, WARM_UP, STEPS = 20, 128, 12, 48
 ALLOWED_BYTES = 2 << 30
@@ -168,7 +168,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
     warm_page_cache(folder)
     import hyrt
     from hyrt.config import build_config
-    from hyrt.runtime.events import RunStarted, StepGroup
+    from hyrt.observe.events import RunStarted, StepGroup
 
     started = time.perf_counter()
     graph = hyrt.load(folder)
@@ -223,8 +223,8 @@ def batch_vertices(config: Config, graph: Graph) -> list[float]:
     """
     import numpy as np
 
-    from hyrt.runtime.setup import build_sampler
-    from hyrt.workers import Workers
+    from hyrt.machine.workers import Workers
+    from hyrt.training.setup import build_sampler
 
     sampler = build_sampler(config, graph, graph.split("train", 0))
     counts = []

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.runtime.events import EpochEnded, Event, StepGroup
-    from hyrt.runtime.train import TrainResult
+    from hyrt.observe.events import EpochEnded, Event, StepGroup
+    from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
 """The model kinds, by the names that the peers' scripts have for them."""
@@ -39,7 +39,7 @@ def add_second_device(found: argparse.ArgumentParser, steps: int) -> None:
 
 def prepared() -> None:
     """Set what `hyrt` sets for its own process; call it before torch is imported."""
-    from hyrt.process import prepare_process
+    from hyrt.machine.process_settings import prepare_process
 
     prepare_process()
 
@@ -109,8 +109,8 @@ def timed_run(
     checkpoints
         The folder of the run's checkpoints, beside which its trace is written; None writes nothing.
     """
-    from hyrt.runtime.events import EpochEnded, StepGroup
-    from hyrt.runtime.train import Training
+    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.training.train import Training
 
     groups: list[StepGroup] = []
     epochs: list[EpochEnded] = []

@@ -29,7 +29,7 @@ from timed_runs import parser, prepared, timed_run
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
-    from hyrt.runtime.events import Event
+    from hyrt.observe.events import Event
 
 
 WAYS = ("without", "control", "with")
@@ -54,7 +54,7 @@ class Case:
     def run(self, graph: Graph, way: str, *, counts: bool) -> None:
         """Train the steps once; the first quarter does not count. A case's first run only counts events."""
         from hyrt.config import build_config
-        from hyrt.runtime.events import StepGroup
+        from hyrt.observe.events import StepGroup
 
         settings = {
             "train": {"epochs": self.steps},
@@ -147,7 +147,7 @@ def interval(ordered: list[float]) -> tuple[float, float]:
 
 def costs_us() -> dict[str, float]:
     """Microseconds to note one event of each kind: the best of several rounds of many."""
-    from hyrt.runtime.trace.trace import Trace
+    from hyrt.observe.trace.trace import Trace
 
     trace, num = Trace(1000), 20_000
     track, name, values = trace.track(), trace.number("name"), trace.counter("c", "items")

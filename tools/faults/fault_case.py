@@ -22,10 +22,10 @@ import torch
 from forked_runs import ForkedRuns, Run, processes_of
 
 from hyrt.errors import CheckpointError
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.observe.faults import WRITES, Fault, parse_faults
 from hyrt.report.run_folder import read_metrics
-from hyrt.runtime.checkpoint import has_checkpoint, load_newest_checkpoint
-from hyrt.runtime.faults.faults import WRITES, Fault, parse_faults
+from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
 
 STEPS = 18
 STALL_S = 1.5

@@ -35,9 +35,9 @@ import torch
 
 from hyrt.errors import CheckpointError, DataError, HyrtError
 from hyrt.graph import open_graph
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.graph import Graph
-from hyrt.runtime.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
+from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 
 DATA = "synthetic:tiny,vertices=600,features=8"
 FORMS = ("npz", "stored", "folder", "bare", "checkpoint")

@@ -229,7 +229,7 @@ def _drop_override() -> None:
 def _run(words: list[str]) -> None:
     import threading
 
-    from hyrt.cli import main
+    from hyrt.cli.commands import main
 
     sys.argv = ["hyrt", *words]
     try:
@@ -250,7 +250,7 @@ def _call(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from hyrt.process import prepare_process
+    from hyrt.machine.process_settings import prepare_process
 
     prepare_process()
     import torch._dynamo  # noqa: F401  Every optimizer imports it.

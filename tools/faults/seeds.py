@@ -17,7 +17,7 @@ from pathlib import Path
 from fault_case import DATA, told
 from forked_runs import ForkedRuns
 
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.report.run_folder import read_metrics
 
 # Losses that depend on everything that is drawn: order, neighbours, dropout.

@@ -23,7 +23,7 @@ from pathlib import Path
 from fault_case import DATA, LIMIT_S, different, leftovers, newest_problems
 from forked_runs import ForkedRuns
 
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats.convert import Conversion, convert
 
 EPOCHS = 3
 STAGES = ("sample", "load", "transfer", "propagate", "update")

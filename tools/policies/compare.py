@@ -27,7 +27,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
 from policy_cases import DELAY, Case, random_case
 
-from hyrt.runtime.balance.policies import POLICIES, policy
+from hyrt.balance.policies import POLICIES, policy
 
 NOISE = 0.05
 STEPS, SETTLED, STILL = 160, 60, 30

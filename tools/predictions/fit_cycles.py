@@ -150,8 +150,8 @@ def blocks_table(
 ) -> Iterator[str]:
     """Of each block of a sampled mini-batch, forward and backward, own rows included (parts 1 and 2)."""
     from hyrt.graph import open_graph
+    from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler
-    from hyrt.workers import Workers
 
     graph = open_graph(spec)
     sampler = NeighborSampler(graph, graph.split("train"), fanouts, batch, 0)

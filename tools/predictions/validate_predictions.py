@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyrt.process import prepare_process
+from hyrt.machine.process_settings import prepare_process
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -86,11 +86,11 @@ def main() -> int:
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
     from hyrt.config import build_config
-    from hyrt.device_names import split_by_shares
+    from hyrt.device.names import split_by_shares
     from hyrt.graph.source import open_graph
-    from hyrt.runtime.calibrate.short_run import short_run
-    from hyrt.runtime.calibrate.store import kept
-    from hyrt.runtime.run_training import run_training
+    from hyrt.predict.calibrate.short_run import short_run
+    from hyrt.predict.calibrate.store import kept
+    from hyrt.predict.run_training import run_training
 
     calibration, stale = kept()
     if calibration is None or stale:

@@ -51,8 +51,8 @@ def measured(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -
     import numpy as np
     from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
+    from hyrt.machine.workers import Workers
     from hyrt.sampling.neighbor import NeighborSampler
-    from hyrt.workers import Workers
 
     sampler = NeighborSampler(graph, graph.split("train"), fanouts, batch, 0)
     rows = []
@@ -77,7 +77,7 @@ def per_cent(expected: float, found: float) -> float:
 def table(name: str, batches: int) -> Iterator[bool]:
     """Print the rows of a graph; whether each is within its bounds."""
     from hyrt.graph import open_graph
-    from hyrt.graph.degrees import degree_distribution
+    from hyrt.graph.sizes.degrees import degree_distribution
     from hyrt.graph.synthetic.degree_law import synthetic_degrees
     from hyrt.graph.synthetic.spec import parse_spec
 

@@ -9,10 +9,10 @@ import numpy as np
 from hyrt_hls.task.layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHeader, describe
 from numpy.typing import NDArray
 
-from hyrt.nn.aggregate import Aggregation, scales
+from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.description import ModelDescription
+from hyrt.nn.operators.aggregate import Aggregation, scales
 from hyrt.sampling.block import Block, MiniBatch
-from hyrt.sampling.generator import DROPOUT, stream_key
 from hyrt.sampling.kernels import transpose
 from hyrt_devices.fpga.weights import LayerShape
 
@@ -232,7 +232,7 @@ def make_task(
 
 
 def _dropout(rate: float, block: Block, layer: int) -> Dropout:
-    """As `hyrt.nn.dropout` draws it."""
+    """As `hyrt.nn.operators.dropout` draws it."""
     if rate == 0:
         return Dropout()
     threshold = min(round(rate * 65536), 65535)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel
+from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.description import ModelDescription, Product
-from hyrt.sampling.generator import DROPOUT, stream_key
 from hyrt_devices.opencl.aggregations import AggregationKernels
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
@@ -22,7 +22,7 @@ from hyrt_devices.opencl.tuning import Tuning
 
 
 def dropout_threshold(rate: float) -> tuple[int, float]:
-    """Of 65536, how many draws are dropped, and what the others are multiplied by; as in `hyrt.nn.dropout`."""
+    """Of 65536, how many draws are dropped, and what the others are multiplied by; as in `hyrt.nn.operators.dropout`."""
     threshold = min(round(rate * 65536), 65535)
     return threshold, 65536 / (65536 - threshold)
 

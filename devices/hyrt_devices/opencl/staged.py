@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.nn.aggregate import scales
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.layers import Aggregated
+from hyrt.nn.operators.aggregate import scales
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease

@@ -72,7 +72,7 @@ class Dropout:
     scale
         What kept elements are multiplied with.
     key
-        64 bits, of hyrt.sampling.generator.stream_key.
+        64 bits, of hyrt.machine.generator.stream_key.
     """
 
     threshold: int = 0

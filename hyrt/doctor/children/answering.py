@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from hyrt.doctor.process import BEGIN
 from hyrt.errors import describe
-from hyrt.process import prepare_process
+from hyrt.machine.process_settings import prepare_process
 
 
 def answer_requests(requests: TextIO, results: TextIO) -> None:

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.device.discovery import backends
 from hyrt.errors import DeviceUnavailable, describe
-from hyrt.registry import backends
 
 _LEARNING_RATE = 1e-3
 

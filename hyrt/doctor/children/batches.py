@@ -10,8 +10,8 @@ from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
-from hyrt.configured_training import configured_training
 from hyrt.doctor.children.dataset_sizes import DatasetSizes
+from hyrt.predict.configured_training import configured_training
 
 # A stored value of a sparse row with its column; its row's offset, id and number.
 _ENTRY_BYTES, _SPARSE_ROW_BYTES = 8, 24

@@ -13,10 +13,10 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
-from hyrt.graph.folder import map_npy
-from hyrt.graph.npy import NpyHeader, read_header
-from hyrt.graph.npz import NpzMember, member_sizes
-from hyrt.graph.schema import check_header, wanted_keys
+from hyrt.graph.formats.folder import map_npy
+from hyrt.graph.formats.npy import NpyHeader, read_header
+from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.schema import check_header, wanted_keys
 from hyrt.graph.source import KINDS, SYNTHETIC
 
 _ID_BYTES = 4
@@ -103,7 +103,7 @@ def _synthetic(source: str) -> DatasetSizes:
 
 
 def _published(source: str, path: Path) -> DatasetSizes:
-    from hyrt.graph.ogb_layout import find_folder
+    from hyrt.graph.formats.ogb_layout import find_folder
 
     folder = find_folder(source)
     there = folder.is_dir()

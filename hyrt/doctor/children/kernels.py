@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import hyrt
+from hyrt import errors
 from hyrt.doctor.writable import why_not_writable
 from hyrt.errors import describe
 
@@ -54,7 +54,7 @@ def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
 
 def _functions() -> Iterator[Any]:
     """Every compiled function of hyrt whose kernels numba keeps."""
-    package = Path(hyrt.__file__).parent
+    package = Path(errors.__file__).parent
     for source in sorted(package.rglob("*.py")):
         if source == Path(__file__) or _KEPT not in source.read_text(encoding="utf-8"):
             continue

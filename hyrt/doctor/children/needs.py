@@ -9,7 +9,7 @@ from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
-from hyrt.device_names import AUTO, split_by_shares
+from hyrt.device.names import AUTO, split_by_shares
 from hyrt.doctor.children.batches import computed_bytes, expected_training, sampler_bytes, staged_bytes
 from hyrt.doctor.children.dataset_sizes import DatasetSizes
 from hyrt.doctor.children.weights import weights
@@ -61,7 +61,7 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     disk = {
         # A new one is written before the oldest goes.
         "checkpoints_bytes": (config.checkpoint.keep + 1) * kept.checkpoint,
-        # `hyrt.runtime.infer` puts matrices above a third of its budget into files.
+        # `hyrt.inference.infer` puts matrices above a third of its budget into files.
         "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
     }
     return {

@@ -35,7 +35,7 @@ def answer(
     **arguments
         No more.
     """
-    from hyrt.run_settings import new_config, option_overrides, sort_arguments
+    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
 
     try:
         file, overrides = sort_arguments(words)

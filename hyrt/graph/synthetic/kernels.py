@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.sampling.generator import draw
+from hyrt.machine.generator import draw
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, available_cpus, build_csr, drop_edges, in_order
-from hyrt.graph.schema import Dataset, FeatureRows
+from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.synthetic import kernels
 from hyrt.graph.synthetic.spec import SyntheticSpec
-from hyrt.sampling.generator import stream_key
+from hyrt.machine.generator import stream_key
 
 Array = NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hyrt.errors import HyrtError
-from hyrt.runtime.atomic_write import write_atomically
+from hyrt.machine.atomic_write import write_atomically
 
 
 def write_page(path: Path, page: str) -> None:

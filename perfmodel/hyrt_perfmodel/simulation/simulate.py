@@ -37,7 +37,7 @@ def simulate(
     changes: Sequence[Change] = (),
     terms: Terms | None = None,
 ) -> Simulation:
-    """Run steps through the pipeline of `hyrt.runtime.pipeline` on a machine that is only described.
+    """Run steps through the pipeline of `hyrt.pipeline.pipeline` on a machine that is only described.
 
     The host samples and loads one trainer's share after the other; each trainer transfers and propagates its own, and
     propagates a step with the weights of the one before. At most `depth` steps are in flight. Stages that overlap slow

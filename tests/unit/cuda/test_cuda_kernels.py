@@ -24,9 +24,9 @@ from unit.nn.block_cases import block_of, blocks
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
-from hyrt.nn.aggregate import Aggregation, aggregate
-from hyrt.nn.tensor_block import tensor_block
-from hyrt.sampling.generator import SAMPLE, stream_key
+from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.nn.operators.aggregate import Aggregation, aggregate
+from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 
 COMBINATIONS = [

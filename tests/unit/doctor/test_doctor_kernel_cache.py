@@ -15,7 +15,7 @@ from hyrt.doctor.finding import Finding
 from hyrt.doctor.kernel_cache import check_kernel_cache, judge_kernel_cache
 
 COMPILE = (
-    "import numpy as np\nfrom hyrt.nn.kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
+    "import numpy as np\nfrom hyrt.nn.operators.kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
     "gather_rows(x, np.arange(4, dtype=np.int32), x.copy(), 0, 4)"
 )
 
@@ -55,7 +55,11 @@ def test_a_whole_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # A lazily compiled kernel fails when it is called; one compiled when it is imported makes even the import fail.
 @pytest.mark.parametrize(
     "truncated",
-    ["nn_*/kernels.gather_rows-*.nbi", "nn_*/kernels.gather_rows-*.nbc", "sampling_*/generator.mix64-*.nbc"],
+    [
+        "operators_*/kernels.gather_rows-*.nbi",
+        "operators_*/kernels.gather_rows-*.nbc",
+        "machine_*/generator.mix64-*.nbc",
+    ],
     indirect=True,
 )
 def test_a_damaged_file_is_named(truncated: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

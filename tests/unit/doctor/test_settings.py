@@ -18,7 +18,7 @@ from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_dev
 from hyrt.errors import DataError
 from hyrt.graph.graph import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
-from hyrt.runtime.setup import build_model
+from hyrt.training.setup import build_model
 
 GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
 GPU |= {"host_cores": 0, "simulated": False}
@@ -26,7 +26,7 @@ GPU |= {"host_cores": 0, "simulated": False}
 
 @pytest.fixture(scope="module")
 def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hyrt.graph.npz import write_npz
+    from hyrt.graph.formats.npz import write_npz
 
     folder = tmp_path_factory.mktemp("data")
     write_npz(open_dataset("synthetic:tiny", folder), folder / "tiny.npz")

@@ -21,11 +21,11 @@ from hyrt_hls.simulation.simulator import KernelDesign, Simulator
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
+from hyrt.device.discovery import Survey
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.nn.description import describe
 from hyrt.nn.model import GNN
-from hyrt.registry import Survey
-from hyrt.runtime.choose_devices import choose
+from hyrt.predict.choose_devices import choose
 from hyrt.sampling.block import MiniBatch
 from hyrt.testing import cases, check_device
 

@@ -13,10 +13,10 @@ import pytest
 from graph_datasets import assert_holds, make_arrays, real_file, save
 from typer.testing import CliRunner
 
-from hyrt.data_commands import data_app
+from hyrt.cli.data import data_app
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
-from hyrt.graph.convert import Conversion, convert, memory_bound
+from hyrt.graph.formats.convert import Conversion, convert, memory_bound
 
 run = CliRunner()
 
@@ -108,7 +108,7 @@ def test_source_may_be_the_destination(tmp_path):
 
 def test_ctrl_c_leaves_nothing(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from hyrt.graph.convert import Conversion, convert\n"
+        "import sys; from pathlib import Path; from hyrt.graph.formats.convert import Conversion, convert\n"
         "convert(Conversion('synthetic:community,vertices=1M,edges=4M,features=500', Path(sys.argv[1]) / 'x.npz'), "
         "lambda line: print(line, flush=True))"
     )
@@ -240,6 +240,6 @@ def test_commands(tmp_path):
 
 
 def test_importing_the_commands_is_cheap():
-    code = "import sys, hyrt.data_commands, hyrt.graph; print({'numpy', 'numba', 'torch'} & set(sys.modules))"
+    code = "import sys, hyrt.cli.data, hyrt.graph; print({'numpy', 'numba', 'torch'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"

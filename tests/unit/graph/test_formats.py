@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.errors import DataError
-from hyrt.graph import folder as folder_module
-from hyrt.graph import npy as npy_module
 from hyrt.graph import open_graph
-from hyrt.graph.convert import Conversion, convert
-from hyrt.graph.npy import CHUNK_BYTES, NpyWriter, read_header
+from hyrt.graph.formats import folder as folder_module
+from hyrt.graph.formats import npy as npy_module
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.npy import CHUNK_BYTES, NpyWriter, read_header
 
 quick = settings(max_examples=40, deadline=None)
 

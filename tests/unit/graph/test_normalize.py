@@ -7,7 +7,8 @@ from sklearn.preprocessing import StandardScaler, normalize
 
 from hyrt.errors import DataError
 from hyrt.graph import normalize as normalize_module
-from hyrt.graph import open_graph, schema
+from hyrt.graph import open_graph
+from hyrt.graph.formats import schema
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a"])

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from hyrt.errors import DataError
-from hyrt.graph import ogb_layout as layout
 from hyrt.graph import open_graph
-from hyrt.graph.convert import Conversion, convert
+from hyrt.graph.formats import ogb_layout as layout
+from hyrt.graph.formats.convert import Conversion, convert
 
 COUNT = 40
 

@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from hyrt.errors import DataError
 from hyrt.graph import csr, open_graph
-from hyrt.graph.convert import Conversion, convert
-from hyrt.graph.schema import Dataset, FeatureRows, check_dataset
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.synthetic import PRESETS, generate, parse_spec
 from hyrt.graph.synthetic import planted as planted_module
 

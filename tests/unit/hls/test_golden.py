@@ -12,8 +12,8 @@ from hyrt_hls.task.layout import LANES, Dropout, Task
 from hyrt_hls.task.reference import dropout_factors, run_reference
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
 
-from hyrt.nn.dropout import dropout
-from hyrt.sampling.generator import DROPOUT, stream_key
+from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.nn.operators.dropout import dropout
 
 NAMES = [name for name, _ in golden_tasks()]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import DenseFeatures, Graph
-from hyrt.nn.sparse import SparseRows
+from hyrt.machine.workers import Workers
+from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 ALONE = Workers(1, "test")
 

@@ -13,7 +13,7 @@ from closeness import distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.nn.attention import attend
+from hyrt.nn.operators.attention import attend
 from hyrt.sampling.block import Block
 
 

@@ -8,8 +8,8 @@ import torch
 from block_cases import sparse_of
 from scipy import stats
 
-from hyrt.nn.dropout import dropout
-from hyrt.workers import Workers, working
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.operators.dropout import dropout
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

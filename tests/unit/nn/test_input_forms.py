@@ -11,8 +11,8 @@ from block_cases import awkward_graph, sampled, sparse_of, values
 from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
-from hyrt.nn.aggregate import aggregate_into
 from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.operators.aggregate import aggregate_into
 
 TARGETS = list(range(0, 90, 4))
 

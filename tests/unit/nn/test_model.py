@@ -13,12 +13,12 @@ from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
 from hyrt.graph.graph import Graph
-from hyrt.nn.dropout import dropout
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Workers, working
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
 from hyrt.nn.model import GNN, Architecture
-from hyrt.pool import BufferPool
+from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.block import MiniBatch
-from hyrt.workers import Workers, working
 
 VARIANTS = {
     "plain": {},

@@ -11,7 +11,7 @@ from block_cases import awkward_graph, sampled, values
 from closeness import assert_close, gradients
 from torch import Tensor, nn
 
-from hyrt.nn.aggregate import aggregate
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.sampling.block import Block
 
 Mix = Callable[[Block, Tensor], Tensor]

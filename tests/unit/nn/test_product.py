@@ -6,8 +6,8 @@ import pytest
 import torch
 from closeness import distance
 
-from hyrt.nn.product import linear
-from hyrt.workers import Workers, working
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.operators.product import linear
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

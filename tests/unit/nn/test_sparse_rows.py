@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hyrt.nn.sparse import SparseRows, sparse_linear
-from hyrt.workers import Workers, working
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 
 
 def rows_of(num: int, width: int, density: float, seed: int) -> SparseRows:

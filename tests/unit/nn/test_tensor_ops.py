@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import KINDS, direction_of, model_of, ours, reference
 
-from hyrt.nn import product, segments, tensor_ops
-from hyrt.nn.aggregate import Aggregation, aggregate
-from hyrt.nn.attention import attend
-from hyrt.nn.dropout import dropout
-from hyrt.nn.product import linear
-from hyrt.nn.tensor_block import tensor_block
+from hyrt.nn.operators import product
+from hyrt.nn.operators.aggregate import Aggregation, aggregate
+from hyrt.nn.operators.attention import attend
+from hyrt.nn.operators.dropout import dropout
+from hyrt.nn.operators.product import linear
+from hyrt.nn.tensor_operators import segments, tensor_ops
+from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [

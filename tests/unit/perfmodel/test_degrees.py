@@ -10,7 +10,7 @@ from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from unit.sampling.small_graphs import graph_of, graphs
 
-from hyrt.graph.degrees import degree_distribution
+from hyrt.graph.sizes.degrees import degree_distribution
 from hyrt.graph.synthetic import generate, parse_spec
 from hyrt.graph.synthetic.degree_law import synthetic_degrees
 

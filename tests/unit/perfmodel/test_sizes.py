@@ -15,10 +15,10 @@ from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
 from unit.sampling.small_graphs import graph_of, graphs, random_graph
 
 from hyrt.graph import open_graph
-from hyrt.graph.degrees import degree_distribution
 from hyrt.graph.graph import Graph
+from hyrt.graph.sizes.degrees import degree_distribution
+from hyrt.machine.workers import Workers
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 
 def sampled(graph: Graph, fanouts: list[int], targets: int, batches: int = 60) -> BlockSizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.runtime.events import Balanced, EpochEnded, Evaluated, Predicted, RunStarted, StepGroup
+from hyrt.observe.events import Balanced, EpochEnded, Evaluated, Predicted, RunStarted, StepGroup
 
 STARTED = RunStarted(
     data="synthetic:community  100,000 vertices · 2.0 M edges · 64 features · 16 classes",

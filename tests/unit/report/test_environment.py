@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from hyrt.cores import cgroup_limits
+from hyrt.machine.cores import cgroup_limits
 from hyrt.report.environment import describe_environment
 
 

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
+from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.progress import Progress
 from hyrt.report.progress_line import (
     milliseconds,
@@ -26,7 +27,6 @@ from hyrt.report.progress_line import (
     seconds_beside,
     step_line,
 )
-from hyrt.runtime.events import Checkpointed, Event, Notice, RunEnded
 
 ENDED = RunEnded(status="finished")
 

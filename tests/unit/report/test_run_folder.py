@@ -24,8 +24,8 @@ from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, ev
 
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
+from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.run_folder import RunFolder, default_name, read_metrics, short_name
-from hyrt.runtime.events import Checkpointed, Event, Notice, RunEnded
 
 
 class Clock:

@@ -9,8 +9,8 @@ import pytest
 from small_graphs import graph_of, sampled_rows
 
 from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 # Four vertices whose rows fill the first 2^31 + 4000 edges, then three small rows.
 BIG = 2**29 + 1000

@@ -18,9 +18,9 @@ from small_graphs import (
 )
 
 from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.workers import Workers
 
 ALONE = Workers(1, "test")
 

@@ -12,10 +12,10 @@ from scipy import stats
 from small_graphs import assert_equal_blocks, graph_of, graphs, memory_ranges, random_graph, row
 
 from hyrt.graph.graph import Graph
+from hyrt.machine.generator import PRESAMPLE, WALK
+from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, MiniBatch
-from hyrt.sampling.generator import PRESAMPLE, WALK
 from hyrt.sampling.saint import SaintSampler
-from hyrt.workers import Workers
 
 ALONE = Workers(1, "test")
 

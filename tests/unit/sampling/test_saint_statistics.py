@@ -10,10 +10,10 @@ import torch
 from scipy import stats
 from small_graphs import random_graph, row
 
-from hyrt.nn.aggregate import Aggregation, Reduce, SelfPath, aggregate
+from hyrt.machine.workers import Workers
+from hyrt.nn.operators.aggregate import Aggregation, Reduce, SelfPath, aggregate
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.saint import SaintSampler
-from hyrt.workers import Workers
 
 VERTICES = 60
 UNITS = 40

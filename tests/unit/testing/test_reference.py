@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from hyrt.nn.dropout import dropout
 from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.testing.reference import dropout_mask, expected_step
 

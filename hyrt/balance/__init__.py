@@ -1,0 +1,1 @@
+"""The resource manager and its policies: who trains how much, and with how many threads."""

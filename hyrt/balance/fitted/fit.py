@@ -1,0 +1,361 @@
+"""The performance model of a step, fitted to what the latest steps took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import AssignmentLimits
+
+from hyrt.balance.fitted.evidence import (
+    FIRST_TRAINER,
+    ITERATION,
+    LOAD,
+    SAMPLE,
+    SYNCHRONIZE,
+    Evidence,
+    Period,
+)
+from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
+from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
+
+# What is known of a trainer's time before it is seen at two sizes: this part of it does not grow with the targets,
+# give or take that much.
+_LAUNCH_PART = 0.05
+_LAUNCH_SPREAD = 0.25
+_MOST_LAUNCH = 0.97
+# A size is another one from this ratio on.
+_OTHER_SIZE = 1.2
+# Trainers of one kind differ by about this much.
+_MATE_ERROR = 0.06
+# The cores bound an iteration that uses this part of them and is so much longer than its slowest stage.
+_BUSY_PART = 0.75
+_SLOWER = 1.06
+# How far the form of the model itself is off.
+_FORM_ERROR = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One stage of one trainer: launch_s + unit_s · units."""
+
+    launch_s: float
+    unit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fitted model.
+
+    Parameters
+    ----------
+    sample, load
+        On the host.
+    propagate, transfer, sample_on_device
+        One a trainer; the host's takes launch_s + unit_s · units · train_curve. None where nothing is known of the trainer.
+    is_host, train_curve
+        Who computes with the assignment's threads, and how its time goes with them.
+    synchronize_s
+        After the slowest propagation.
+    core_part
+        Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or more.
+    """
+
+    sample: HostStage
+    load: HostStage
+    propagate: tuple[Line | None, ...]
+    transfer: tuple[Line | None, ...]
+    sample_on_device: tuple[Line | None, ...]
+    is_host: tuple[bool, ...]
+    train_curve: ThreadCurve
+    synchronize_s: float
+    core_part: float
+
+    def capacity(self, trainer: int, within_s: float, train_threads: int) -> float:
+        """Units that a trainer does in that time; 0 for one of which nothing is known."""
+        propagate = self.propagate[trainer]
+        if propagate is None:
+            return 0.0
+        speed = self.train_curve.at(train_threads) if self.is_host[trainer] else 1.0
+        units = _most(propagate, within_s - self.synchronize_s) / speed
+        for line in (self.transfer[trainer], self.sample_on_device[trainer]):
+            if line is not None:
+                units = min(units, _most(line, within_s))
+        return units
+
+    def trainer_s(self, trainer: int, units: float, train_threads: int) -> float:
+        """The slowest of a trainer's own stages, synchronization with its propagation."""
+        if not units:
+            return 0.0
+        speed = self.train_curve.at(train_threads) if self.is_host[trainer] else 1.0
+        seconds = 0.0
+        propagate = self.propagate[trainer]
+        if propagate is not None:
+            seconds = propagate.launch_s + propagate.unit_s * units * speed + self.synchronize_s
+        for line in (self.transfer[trainer], self.sample_on_device[trainer]):
+            if line is not None:
+                seconds = max(seconds, line.launch_s + line.unit_s * units)
+        return seconds
+
+    def core_s(self, split: Sequence[float], threads: Threads) -> float:
+        """Seconds of the host's cores that a step uses: those of its stages and of its own trainer."""
+        sample_s = self.sample.seconds(split, threads.sample)
+        return self._core_s(split, threads, sample_s, self.load.seconds(split, threads.load))
+
+    def _core_s(self, split: Sequence[float], threads: Threads, sample_s: float, load_s: float) -> float:
+        seconds = self.synchronize_s + sample_s * threads.sample + load_s * threads.load
+        if self.host is not None and split[self.host]:
+            line = self.propagate[self.host]
+            if line is not None:
+                seconds += line.launch_s + line.unit_s * split[self.host]
+        return seconds
+
+    def host_s(self, split: Sequence[float], threads: Threads) -> float:
+        """The slowest of sampling, loading and the cores' work."""
+        sample_s = self.sample.seconds(split, threads.sample)
+        load_s = self.load.seconds(split, threads.load)
+        return max(sample_s, load_s, self.core_part * self._core_s(split, threads, sample_s, load_s))
+
+    @property
+    def host(self) -> int | None:
+        """The trainer that computes with the assignment's threads."""
+        return self.is_host.index(True) if True in self.is_host else None
+
+    def stages_s(self, assignment: Assignment) -> dict[str, float]:
+        """Of the stages that have threads: sample, load, and train where the host trains."""
+        threads = assignment.threads
+        times = {
+            "sample": self.sample.seconds(assignment.split, threads.sample),
+            "load": self.load.seconds(assignment.split, threads.load),
+        }
+        for index, (host, units) in enumerate(zip(self.is_host, assignment.split, strict=True)):
+            if host:
+                times["train"] = self.trainer_s(index, units, threads.train)
+        return times
+
+    def unit_costs(self, split: Sequence[float]) -> list[float]:
+        """Seconds of sampling and loading, on one thread, that a unit of each trainer costs where it has that many."""
+        sample, load = self.sample, self.load
+        return [
+            sample.one_thread_s * sample.weights[index] * units ** (sample.power - 1)
+            + load.one_thread_s * load.weights[index] * units ** (load.power - 1)
+            if units
+            else math.inf
+            for index, units in enumerate(split)
+        ]
+
+    def iteration_s(self, assignment: Assignment) -> float:
+        """The slowest stage."""
+        threads = assignment.threads
+        seconds = self.host_s(assignment.split, threads)
+        for trainer, units in enumerate(assignment.split):
+            seconds = max(seconds, self.trainer_s(trainer, units, threads.train))
+        return seconds
+
+
+def kinds_of(limits: AssignmentLimits) -> tuple[str, ...]:
+    """The trainers' names without their numbers: those of one kind are much alike."""
+    return tuple(name.rpartition(":")[0] or name for name in limits.trainers)
+
+
+def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = True) -> Fit:
+    """The model that explains the evidence, exactly where the newest period is.
+
+    Parameters
+    ----------
+    evidence, limits
+        What was seen, and who the trainers are.
+    knows_mates
+        Whether a trainer that was not seen is taken to be like others of its kind.
+    """
+    periods = evidence.periods
+    trainers = len(limits.trainers)
+    errors = [_errors(evidence, index) for index in range(len(periods))]
+    newest = periods[0]
+
+    kinds = kinds_of(limits)
+    of_kind = {kind: [index for index in range(trainers) if kinds[index] == kind] for kind in set(kinds)}
+    train_curve = ThreadCurve()
+    stages: list[tuple[Line | None, ...]] = []
+    for first in range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers):
+        points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
+        # What others of its kind may know a trainer by: what it took last.
+        as_mates = [
+            [] if limits.is_host[trainer] else [point.of_a_mate() for point in seen[:2]]
+            for trainer, seen in enumerate(points)
+        ]
+        lines: list[Line | None] = []
+        for trainer, seen in enumerate(points):
+            if limits.is_host[trainer] and first == FIRST_TRAINER:
+                train_curve, line = _host_line(seen)
+                lines.append(line)
+                continue
+            mates = [
+                point for other in of_kind[kinds[trainer]] if other != trainer for point in as_mates[other]
+            ]
+            if not seen and knows_mates:
+                # What happened to them need not have happened to it.
+                seen = mates = [
+                    point.times(1 / evidence.change[first + other])
+                    for other in of_kind[kinds[trainer]]
+                    if other != trainer
+                    for point in as_mates[other]
+                ]
+            sizes = [point.units for point in seen]
+            # What a trainer itself took with other sizes says more than others of its kind.
+            knows_itself = bool(sizes) and max(sizes) > _OTHER_SIZE * min(sizes)
+            lines.append(_line(seen, () if knows_itself else mates)[0])
+        stages.append(tuple(lines))
+    samples_itself = limits.samples_on_device or (False,) * trainers
+    fitted = Fit(
+        sample=_host_stage(
+            periods, errors, SAMPLE, "sample", tuple(0.0 if own else 1.0 for own in samples_itself), kinds
+        ),
+        load=_host_stage(periods, errors, LOAD, "load", (1.0,) * trainers, kinds),
+        propagate=stages[0],
+        transfer=stages[1],
+        sample_on_device=stages[2],
+        is_host=limits.is_host,
+        train_curve=train_curve,
+        synchronize_s=float(newest.seconds[SYNCHRONIZE]),
+        core_part=1 / limits.cores,
+    )
+    # Cores that are in use most of the time are what the iteration waits for, and no work is more than they can do.
+    iteration_s = float(newest.seconds[ITERATION])
+    core_s = fitted.core_s(newest.assignment.split, newest.assignment.threads)
+    if core_s > _BUSY_PART * limits.cores * iteration_s and (
+        core_s > limits.cores * iteration_s or iteration_s > _SLOWER * fitted.iteration_s(newest.assignment)
+    ):
+        return replace(fitted, core_part=iteration_s / core_s)
+    return fitted
+
+
+def _most(line: Line, within_s: float) -> float:
+    if within_s < line.launch_s:
+        return 0.0
+    return (within_s - line.launch_s) / line.unit_s if line.unit_s > 0 else math.inf
+
+
+def _errors(evidence: Evidence, index: int) -> list[float]:
+    """Relative standard error of each time of a period."""
+    result: list[float] = (evidence.noise / np.sqrt(evidence.periods[index].steps)).tolist()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a stage of a trainer took in a period.
+
+    Parameters
+    ----------
+    units
+        It had.
+    seconds
+        It took.
+    error
+        Relative.
+    age
+        Periods ago.
+    threads
+        Of the host's trainer.
+    """
+
+    units: float
+    seconds: float
+    error: float
+    age: int
+    threads: int
+
+    def of_a_mate(self) -> Point:
+        """The same, of another trainer of the kind: it is not quite as fast."""
+        return Point(self.units, self.seconds, self.error + _MATE_ERROR, self.age + 1, self.threads)
+
+    def times(self, factor: float) -> Point:
+        """The same at another speed."""
+        return replace(self, seconds=self.seconds * factor) if factor != 1.0 else self
+
+
+def _points(
+    periods: Sequence[Period], errors: Sequence[Sequence[float]], trainer: int, column: int
+) -> list[Point]:
+    """Of the periods in which the trainer had units."""
+    return [
+        Point(
+            float(period.assignment.split[trainer]),
+            float(period.seconds[column]),
+            error[column],
+            age,
+            period.assignment.threads.train,
+        )
+        for age, (period, error) in enumerate(zip(periods, errors, strict=True))
+        if period.assignment.split[trainer]
+    ]
+
+
+def _line(
+    seen: Sequence[Point], mates: Sequence[Point] = (), curve: ThreadCurve | None = None
+) -> tuple[Line | None, float]:
+    """Through the newest point; how much of it does not grow with the units is what the others say. And the misfit."""
+    if not seen:
+        return None, 0.0
+    newest = seen[0]
+    if newest.seconds <= 0:
+        return Line(0.0, 0.0), 0.0
+    speed = curve.at(newest.threads) if curve else 1.0
+    weight = 1 / _LAUNCH_SPREAD**2
+    total = _LAUNCH_PART * weight
+    others = []
+    for point in (*seen[1:], *mates):
+        part = point.units / newest.units * (curve.at(point.threads) / speed if curve else 1.0)
+        ratio = point.seconds / newest.seconds
+        spread = max(
+            (
+                newest.error**2
+                + (point.error * max(ratio, 0.1)) ** 2
+                + (_FORM_ERROR * (1 + point.age / 4) * (1 - part)) ** 2
+            )
+            ** 0.5,
+            1e-6,
+        )
+        others.append((part, ratio, spread))
+        # A time that no line through the newest one reaches is from before a change.
+        if min(part, 1.0) * 0.7 < ratio < max(part, 1.0) * 1.4:
+            lever = (1 - part) / spread
+            weight += lever**2
+            total += lever * (ratio - part) / spread
+    launch = min(max(total / weight, 0.0), _MOST_LAUNCH)
+    misfit = (launch - _LAUNCH_PART) ** 2 / _LAUNCH_SPREAD**2
+    for part, ratio, spread in others:
+        misfit += min(((launch + (1 - launch) * part - ratio) / spread) ** 2, 25.0)
+    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / newest.units / speed), misfit / 2
+
+
+def _host_line(seen: Sequence[Point]) -> tuple[ThreadCurve, Line | None]:
+    """Of the host's trainer: with the curve over its threads that explains its times best."""
+    fits = [
+        (curve, *_line(seen, (), curve))
+        for curve in possible_curves([point.threads for point in seen] or [1])
+    ]
+    curve, line, _ = min(fits, key=lambda found: found[2] + found[0].surprise)
+    return curve, line
+
+
+def _host_stage(
+    periods: Sequence[Period],
+    errors: Sequence[Sequence[float]],
+    column: int,
+    stage: str,
+    usual: tuple[float, ...],
+    kinds: tuple[str, ...],
+) -> HostStage:
+    return fit_host_stage(
+        [float(period.seconds[column]) for period in periods],
+        np.array([period.assignment.split for period in periods], dtype=np.float64),
+        [getattr(period.assignment.threads, stage) for period in periods],
+        [(error[column] ** 2 + _FORM_ERROR**2) ** 0.5 for error in errors],
+        usual,
+        kinds,
+    )

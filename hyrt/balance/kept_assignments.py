@@ -1,0 +1,67 @@
+"""The assignments of a run in its checkpoints: a resumed run goes on from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hyrt.pipeline.stages import Stages
+
+
+def kept_assignments(stages: Stages, cores: int) -> dict[str, Any] | None:
+    """What is decided, as plain values; None where a trainer is lost: a resumed run tries it again.
+
+    Parameters
+    ----------
+    stages
+        Of the run.
+    cores
+        That this process may use.
+    """
+    if any(trainer.lost is not None for trainer in stages.trainers):
+        return None
+    return {
+        "trainers": [trainer.name for trainer in stages.trainers],
+        "most_units": [trainer.most_units for trainer in stages.trainers],
+        "cores": cores,
+        "schedule": stages.schedule.state(),
+    }
+
+
+def restore_assignments(
+    kept: Mapping[str, Any], stages: Stages, step: int, cores: int, given: Mapping[str, int]
+) -> bool:
+    """Go on at a step with what `kept_assignments` gave.
+
+    Parameters
+    ----------
+    kept
+        From the checkpoint.
+    stages
+        Of the resumed run, with the assignment that it would start with.
+    step
+        The first to come.
+    cores
+        That this process may use; where they are others, the threads are those of the start.
+    given
+        Threads of the settings by stage (sample, load, train); 0 where they give none.
+
+    Returns
+    -------
+    Whether they are of this run's trainers; if not, nothing changes.
+    """
+    if kept["trainers"] != [trainer.name for trainer in stages.trainers]:
+        return False
+    start = stages.schedule.latest.threads
+
+    def threads(sample: int, load: int, train: int) -> tuple[int, int, int]:
+        if kept["cores"] != cores:
+            return start.sample, start.load, start.train
+        return given["sample"] or sample, given["load"] or load, given["train"] or train
+
+    stages.schedule.restore(
+        [(first, split, threads(*counts)) for first, split, counts in kept["schedule"]], step
+    )
+    for trainer, most in zip(stages.trainers, kept["most_units"], strict=True):
+        trainer.most_units = most
+    return True

@@ -1,0 +1,228 @@
+"""The resource manager: watches the steps of a run and lets a policy move targets and threads between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import AssignmentLimits, Observation, Policy
+
+from hyrt.balance.policies import default_policy_name, policy
+from hyrt.config import Config
+from hyrt.errors import StageFailure, describe
+from hyrt.observe.events import Balanced
+from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.stages import Stages
+
+_HISTORY = 64
+
+
+def configured_policy(config: Config, *, simulated: bool) -> Policy:
+    """The policy that the settings ask for; `auto` leaves a split alone that they give.
+
+    So it does where a device is simulated: its times are those of a virtual clock, beside others' on the wall.
+    """
+    chosen = config.balance.policy
+    if chosen != "auto":
+        return policy(chosen)
+    return policy("static" if config.gives_split or simulated else default_policy_name)
+
+
+class ResourceManager:
+    """Hands a policy what the latest steps took, and schedules what it decides.
+
+    Parameters
+    ----------
+    policy
+        Decides.
+    stages
+        Whose steps it watches and whose schedule it changes.
+    cores
+        That this process may use.
+    start
+        Threads that the run starts with: where they are more than the cores, the stages share the cores.
+    given
+        Threads of the settings by stage (sample, load, train), which stay; 0 for those that may change.
+    steps_per_epoch, last_step
+        Of the run; steps are counted from 0.
+    emit
+        Hears every decision.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        stages: Stages,
+        *,
+        cores: int,
+        start: Threads,
+        given: Mapping[str, int],
+        steps_per_epoch: int,
+        last_step: int,
+        emit: Callable[[Balanced], None],
+    ) -> None:
+        self._policy = policy
+        self._stages = stages
+        self._given = {stage: count for stage, count in given.items() if count}
+        self._emit = emit
+        self._history: deque[Observation] = deque(maxlen=_HISTORY)
+        self._num_units = 0
+        # The first step compiles kernels and touches memory for the first time.
+        self._ignored_until: int | None = None
+        self._steps_per_epoch = steps_per_epoch
+        self._last_step = last_step
+        counts = [start.sample, start.load]
+        if any(trainer.resize is not None for trainer in stages.trainers):
+            counts.append(start.train)
+        self._cores = max(cores, *counts)
+        self._threads_are_shared = sum(counts) > cores
+
+    @property
+    def policy_name(self) -> str:
+        return self._policy.name
+
+    def observe(self, work: StepWork, iteration_s: float) -> None:
+        """Take a synchronized step into account, and change the steps that are not cut yet if the policy says so.
+
+        Raises
+        ------
+        StageFailure
+            If the policy fails, or decides what the limits do not allow.
+        """
+        schedule = self._stages.schedule
+        if not self._is_usual(work) or work.step + schedule.ahead > self._last_step:
+            return
+        self._history.append(observation(work, schedule.of(work.step), self._stages, iteration_s))
+        present, limits = schedule.latest, self._limits()
+        try:
+            decision = self._policy.decide(tuple(self._history), present, limits)
+        except Exception as error:
+            raise StageFailure(
+                f"error in policy {self._policy.name} at step {work.step}: {describe(error)}"
+            ) from error
+        after = self._with_given(decision.assignment)
+        if after == present:
+            return
+        _check(self._policy.name, work.step, present, after, limits)
+        first = schedule.change(work.step, after)
+        self._emit(
+            Balanced(
+                step=work.step + 1,
+                acts_from=first,
+                policy=self._policy.name,
+                split_before=self._named(present),
+                split=self._named(after),
+                threads_before=named_threads(present.threads),
+                threads=named_threads(after.threads),
+                reason=decision.reason,
+                expected_s=decision.expected_s,
+            )
+        )
+
+    def pause(self, step: int) -> None:
+        """Leave out the steps that are in flight while the consumer does something else before it takes `step`.
+
+        In epochs of a few steps nothing would be left.
+        """
+        if self._steps_per_epoch > 2 * self._stages.schedule.ahead:
+            self._ignored_until = step + self._stages.schedule.ahead
+
+    def _is_usual(self, work: StepWork) -> bool:
+        """Whether a step says something of the assignment it ran under."""
+        num_units = sum(len(share.units) for share in work.shares)
+        self._num_units = max(self._num_units, num_units)
+        if self._ignored_until is None:
+            self._ignored_until = work.step + 1
+        return (
+            work.step >= self._ignored_until
+            # The last step of an epoch is short.
+            and num_units == self._num_units
+            and not any(share.is_again for share in work.shares)
+        )
+
+    def _limits(self) -> AssignmentLimits:
+        trainers = self._stages.trainers
+        total = sum(self._stages.schedule.latest.split)
+        return AssignmentLimits(
+            trainers=tuple(trainer.name for trainer in trainers),
+            is_host=tuple(trainer.resize is not None for trainer in trainers),
+            most_units=tuple(
+                0
+                if trainer.lost is not None
+                else total
+                if trainer.most_units is None
+                else min(trainer.most_units, total)
+                for trainer in trainers
+            ),
+            cores=self._cores,
+            delay=self._stages.schedule.ahead,
+            threads_are_shared=self._threads_are_shared,
+            samples_on_device=tuple(trainer.hops is not None for trainer in trainers),
+        )
+
+    def _with_given(self, assignment: Assignment) -> Assignment:
+        """Without a change of threads that the settings give."""
+        if not self._given:
+            return assignment
+        return replace(assignment, threads=replace(assignment.threads, **self._given))
+
+    def _named(self, assignment: Assignment) -> dict[str, int]:
+        return {
+            trainer.name: units
+            for trainer, units in zip(self._stages.trainers, assignment.split, strict=True)
+        }
+
+
+def observation(work: StepWork, ran: Assignment, stages: Stages, iteration_s: float) -> Observation:
+    """What a step took, trainer by trainer.
+
+    Parameters
+    ----------
+    work
+        Synchronized.
+    ran
+        The assignment it ran under.
+    stages
+        Whose step it is.
+    iteration_s
+        Wall time since the step before.
+    """
+    trainers = stages.trainers
+    sums: dict[str, list[float]] = {
+        stage: [0.0] * len(trainers)
+        for stage in ("sample", "sample_on_device", "load", "transfer", "propagate")
+    }
+    for share in work.shares:
+        for stage, seconds in share.seconds.items():
+            if stage in sums:
+                sums[stage][share.trainer] += seconds
+    return Observation(
+        step=work.step,
+        assignment=ran,
+        iteration_s=iteration_s,
+        sample_s=sum(sums["sample"]),
+        load_s=sum(sums["load"]),
+        sample_on_device_s=tuple(sums["sample_on_device"]),
+        transfer_s=tuple(sums["transfer"]),
+        propagate_s=tuple(sums["propagate"]),
+        # The weights of this step are handed out later: those before took as long.
+        synchronize_s=work.seconds.get("synchronize", 0.0) + max(trainer.update_s for trainer in trainers),
+    )
+
+
+def named_threads(threads: Threads) -> dict[str, int]:
+    """By stage, as the events have them."""
+    return {"sample": threads.sample, "load": threads.load, "propagate": threads.train}
+
+
+def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
+    """Refuse what no policy may decide; where the present assignment is outside the limits too, only a changed sum."""
+    wrong = ""
+    if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
+        wrong = f"{sum(present.split)} units in {len(present.split)} parts are to be shared"
+    elif limits.allows(present) and not limits.allows(after):
+        wrong = f"the limits are {limits}"
+    if wrong:
+        raise StageFailure(f"policy {name} decided {after} at step {step}, but {wrong}")

@@ -1,0 +1,7 @@
+"""The command line: one file a command."""
+
+from __future__ import annotations
+
+from hyrt.cli.commands import main
+
+__all__ = ["main"]

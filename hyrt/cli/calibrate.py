@@ -1,0 +1,112 @@
+"""`hyrt calibrate`: measure this machine for the performance model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.platforms.calibration_file import Calibration
+    from hyrt_perfmodel.platforms.platform import TrainerRates
+
+
+def calibrate(
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the calibration that is kept, and whether it still holds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure this machine, so that `hyrt predict` and `hyrt run` know how fast it is.
+
+    Takes under a minute; nothing else should run meanwhile. The result is kept in the user's cache folder.
+
+    \b
+    Examples:
+      hyrt calibrate
+      hyrt calibrate --show
+      hyrt predict --data synthetic:products-s
+    """  # noqa: D301
+    import json
+    from dataclasses import asdict
+
+    from hyrt_perfmodel.platforms.calibration_file import calibration_file, plain
+
+    from hyrt.errors import DeviceUnavailable
+    from hyrt.machine.process_settings import prepare_process
+    from hyrt.predict.calibrate.machine import calibrate as measure
+    from hyrt.predict.calibrate.store import keep, kept
+
+    prepare_process()
+    if show:
+        found, stale = kept()
+        if found is None:
+            raise DeviceUnavailable(stale[0])
+    else:
+        found, stale = measure(lambda text: typer.echo(f"measuring {text} ...", err=True)), []
+        keep(found)
+    if as_json:
+        typer.echo(json.dumps({**plain(asdict(found)), "stale": stale, "file": str(calibration_file())}))
+    else:
+        for line in _lines(found):
+            typer.echo(line)
+        typer.echo(f"kept in {calibration_file()}")
+    for reason in stale:
+        typer.echo(f"stale: {reason}: run `hyrt calibrate`", err=True)
+
+
+def _lines(found: Calibration) -> list[str]:
+    machine, host, measured = found.machine, found.platform.host, found.measured
+    lines = [
+        f"{machine.processor}, {machine.cores} cores · measured {found.date} in {found.seconds:.0f} s · "
+        f"hyrt {machine.versions['hyrt']}, torch {machine.versions['torch']}",
+        "host memory  "
+        + " · ".join(f"{what} {rate:.1f} GB/s" for what, rate in measured["memory_gb_s"].items()),
+    ]
+    fastest = max(host.sampling, key=lambda cost: cost.edges_per_s)
+    slowest = min(host.sampling, key=lambda cost: cost.edges_per_s)
+    lines.append(
+        f"sampling     {slowest.edges_per_s / 1e6:.0f} to {fastest.edges_per_s / 1e6:.0f} M edges/s over "
+        f"{len(host.sampling)} graphs, mini-batches and thread counts"
+    )
+    lines += _rates("cpu:0", host.models)
+    for accelerator in found.platform.accelerators:
+        lines += _rates(f"{accelerator.kind}:0", accelerator.models)
+        if accelerator.link_gb_s != float("inf"):
+            lines.append(
+                f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
+            )
+    lines.append(
+        "a whole step takes besides its stages, and these use of the cores' time: "
+        + ", ".join(
+            f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with {kinds or 'no trainer there'}"
+            for kinds, sharing in host.sharing_of.items()
+        )
+    )
+    runs = measured["runs"]
+    errors = [abs(run["error"]) for run in runs]
+    lines.append(
+        f"explains its own {len(runs)} short runs to {sum(errors) / len(errors):.1%} in the mean, "
+        f"{max(errors):.1%} at worst"
+    )
+    spread = measured["spread"]
+    noisy = [f"{what} {value:.0%}" for what, value in spread.items() if value > 0.1]
+    if noisy:
+        lines.append(f"noisy: {', '.join(noisy)}. Did anything else run? Then calibrate once more")
+    lines += [f"left out: {name}: {reason}" for name, reason in measured["left_out"].items()]
+    return lines
+
+
+def _rates(name: str, models: Mapping[str, TrainerRates]) -> list[str]:
+    return [
+        f"{name if first else '':12} {kind:9} {_rate(2 * rates.macs_per_s, 'GFLOP/s')}"
+        f"  aggregation {_rate(rates.memory_gb_s * 1e9, 'GB/s')}  values {_rate(rates.values_per_s, 'G/s')}"
+        f"  launch {rates.launch_s * 1e3:.2f} ms"
+        for first, (kind, rates) in zip([True, *[False] * len(models)], models.items(), strict=False)
+    ]
+
+
+def _rate(per_s: float, unit: str) -> str:
+    """In 1e9; a term that the measurements did not need has no rate."""
+    return f"{'hidden' if per_s == float('inf') else f'{per_s / 1e9:.1f} {unit}':>13}"

@@ -1,0 +1,108 @@
+"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt doctor`, `hyrt calibrate`, `hyrt predict`, `hyrt report`, `hyrt data ...`, `hyrt fpga ...`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from hyrt import __version__
+from hyrt.cli.calibrate import calibrate
+from hyrt.cli.data import data_app
+from hyrt.cli.devices import devices
+from hyrt.cli.doctor import doctor
+from hyrt.cli.fpga import fpga_app
+from hyrt.cli.predict import predict
+from hyrt.cli.report import report
+from hyrt.cli.run import run
+from hyrt.cli.weights import evaluate, infer
+from hyrt.errors import HyrtError
+from hyrt.machine.kernel_cache import damaged_cache_named
+
+
+class _Commands(TyperGroup):
+    """What every command does besides: click makes of numba's EOFError the single word "Aborted!"."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with damaged_cache_named():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Train graph neural networks on one heterogeneous machine, in one exact synchronous step.",
+    epilog="First: hyrt run     then: hyrt run --help, hyrt run --print-config",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command("run")(run)
+app.command("eval")(evaluate)
+app.command("infer")(infer)
+app.command("devices")(devices)
+app.command("doctor")(doctor)
+app.command("calibrate")(calibrate)
+app.command("predict")(predict)
+app.command("report")(report)
+app.add_typer(data_app, name="data")
+app.add_typer(fpga_app, name="fpga")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hyrt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
+def main() -> NoReturn:
+    """Run the command line; a user's error is one line, its exit code that of the error.
+
+    With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
+    """
+    _occupy_closed_streams()
+    # So that a command's `finally` clears up its temporary files.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        app(prog_name="hyrt")
+    except HyrtError as error:
+        _end(error, str(error), error.exit_code)
+    except OSError as error:
+        _end(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(0)
+
+
+def _occupy_closed_streams() -> None:
+    """Else (`hyrt ... >&-`) a file hyrt opens gets the number of one, and what is printed lands in it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
+    if os.environ.get("HYRT_TRACEBACK"):
+        raise error
+    for note in getattr(error, "__notes__", ()):
+        print(f"warning: {note}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(exit_code)

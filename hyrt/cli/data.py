@@ -1,0 +1,86 @@
+"""`hyrt data`: look at, convert and generate datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+data_app = typer.Typer(help="Look at, convert and generate datasets.", no_args_is_help=True)
+
+_SOURCE_HELP = (
+    "A .npz file, a folder of .npy files, synthetic:PRESET[,key=value,...], ogbn-NAME, mag240m, or a folder that "
+    "ogb downloaded."
+)
+_SPEC_HELP = (
+    "synthetic:PRESET[,key=value,...] with presets community, tiny, products-s, papers-s and keys vertices, edges, "
+    "features, classes, train, val, test, homophily, signal, dtype, seed. Counts may end in k, M or G."
+)
+_DEST_HELP = "A file that ends in .npz, or a folder (memory-mapped when opened)."
+
+
+@data_app.command()
+def info(
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    check: Annotated[
+        bool, typer.Option("--check", help="Read everything: also mapped features above 1 GiB.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check a dataset and say what is in it.
+
+    \b
+    Example:
+      hyrt data info cora.npz --check
+    """  # noqa: D301
+    from hyrt.graph import open_graph
+    from hyrt.graph.info import describe, summary_lines
+
+    facts = describe(open_graph(source, check=check))
+    typer.echo(json.dumps(facts) if as_json else "\n".join(summary_lines(facts)))
+
+
+@data_app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    dtype: Annotated[str | None, typer.Option(help="float16 or float32, for dense features.")] = None,
+    normalize: Annotated[str, typer.Option(help="none, row or standard.")] = "none",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Write a dataset in another form. It streams: the bound on memory is printed first.
+
+    \b
+    Examples:
+      hyrt data convert coauthor_cs.npz cs --dtype float16
+      hyrt data convert ogbn-products products --normalize standard
+    """  # noqa: D301
+    from hyrt.graph.formats.convert import Conversion
+    from hyrt.graph.formats.convert import convert as write
+
+    write(Conversion(source, destination, dtype, normalize, force), typer.echo)
+    typer.echo(f"wrote {destination}")
+
+
+@data_app.command()
+def generate(
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
+    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Generate a graph: the same spec gives the same graph on every machine.
+
+    \b
+    Examples:
+      hyrt data generate community community.npz
+      hyrt data generate papers-s,vertices=5M,dtype=float16 big
+    """  # noqa: D301
+    from hyrt.graph.formats.convert import Conversion
+    from hyrt.graph.formats.convert import convert as write
+    from hyrt.graph.source import SYNTHETIC
+
+    name = spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}"
+    write(Conversion(name, destination, force=force), typer.echo)
+    typer.echo(f"wrote {destination}")

@@ -1,0 +1,263 @@
+"""`hyrt fpga`: choose a trainer for an FPGA card, and write what it is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hyrt_hls.parts.explore import Candidate
+    from hyrt_hls.parts.part import Part
+    from hyrt_hls.vitis.finished_build import Build
+    from hyrt_perfmodel.cycles.design import FpgaDesign
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+fpga_app = typer.Typer(
+    help="Choose a trainer for an FPGA card, and write what it is built from.", no_args_is_help=True
+)
+
+_PART_HELP = "u250, u200, u280, u50, or a .yaml file with what platforminfo says is left of a card."
+_FIFO_DEPTH = 32
+
+
+@fpga_app.command()
+def explore(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [key.path=value ...]",
+            help="A file of settings, and settings to change, as for hyrt run.",
+            show_default=False,
+        ),
+    ] = None,
+    part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
+    data: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="As for hyrt predict.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="KIND", help="graphsage or gcn.", show_default=False)
+    ] = None,
+    fanout: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Neighbours a layer, as 25,10.", show_default=False)
+    ] = None,
+    hidden: Annotated[
+        int | None, typer.Option(metavar="WIDTH", help="Of hidden layers.", show_default=False)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(metavar="TARGETS", help="Of a step on this card.", show_default=False)
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Sizes in full, as for hyrt predict.", show_default=False),
+    ] = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A build's folder with its reports (*_csynth.xml): compared with the estimate, and their clock and intervals taken.",
+            show_default=False,
+        ),
+    ] = None,
+    fifo_depth: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Messages of each queue of the network; 32, or the build's.", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Search trainers that fit a card: n, the array's rows and columns, the arena.
+
+    Prints those no other of which takes less of the card and is faster. Nothing is built.
+
+    \b
+    Examples:
+      hyrt fpga explore --part u250 --model graphsage --data ogbn-products --fanout 25,10 --hidden 256
+      hyrt fpga explore --part u50 --workload w.yaml --json
+    """  # noqa: D301
+    from hyrt_hls.parts.explore import explore as search
+    from hyrt_hls.parts.part import load_part
+
+    from hyrt.errors import ConfigError
+    from hyrt.report.fpga_table import Explored, explored_json, explored_lines
+
+    options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
+    try:
+        card = load_part(part)
+        base, build = _base_design(card, fifo_depth, reports)
+        work, assumptions = _work(arguments or [], options, workload)
+        found = Explored(
+            part=card,
+            work=work,
+            front=search(card, work.at, work.batch_size, base),
+            paper=_paper(card, work, base),
+            base=base,
+            build=build,
+            built=None if build is None else _evaluated(card, work, base, build.arena_words),
+            assumptions=assumptions,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except ArithmeticError as error:
+        raise ConfigError(f"a size or a rate is beyond what can be computed with: {error}") from error
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(explored_json(found)))
+        return
+    _print(explored_lines(found))
+
+
+@fpga_app.command("build-files")
+def build_files(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, or empty.")],
+    part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
+    pes: Annotated[
+        int | None, typer.Option(metavar="N", help="n, scatter and gather units.", show_default=False)
+    ] = None,
+    macs: Annotated[
+        str | None,
+        typer.Option(metavar="RxC", help="Rows and columns of the array, as 32x64.", show_default=False),
+    ] = None,
+    arena_words: Annotated[
+        int | None, typer.Option(metavar="N", help="Words of 16 floats in each bank.", show_default=False)
+    ] = None,
+    fifo_depth: Annotated[int, typer.Option(metavar="N", help="Messages of each queue of the network.")] = 32,
+    units: Annotated[int, typer.Option(metavar="N", help="Trainers on the card.")] = 1,
+    clock_mhz: Annotated[int, typer.Option(metavar="MHZ", help="Of the kernel.")] = 300,
+) -> None:
+    """Write a folder with kernels, link configuration and Makefile, for `make` beside Vitis.
+
+    Refused is what does not fit the card. docs/fpga.md tells how to build and run.
+
+    \b
+    Example:
+      hyrt fpga build-files u250 --part u250 --pes 8 --macs 32x64
+    """  # noqa: D301
+    import shlex
+    from dataclasses import replace
+
+    from hyrt_hls.parts.part import load_part
+    from hyrt_hls.vitis.build_files import doubts, write_build_files
+
+    from hyrt.errors import ConfigError
+    from hyrt.report.fpga_table import resource_line
+
+    try:
+        card = load_part(part)
+        base = _assumed_design(card, fifo_depth)
+        rows, cols = (card.mac_rows, card.mac_cols) if macs is None else _array(macs)
+        design = replace(
+            base,
+            pes=card.pes if pes is None else pes,
+            mac_rows=rows,
+            mac_cols=cols,
+            clock_hz=clock_mhz * 1e6,
+        )
+        words = card.arena_words if arena_words is None else arena_words
+        needs = write_build_files(folder, card, design, words, units=units)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for doubt in doubts(card, design):
+        typer.echo(f"warning: {doubt}", err=True)
+    command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
+    _print([resource_line(card, needs), f"wrote {folder}: with Vitis, {command}"])
+
+
+def _array(text: str) -> tuple[int, int]:
+    rows, _, cols = text.partition("x")
+    try:
+        return int(rows), int(cols)
+    except ValueError:
+        raise ValueError(f"--macs {text}: give rows and columns, like 32x64") from None
+
+
+def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
+    from hyrt_perfmodel.cycles.design import FpgaDesign
+
+    return FpgaDesign(
+        pes=part.pes,
+        mac_rows=part.mac_rows,
+        mac_cols=part.mac_cols,
+        fifo_depth=fifo_depth,
+        ddr_bytes_per_s=part.bank_bytes_per_s,
+    )
+
+
+def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tuple[FpgaDesign, Build | None]:
+    """What is not searched: assumed, or of a build what its reports tell."""
+    if reports is None:
+        return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
+    from hyrt_hls.vitis.finished_build import check_fifo_depth, modelled, read_build
+
+    build = read_build(reports, part)
+    check_fifo_depth(build, fifo_depth)
+    return modelled(build, part), build
+
+
+def _work(
+    arguments: Sequence[str], options: Mapping[str, str | int | None], workload: Path | None
+) -> tuple[TrainingWorkload, list[str]]:
+    """The work of a step on the card, and what is assumed of it."""
+    from hyrt.errors import ConfigError
+
+    if workload is not None:
+        from hyrt_perfmodel.workloads.workload_file import load_workload
+
+        given = [f"--{name}" for name, value in options.items() if value is not None]
+        if arguments or given:
+            raise ConfigError(f"--workload gives all sizes: leave {', '.join([*given, *arguments])} out")
+        return load_workload(workload), []
+    from hyrt.config.command_line import new_config, sort_arguments
+    from hyrt.predict.fpga_prediction import why_no_kernels
+    from hyrt.predict.predicted_training import assumptions_of, training_of
+
+    keys = {
+        "data": "data.source",
+        "model": "model.kind",
+        "hidden": "model.hidden",
+        "batch": "data.batch_size",
+    }
+    file, overrides = sort_arguments(arguments)
+    chosen = [f"{keys[name]}={options[name]}" for name in keys if options[name] is not None]
+    if options["fanout"] is not None:
+        chosen.append(f"sampler.fanout=[{options['fanout']}]")
+        layers = str(options["fanout"]).count(",") + 1
+        chosen.append(f"model.layers={layers}")
+    config = new_config(file, [*chosen, *overrides])
+    if why := why_no_kernels(config):
+        raise ConfigError(why)
+    assumptions = assumptions_of(config)
+    return training_of(config, sparse_as_rows=assumptions), assumptions
+
+
+def _paper(part: Part, work: TrainingWorkload, base: FpgaDesign) -> Candidate | str:
+    """Table IV's design on the part, or why it cannot be."""
+    from dataclasses import replace
+
+    return _evaluated(part, work, replace(base, pes=8, mac_rows=32, mac_cols=64), part.arena_words)
+
+
+def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:
+    from hyrt_hls.parts.explore import evaluate
+
+    try:
+        return evaluate(part, work.at, work.batch_size, design, arena_words)
+    except ValueError as error:
+        return str(error)
+
+
+def _print(lines: Sequence[str]) -> None:
+    import shutil
+    import sys
+
+    from hyrt.report.encodable import encodable
+    from hyrt.report.predict_table import wrapped
+
+    # Into a file or a pipe lines go whole.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in wrapped(lines, width):
+        typer.echo(encodable(line, sys.stdout.encoding))

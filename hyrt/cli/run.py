@@ -1,0 +1,205 @@
+"""`hyrt run`: train a model, or go on with a run that was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hyrt.config import Config
+    from hyrt.observe.events import Emit
+    from hyrt.report.progress import Progress
+    from hyrt.report.run_folder import RunFolder
+
+
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [key.path=value ...]",
+            help="A file of settings, and settings to change: train.epochs=5 model.hidden=256.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="A .npz file, a folder of .npy files, or a name: synthetic:community, ogbn-products.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Trainers: cpu,cuda:0, with shares cpu=1,cuda:0=3, or auto. See hyrt devices.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
+    ] = None,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Holds the run folders.")] = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="Of the run's folder; default: time, model, dataset.")
+    ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Also write scalars for TensorBoard, into the run folder's tensorboard/."
+        ),
+    ] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard", help="On a terminal, show the pipeline, its queues and the trainers live."
+        ),
+    ] = False,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Write trace.json.gz into the run folder, for ui.perfetto.dev: what ran where and when.",
+        ),
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings as YAML and end.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines even on a terminal.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the last lines.")] = False,
+) -> None:
+    """Train a model on a graph, evaluate it, and keep everything in a run folder.
+
+    Without arguments: GraphSAGE on a generated graph, in less than a minute.
+
+    \b
+    Examples:
+      hyrt run
+      hyrt run --data cora.npz --model gcn data.normalize=row train.epochs=50
+      hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
+      hyrt run --resume runs/2026-11-21-101502-graphsage-community
+
+    Ctrl-C finishes the step, writes a checkpoint and prints how to go on; a second one leaves at once.
+    """  # noqa: D301
+    from hyrt.config.command_line import new_config, option_overrides, resumed_config, sort_arguments
+
+    file, overrides = sort_arguments(arguments or [])
+    overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    if trace:
+        overrides = ["runtime.trace=true", *overrides]
+    if resume is None:
+        config = new_config(file, overrides)
+    else:
+        from hyrt.report.run_folder import RunFolder
+
+        folder = RunFolder.open(resume)
+        config = resumed_config(folder.config(), file, overrides)
+    shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
+    if tensorboard:
+        from hyrt.report.tensorboard import check_tensorboard
+
+        check_tensorboard()
+    if print_config:
+        from hyrt.config import to_yaml
+
+        typer.echo(to_yaml(config), nl=False)
+    elif resume is None:
+        _start(config, output, name, shown)
+    else:
+        _resume(config, folder, shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How a run is shown, as its options say."""
+
+    plain: bool
+    quiet: bool
+    dashboard: bool
+    tensorboard: bool
+
+    def progress(self) -> Progress:
+        from hyrt.report.progress import Progress
+
+        return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
+
+    @contextmanager
+    def listeners(self, folder: RunFolder) -> Iterator[list[Emit]]:
+        """What hears a run's events beside its folder and the display."""
+        if not self.tensorboard:
+            yield []
+            return
+        from hyrt.report.tensorboard import FOLDER, TensorboardLog
+
+        with TensorboardLog(folder.path / FOLDER) as log:
+            yield [log.handle]
+
+
+def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> None:
+    from hyrt.machine.stop_signals import StopSignals
+
+    with StopSignals() as signals:
+        from hyrt.machine.process_settings import prepare_process
+
+        prepare_process()
+        from hyrt.cli.run_session import Session
+        from hyrt.config.command_line import located
+        from hyrt.graph import open_graph
+        from hyrt.observe.events import Notice
+        from hyrt.predict.choose_devices import resolve_auto
+        from hyrt.report.run_folder import RunFolder
+        from hyrt.report.run_lock import locked
+
+        config = located(config)
+        # Opened first, so that bad data leaves nothing behind.
+        graph = open_graph(config.data.source, normalize=config.data.normalize)
+        config, choice = resolve_auto(config, graph)
+        with (
+            RunFolder.create(output, name, config) as folder,
+            locked(folder.path),
+            shown.progress() as progress,
+        ):
+            if choice is not None and choice.unused:
+                unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
+                progress.handle(Notice(kind="info", text=f"devices not used: {unused}"))
+            with shown.listeners(folder) as listeners:
+                session = Session(config, graph, folder, progress, signals, listeners)
+                exit_code = session.run(None, is_new=True)
+    raise typer.Exit(exit_code)
+
+
+def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
+    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.report.run_lock import locked
+
+    with StopSignals() as signals, locked(folder.path):
+        folder.remove_leftovers()
+        if folder.is_finished(config.train.epochs):
+            typer.echo(
+                f"{folder.path} has ended: nothing to do. A run that finished goes on with train.epochs=<more than now>, "
+                "one that stopped early (train.patience) does not"
+            )
+            return
+        from hyrt.machine.process_settings import prepare_process
+
+        prepare_process()
+        from hyrt.cli.run_session import Session, newest_checkpoint
+        from hyrt.config.command_line import check_same_training
+        from hyrt.graph import open_graph
+
+        with folder, shown.progress() as progress:
+            checkpoint = newest_checkpoint(folder, progress)
+            if checkpoint is not None:
+                check_same_training(config, checkpoint.state["config"])
+            graph = open_graph(config.data.source, normalize=config.data.normalize)
+            with shown.listeners(folder) as listeners:
+                session = Session(config, graph, folder, progress, signals, listeners)
+                exit_code = session.run(checkpoint, is_new=False)
+    raise typer.Exit(exit_code)

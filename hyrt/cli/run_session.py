@@ -1,0 +1,227 @@
+"""One process's work on a run: its folder, its display, its signals, and the training between them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from hyrt import __version__
+from hyrt.config import Config
+from hyrt.errors import HyrtError, Stalled, describe
+from hyrt.graph.graph import Graph
+from hyrt.machine.stop_signals import StopSignals
+from hyrt.observe.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.predict.predict_run import predict_run
+from hyrt.report.progress import Progress
+from hyrt.report.run_folder import RunFolder
+from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
+from hyrt.training.train import Training
+
+# From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
+_LAST_RESORT_S = 4.0
+
+
+def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
+    """Where a run goes on; None where it has to start over.
+
+    Raises
+    ------
+    CheckpointError
+        If there are checkpoints, but none is whole.
+
+    """
+    if not has_checkpoint(folder.checkpoints):
+        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting over from step 0"))
+        return None
+    return load_newest_checkpoint(
+        folder.checkpoints, lambda text: progress.handle(Notice(kind="warning", text=text))
+    )
+
+
+class Session:
+    """Trains in a run folder.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        Opened and normalised.
+    folder
+        Takes the records.
+    progress
+        Shows the run.
+    signals
+        Ask it to stop.
+    listeners
+        Hear every event, after the folder.
+
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        graph: Graph,
+        folder: RunFolder,
+        progress: Progress,
+        signals: StopSignals,
+        listeners: Sequence[Emit] = (),
+    ) -> None:
+        self._config = config
+        self._graph = graph
+        self._folder = folder
+        self._progress = progress
+        self._signals = signals
+        self._listeners = listeners
+        self._first_step = 0
+        self._is_new = True
+        self._has_trained = False
+        self._has_ended = False
+        self._last_resort: threading.Timer | None = None
+        self._training: Training | None = None
+
+    def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
+        """Train to the end, or until a signal comes.
+
+        Parameters
+        ----------
+        checkpoint
+            Where to go on.
+        is_new
+            Whether the folder was made for this call: only then may it be removed.
+
+        Returns
+        -------
+        The exit code: 0, or 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP) when interrupted.
+
+        Raises
+        ------
+        HyrtError
+            After summary.json says `failed`. A run that is refused before its first step leaves the folder as
+            it was: a new one none.
+
+        """
+        path = self._folder.path
+        self._is_new = is_new
+        self._first_step = 0 if checkpoint is None else checkpoint.step
+        try:
+            training = self._training = Training(
+                self._config,
+                self._graph,
+                emit=self._handle,
+                checkpoints=self._folder.checkpoints,
+                should_stop=lambda: self._signals.requested,
+                on_stall=self._write_stacks,
+                predict=predict_run,
+            )
+            if checkpoint is not None:
+                training.resume(checkpoint)
+            # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
+            self._signals.wait_for_step(self._announce_stop, self._last_words)
+            status = training.run().status
+        except BaseException as error:
+            self._stop_last_resort()
+            self._fail(error)
+            if self._last_resort is not None:
+                stalled = Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}")
+                for note in getattr(error, "__notes__", ()):
+                    stalled.add_note(note)
+                raise stalled from error
+            raise
+        self._has_ended = True
+        written = self._write_report()
+        if status == "interrupted":
+            self._progress.say(self._how_to_go_on())
+            return self._signals.exit_code
+        self._progress.say(f"run folder {path}" + (f" · report {written}" if written else ""))
+        return 0
+
+    def _write_report(self) -> Path | None:
+        """The page of the run so far; a run that went well does not fail for it."""
+        from hyrt.report.html.page import REPORT, page_of
+        from hyrt.report.html.run_record import read_run
+        from hyrt.report.html.write_page import write_page
+
+        path = self._folder.path / REPORT
+        try:
+            write_page(path, page_of(read_run(self._folder.path)))
+        except Exception as error:
+            self._progress.handle(Notice(kind="warning", text=f"no report: {describe(error)}"))
+            return None
+        return path
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            if not self._is_new:
+                # Not before: until here the run may be refused, and then its folder stays as it was.
+                self._folder.truncate_metrics(self._first_step)
+                self._folder.set_config(self._config)
+            title = f"hyrt {__version__} · run {self._folder.path}"
+            self._progress.handle(Notice(kind="info", text=title))
+        elif not isinstance(event, Notice | Predicted):
+            self._has_trained = True
+        self._folder.handle(event)
+        for listener in self._listeners:
+            listener(event)
+        self._progress.handle(event)
+
+    def _announce_stop(self, text: str) -> None:
+        self._progress.handle(Notice(kind="info", text=text))
+
+    def _how_to_go_on(self) -> str:
+        return f"Continue with: hyrt run --resume {self._folder.path}"
+
+    def _last_words(self) -> str:
+        if self._has_ended:
+            return f"leaving before the report is written: hyrt report {self._folder.path}. {self._how_to_go_on()}"
+        return f"leaving before the step has ended. {self._how_to_go_on()}"
+
+    def _write_stacks(self, stacks: str) -> None:
+        # Where the main thread is what hangs, nobody hears of the failure: this one ends the process then.
+        self._last_resort = threading.Timer(_LAST_RESORT_S, self._leave, [stacks.partition("\n")[0]])
+        self._last_resort.daemon = True
+        self._last_resort.start()
+        (self._folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
+
+    def _stop_last_resort(self) -> None:
+        if self._last_resort is not None:
+            self._last_resort.cancel()
+            self._last_resort.join()
+
+    def _leave(self, stalled: str) -> NoReturn:
+        """Record a failure and end the process from beside a main thread that does not come back."""
+        error = Stalled(stalled)
+        path = self._folder.path / "stacks.txt"
+        print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
+        try:
+            # Before the report, which links it.
+            if self._training is not None:
+                self._training.save_trace(error)
+            self._fail(error)
+            for note in getattr(error, "__notes__", ()):
+                print(f"warning: {note}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(Stalled.exit_code)
+
+    def _fail(self, error: BaseException) -> None:
+        """Leave a record; or what was there before, where the run was refused before its first step."""
+        refused = isinstance(error, HyrtError) and error.exit_code == 2
+        if refused and not self._has_trained:
+            if self._is_new:
+                self._folder.discard()
+            return
+        summary = {"error": f"{type(error).__name__}: {error}"}
+        try:
+            self._folder.handle(RunEnded(status="failed", summary=summary))
+            self._write_report()
+        except HyrtError as second:
+            # A full disk takes no record of itself; what the user needs to know most is the first error.
+            error.add_note(f"the failure is not recorded: {second}")
+        with contextlib.suppress(OSError):
+            if has_checkpoint(self._folder.checkpoints):
+                print(self._how_to_go_on(), file=sys.stderr)

@@ -1,0 +1,139 @@
+"""`hyrt eval` and `hyrt infer`: use what a run has learned."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")]
+_Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="SOURCE", help="Other data with the same features; default: the run's."),
+]
+_Checkpoint = Annotated[
+    str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="Whose weights to use.")
+]
+
+
+class Mode(StrEnum):
+    """How an evaluation finds neighbours."""
+
+    full = "full"
+    sampled = "sampled"
+
+
+class What(StrEnum):
+    """What `hyrt infer` writes of each vertex."""
+
+    scores = "scores"
+    classes = "classes"
+    embeddings = "embeddings"
+
+
+def evaluate(
+    run: _RunFolder,
+    data: _Data = None,
+    mode: Annotated[
+        Mode | None,
+        typer.Option(help="All neighbours, or the training fan-outs; default: the run's."),
+    ] = None,
+    checkpoint: _Checkpoint = "best",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the metrics of a run's weights on validation and test vertices.
+
+    \b
+    Examples:
+      hyrt eval runs/2026-11-21-101502-graphsage-community
+      hyrt eval runs/mine --data newer.npz --checkpoint newest --json
+    """  # noqa: D301
+    from hyrt.config.command_line import option_overrides
+    from hyrt.machine.process_settings import prepare_process
+
+    prepare_process()
+    from hyrt.cli.trained import open_trained
+    from hyrt.inference.evaluate import Evaluator
+    from hyrt.report.progress_line import metric_name, number
+    from hyrt.training.setup import assign_threads, evaluation_workers
+
+    # All metrics are shown: the one that chose among epochs need not exist on other data.
+    overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
+    trained = open_trained(run, overrides, checkpoint, _warn)
+    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
+        metrics = Evaluator(trained.config, trained.graph, trained.scratch).evaluate(trained.model, workers)
+    if as_json:
+        facts = {
+            "run": str(run),
+            "data": trained.config.data.source,
+            "weights": trained.weights,
+            "mode": trained.config.evaluate.mode,
+            "metrics": metrics,
+        }
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{trained.graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
+    for split, values in metrics.items():
+        typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {number(v)}" for k, v in values.items()))
+    for split, word in (("val", "validation"), ("test", "test")):
+        if split not in metrics:
+            typer.echo(f"{split:<6}no {word} vertices in the data")
+
+
+def infer(
+    run: _RunFolder,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.npy", help="Where to.")],
+    data: _Data = None,
+    what: Annotated[
+        What,
+        typer.Option(
+            help="scores: [n, classes] float32 before softmax; classes: [n] int32; "
+            "embeddings: [n, hidden] float32, the input of the last layer."
+        ),
+    ] = What.scores,
+    vertices: Annotated[
+        str, typer.Option(metavar="all|train|val|test|FILE.npy", help="Which, in the order of the rows.")
+    ] = "all",
+    checkpoint: _Checkpoint = "best",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Write scores, classes or embeddings of vertices as a .npy file, from all their neighbours.
+
+    \b
+    Examples:
+      hyrt infer runs/mine --output scores.npy
+      hyrt infer runs/mine -o classes.npy --what classes --vertices test
+      hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
+    """  # noqa: D301
+    from hyrt.config.command_line import option_overrides
+    from hyrt.machine.output_file import output_file
+    from hyrt.machine.process_settings import prepare_process
+
+    file = output_file(output, replace=force)
+    prepare_process()
+    from hyrt.cli.trained import open_trained
+    from hyrt.inference.write_rows import chosen_vertices, write_rows
+    from hyrt.training.setup import assign_threads, evaluation_workers
+
+    trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
+    wanted = chosen_vertices(trained.graph, vertices, trained.config.data.split)
+    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
+        shape = write_rows(
+            file,
+            trained.model,
+            trained.graph,
+            wanted,
+            what.value,
+            workers,
+            memory_bytes=int(trained.config.evaluate.memory_gib * 2**30),
+        )
+    size = " x ".join(f"{n:,}" for n in shape)
+    typer.echo(f"wrote {output}: {what.value} {size} · weights of {trained.weights}")
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)

@@ -1,0 +1,346 @@
+"""The one tree of settings, its YAML form, and `key.path=value` overrides."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from hyrt.device.names import AUTO, DeviceRequest, parse_requests
+from hyrt.errors import ConfigError
+
+
+def _refuse_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+Count = Annotated[int, Field(ge=1, lt=2**31), BeforeValidator(_refuse_truth)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(_refuse_truth)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)]
+Index = Annotated[int, Field(ge=0, lt=2**31), BeforeValidator(_refuse_truth)]
+
+
+Threads = Annotated[int, Field(ge=0, le=1024), BeforeValidator(_refuse_truth)]
+
+
+def _split_names(value: Any) -> Any:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+def _to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class Section(BaseModel):
+    """One branch of the tree: unknown keys are errors and values do not change after construction."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
+    """A .npz file, a folder of .npy files, or a name: `synthetic:...`, `ogbn-...`, `mag240m`."""
+    split: Index = 0
+    """Which of the dataset's alternative splits."""
+    normalize: Literal["none", "row", "standard"] = "none"
+    """Scale features: `row` divides by the row's sum, `standard` by column mean and deviation."""
+    batch_size: Count = 1024
+    """Targets of one step, summed over all trainers."""
+
+
+class SamplerConfig(Section):
+    kind: Literal["neighbor", "saint"] = "neighbor"
+    """`neighbor`: node-wise without replacement; `saint`: GraphSAINT random walks."""
+    fanout: list[Annotated[int, BeforeValidator(_refuse_truth)]] | None = None
+    """Neighbours sampled per layer, the targets' first; -1 takes all. Default: 25, then 10 for each further layer."""
+    roots: Count = 2000
+    """saint: start vertices of the random walks of one subgraph."""
+    walk_length: Count = 2
+    """saint: steps of each walk."""
+    units: Count = 1
+    """saint: subgraphs of one step; the split moves whole subgraphs."""
+    on_device: bool = False
+    """neighbor: trainers whose device can sample draw the neighbours of their own mini-batches; the edges are the same."""
+
+
+class ModelConfig(Section):
+    kind: Literal["graphsage", "gcn", "gin", "gat"] = "graphsage"
+    """Hamilton et al. 2017, Kipf and Welling 2017, Xu et al. 2019, Velickovic et al. 2018."""
+    layers: Count = 2
+    """Of the model, and so blocks of a mini-batch."""
+    hidden: Count = 128
+    """Width of hidden layers (GAT: of all heads together)."""
+    aggregate: Literal["mean", "sum", "max"] = "mean"
+    """graphsage: how neighbours are combined. A sum counts each sampled neighbour for those that were not drawn."""
+    heads: Count = 4
+    """gat: attention heads."""
+    dropout: Fraction = 0.0
+    """Applied to hidden activations."""
+    input_dropout: Fraction = 0.0
+    """Applied to the input features."""
+    norm: Literal["none", "layer"] = "none"
+    """LayerNorm after each hidden layer."""
+    residual: bool = False
+    """Add each hidden layer's input to its output (through a projection where widths differ)."""
+
+
+class TrainConfig(Section):
+    epochs: Count = 5
+    """Passes over all training targets (saint: as many steps of walks as there are targets)."""
+    optimizer: str = "Adam"
+    """Any class of torch.optim by name."""
+    lr: Positive = 3e-3
+    """Learning rate."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)] = 0.0
+    """Passed to the optimizer."""
+    optimizer_options: dict[str, Any] = {}
+    """Further keyword arguments of the optimizer."""
+    schedule: str | None = None
+    """A class of torch.optim.lr_scheduler by name, stepped once an epoch (ReduceLROnPlateau: with the training loss)."""
+    schedule_options: dict[str, Any] = {}
+    """Keyword arguments of the schedule."""
+    patience: Index = 0
+    """Stop after this many evaluations without a better validation metric; 0 never stops early."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """`balanced` weighs a class by the inverse of its share of the training targets."""
+    metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
+    """What chooses the best epoch; `auto` is accuracy."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16` multiplies matrices in bfloat16 and rounds each product to it; weights, gradient sums and optimizer stay fp32."""
+
+
+class EvaluateConfig(Section):
+    every: Index = 1
+    """Evaluate after every this many epochs; 0 only at the end."""
+    mode: Literal["full", "sampled"] = "full"
+    """`full`: layer-wise over all neighbours; `sampled`: with the training fan-outs."""
+    memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
+    """Bound on what layer-wise inference keeps in memory; beyond it intermediate layers go to a file."""
+
+
+class RuntimeConfig(Section):
+    pipelined: bool = True
+    """False runs the stages of each step one after the other."""
+    sample_threads: Threads = 0
+    """CPU threads that sample, which then stay; 0 chooses from the CPUs this process may use."""
+    load_threads: Threads = 0
+    """CPU threads that load features, which then stay; 0 chooses."""
+    train_threads: Threads = 0
+    """CPU threads of each CPU trainer, which then stay; 0 chooses."""
+    depth: Annotated[int, Field(ge=1, le=64), BeforeValidator(_refuse_truth)] = 4
+    """Mini-batches in flight between sampling and the end of their step."""
+    fuse_load: bool = True
+    """Let trainers that read host memory aggregate input features while loading them."""
+    device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
+    """Most memory a device with memory of its own may use for mini-batches and weights; null leaves it to the device."""
+    on_device_loss: Literal["stop", "continue"] = "stop"
+    """When a device fails: `stop` ends the run, `continue` lets the others do its targets."""
+    stall_timeout_s: Positive = 120.0
+    """Fail the run when nothing has moved for this long."""
+    trace: bool = False
+    """Write trace.json.gz into the run folder at the end, however the run ends: what every thread and device queue did and when, for ui.perfetto.dev. Also `--trace`."""
+    trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
+    """Most events of one track that the trace keeps, which bounds memory: the newest stay, and the trace says how many it left out."""
+
+
+class BalanceConfig(Section):
+    policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
+    """What moves targets and threads while the run goes on. `static`: nothing; `bottleneck`: from the slowest stage to the fastest, a little at a time; `model`: to where stage times fitted to the last steps are best. `auto`: the best of them, but `static` where `split` or the devices' shares are given, or a device is simulated."""
+    predict: bool = True
+    """Predict the run before it starts, and start from the predicted split and threads where the settings give none; needs `hyrt calibrate`."""
+
+
+class CheckpointConfig(Section):
+    every_epochs: Index = 1
+    """Write one after every this many epochs; 0 only at the end. One is always written when the run ends."""
+    every_steps: Index = 0
+    """Also write one every this many steps; 0 does not."""
+    keep: Count = 3
+    """The newest this many stay; each also holds the weights of the best evaluation so far."""
+
+
+class Config(Section):
+    """Every setting of a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_refuse_truth)] = 0
+    """Of weights, order of targets, sampled edges and dropout."""
+    data: DataConfig = DataConfig()
+    sampler: SamplerConfig = SamplerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = ["cpu"]
+    """Trainers, by kind or kind:index, each perhaps with its share of a step: `cpu=1,cuda:0=3`; or `auto`."""
+    split: list[Index] | None = None
+    """Targets of a step for each trainer; sums to data.batch_size. Default: by the devices' shares, as predicted, or equal parts."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    balance: BalanceConfig = BalanceConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def gives_split(self) -> bool:
+        """Whether the settings say who gets how much of a step."""
+        return self.split is not None or any(request.share is not None for request in self.device_requests)
+
+    @property
+    def device_requests(self) -> list[DeviceRequest]:
+        """Names and shares of `devices`."""
+        return parse_requests(self.devices)
+
+    @property
+    def units_per_step(self) -> int:
+        """What the split cuts: targets, or subgraphs."""
+        return self.sampler.units if self.sampler.kind == "saint" else self.data.batch_size
+
+    @property
+    def fanouts(self) -> list[int]:
+        """Fan-out of each layer, the targets' first."""
+        if self.sampler.fanout is not None:
+            return self.sampler.fanout
+        return [25, *[10] * (self.model.layers - 1)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        fanout = self.sampler.fanout
+        if fanout is not None:
+            if len(fanout) != self.model.layers:
+                raise ValueError(
+                    f"sampler.fanout has {len(fanout)} entries for model.layers={self.model.layers}: give one a layer"
+                )
+            if any(f < -1 or f == 0 for f in fanout):
+                raise ValueError("sampler.fanout: each entry is a positive count or -1 for all neighbours")
+        if self.sampler.on_device and self.sampler.kind == "saint":
+            raise ValueError("sampler.on_device: only sampler.kind=neighbor can be drawn on a device")
+        if self.model.kind == "gat" and self.model.hidden % self.model.heads:
+            raise ValueError(
+                f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"
+            )
+        requests = parse_requests(self.devices)
+        if self.split is not None:
+            if requests[0].name == AUTO or requests[0].share is not None:
+                raise ValueError(
+                    "split and the devices' shares (or auto) say the same thing: give one of them"
+                )
+            if len(self.split) != len(self.devices):
+                raise ValueError(
+                    f"split has {len(self.split)} entries for {len(self.devices)} devices: give one each"
+                )
+            what = "sampler.units" if self.sampler.kind == "saint" else "data.batch_size"
+            if sum(self.split) != self.units_per_step:
+                raise ValueError(f"split sums to {sum(self.split)}, not to {what}={self.units_per_step}")
+        return self
+
+
+def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        keys.append(path)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys.extend(_known_keys(field.annotation, f"{path}."))
+    return keys
+
+
+def _message(error: ValidationError) -> str:
+    """The first problem, as a sentence that names the key."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return unknown_key_message(path)
+    text = str(first["msg"]).removeprefix("Value error, ")
+    return f"setting {path}={first['input']!r}: {text}" if path else text
+
+
+def unknown_key_message(path: str) -> str:
+    """Say that a setting is unknown, with the nearest name there is."""
+    known = _known_keys(Config)
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = path.rsplit(".", 1)[-1]
+        near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
+    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all"
+    return f"unknown setting {path!r}{hint}"
+
+
+def build_config(settings: Mapping[str, Any]) -> Config:
+    """Validate a nested mapping of settings.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first wrong key, and the nearest known one where it is unknown.
+    """
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_message(error)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, with numbers like 1e-3 read as everyone who types them means them (YAML 1.1 wants 1.0e-3)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+def load_settings(path: Path) -> dict[str, Any]:
+    """Read a YAML file of settings as a nested dict (not yet validated)."""
+    try:
+        loaded = _read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path}: expected settings as `key: value`, found a {type(loaded).__name__}")
+    return loaded
+
+
+def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Set `key.path=value` entries in a nested dict; values are read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        For an entry without `=`, a value that is no YAML, or a path through a plain value.
+    """
+    for entry in overrides:
+        path, equals, text = entry.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"cannot read {entry!r}: write overrides as key.path=value")
+        try:
+            value = _read_yaml(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        *parents, leaf = path.split(".")
+        node = settings
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(
+                    f"cannot set {path!r}: {parent!r} is set to the plain value {node!r} already"
+                )
+        node[leaf] = value
+    return settings
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,272 @@
+"""The device protocol: what a backend implements to be a trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from hyrt.errors import DeviceFault, HyrtError
+
+if TYPE_CHECKING:
+    import torch
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import MiniBatch
+    from hyrt.sampling.sampler import HopSampler
+
+InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
+"""What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.load`."""
+
+HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
+"""What a torch module on the host can take."""
+
+Span = tuple[str, int, int]
+"""What a device's queue has run: a name, and start and end in nanoseconds on the device's own clock."""
+
+QueueListener = Callable[[str, Sequence[Span]], None]
+"""Hears a queue's name and what it has run, soon after the last of it is over."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How fast a device is, in effective units.
+
+    Parameters
+    ----------
+    macs_per_s
+        Multiply-accumulates of its fp32 matrix products.
+    memory_bytes_per_s
+        Of its own memory.
+    link_bytes_per_s
+        From host memory to it; infinite where it reads host memory in place.
+    source
+        `measured <date>`, or `assumed` with where the figures are from.
+    """
+
+    macs_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
+            value = getattr(self, name)
+            if not (_is_number(value) and value > 0) or (value == math.inf and name != "link_bytes_per_s"):
+                raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or leave rates None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """What `probe` found.
+
+    Parameters
+    ----------
+    kind, index
+        Together the device's name, as in `--devices cuda:0`.
+    description
+        One line for people.
+    memory_bytes
+        Memory of the device.
+    zero_copy
+        Whether it reads host memory in place.
+    forms
+        Input forms it takes; every device takes `rows`.
+    host_cores
+        How many of the host's own cores it computes with at most; 0 for an accelerator. A device that computes on the
+        host shares cores with the CPU stages, so `auto` never takes it beside `cpu`.
+    link
+        How it is attached, for people: `PCIe`, `host memory`.
+    rates
+        What it is assumed to reach; None where nothing is known before it is measured.
+    simulated
+        Whether it does not do its work on the hardware it is named after. Never chosen automatically.
+    """
+
+    kind: str
+    index: int
+    description: str
+    memory_bytes: int
+    zero_copy: bool = False
+    forms: tuple[InputForm, ...] = ("rows",)
+    host_cores: int = 0
+    link: str = ""
+    rates: Rates | None = None
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("index", "memory_bytes", "host_cores"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(
+                    f"device info of {self.kind!r}: {name} is {value!r}: give a whole number of at least 0"
+                )
+        for name in ("kind", "description", "link"):
+            text = getattr(self, name)
+            if not isinstance(text, str):
+                raise ValueError(f"device info of {self.kind!r}: {name} is {text!r}: give text")
+            # A driver's own text may hold anything; here it is one line for a terminal.
+            shown = "".join(letter if letter.isprintable() else " " for letter in text)
+            object.__setattr__(self, name, " ".join(shown.split()))
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """What a run asks of a device.
+
+    Parameters
+    ----------
+    threads
+        CPU threads (compute units) a device that computes on the host may use.
+    memory_bytes
+        The most of its own memory that mini-batches and weights may take; None leaves it to the device. A device that
+        trains in host memory in place has no memory of its own and ignores it.
+    """
+
+    threads: int = 1
+    memory_bytes: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What a trainer computed in a step, as sums over its targets.
+
+    Parameters
+    ----------
+    loss_sum
+        Sum of the (weighted) losses.
+    correct
+        Targets whose highest score is their label.
+    targets
+        Number of targets.
+    normalizer
+        The mini-batch's share of the divisor; see `MiniBatch.normalizer`.
+    gradients
+        One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets.
+    seconds
+        Device times by stage, where the device measures its own.
+    """
+
+    loss_sum: float
+    correct: int
+    targets: int
+    normalizer: float
+    gradients: Sequence[torch.Tensor]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Health:
+    """Whether a device can go on: the first fault, or its closing, is what every later call raises.
+
+    Parameters
+    ----------
+    name
+        Of the device, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._fault: DeviceFault | None = None
+
+    def check(self) -> None:
+        """Raise the fault, if there was one."""
+        if self._fault is not None:
+            raise self._fault
+
+    def fail(self, doing: str, error: Exception) -> DeviceFault:
+        """Note a fault; the first one stays."""
+        if self._fault is None:
+            self._fault = DeviceFault(f"{self._name}: {doing} failed: {type(error).__name__}: {error}")
+            self._fault.__cause__ = error
+        return self._fault
+
+    @contextmanager
+    def terminal(self, doing: str) -> Iterator[None]:
+        """Run a call of the device: what is no error of hyrt's own in it is a fault, and terminal."""
+        self.check()
+        try:
+            yield
+        except HyrtError as error:
+            if isinstance(error, DeviceFault):
+                self._fault = self._fault or error
+            raise
+        except Exception as error:
+            raise self.fail(doing, error) from error
+
+    def close(self) -> None:
+        """From now on, every call is a fault."""
+        self._fault = DeviceFault(f"{self._name}: used after close")
+
+
+class Device(Protocol):
+    """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
+
+    `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
+    propagated: `close` frees it too.
+
+    Three more methods are called where a device has them: `resize(threads: int)` between two calls of `propagate`, and
+    after `load`, when the run is traced, `trace(hear: QueueListener)`: from then on the device hands over what its queues
+    run, with the times of its profiling events; and `watch(watch: hyrt.machine.workers.Watch)`, of one that computes with
+    `hyrt.machine.workers`: it sets the team's `watch`.
+    """
+
+    info: DeviceInfo
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        """The devices of this kind that are there; cheap, never raises."""
+        ...
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> Device:
+        """Claim a device. Raises DeviceUnavailable with the remedy."""
+        ...
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        """Make the replica. Raises UnsupportedModel naming layer and device."""
+        ...
+
+    def sampler(self, graph: Graph) -> HopSampler | None:
+        """Draws neighbours on the device from a topology it holds or sees, where it can; else None."""
+        ...
+
+    def gathers(self, graph: Graph) -> bool:
+        """Whether the device will gather feature rows itself; asked once, of devices that take the form `ids`.
+
+        On True every mini-batch comes without inputs, and the device reads the rows of the first block's sources from
+        the graph's feature matrix.
+        """
+        ...
+
+    def transfer(self, batch: MiniBatch) -> Any:
+        """Stage a mini-batch's buffers; the host buffers stay until the step is over.
+
+        Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free again.
+        """
+        ...
+
+    def propagate(self, staged: Any) -> StepResult:
+        """Forward and backward over a staged mini-batch, and release it.
+
+        Raises DeviceFault, which is terminal; DeviceOutOfMemory is as for `transfer`. What `transfer` did not return
+        is a fault.
+        """
+        ...
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take new weights, in the order of `load`. Raises DeviceFault."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; idempotent, valid after a fault."""
+        ...

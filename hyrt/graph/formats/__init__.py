@@ -1,0 +1,1 @@
+"""The forms a dataset is kept in: `.npz` files, folders of `.npy` files, OGB's layout, PyG objects."""

@@ -1,0 +1,217 @@
+"""Writing a dataset from any source to a file or a folder, block by block, all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, DataNotWritten
+from hyrt.graph.check import finite_blocks, reject
+from hyrt.graph.csr import RANGE_ENTRIES
+from hyrt.graph.formats.folder import META, write_folder
+from hyrt.graph.formats.npy import CHUNK_BYTES
+from hyrt.graph.formats.npz import member_sizes, write_npz
+from hyrt.graph.formats.ogb_layout import count_vertices, find_folder
+from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.normalize import scaled
+from hyrt.graph.source import SYNTHETIC, open_dataset
+
+Array = NDArray[Any]
+
+DTYPES = ("float16", "float32")
+_BLOCKS_BYTES = 12 * CHUNK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What to write where.
+
+    Parameters
+    ----------
+    source
+        Any source of `open_graph`.
+    destination
+        A `.npz` file, or a folder when it does not end so.
+    dtype
+        `float16` or `float32` for dense features; None keeps theirs.
+    normalize
+        As for `open_graph`.
+    force
+        Replace what is at the destination.
+    """
+
+    source: str
+    destination: Path
+    dtype: str | None = None
+    normalize: str = "none"
+    force: bool = False
+
+
+def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:
+    """Write a dataset; the destination appears complete or not at all, also on Ctrl-C.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    announce
+        Takes one line about the memory that will be needed, before the work starts.
+
+    Raises
+    ------
+    DataError
+        For bad input, for a destination that exists (with `force`: that is no dataset) or cannot be written, and where a
+        value does not fit the dtype.
+    """
+    destination = job.destination.absolute()
+    if job.dtype is not None and job.dtype not in DTYPES:
+        raise DataError(f"dtype {job.dtype!r} is not one of {', '.join(DTYPES)}")
+    _check_destination(destination, job.force)
+    bound = memory_bound(job.source)
+    if bound is not None:
+        announce(f"memory: at most {bound / 2**30:.2f} GiB beside the interpreter")
+    with _all_or_nothing(destination) as work:
+        scratch, result = work / "scratch", work / "result"
+        scratch.mkdir()
+        data = open_dataset(job.source, scratch)
+        data = _finite(scaled(_finite(data), job.normalize))
+        if job.dtype is not None:
+            data = _cast(data, np.dtype(job.dtype))
+        if destination.suffix == ".npz":
+            write_npz(data, result)
+        else:
+            result.mkdir()
+            write_folder(data, result)
+        _publish(work, destination)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(destination: Path) -> Iterator[Path]:
+    """A working folder beside the destination, on the same file system, that is gone in the end."""
+    work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+    try:
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work)
+    except OSError as error:
+        raise DataNotWritten(f"{destination}: cannot be written ({error.strerror or error})") from error
+
+
+def _publish(work: Path, destination: Path) -> None:
+    """Put the result in the place of what is at the destination; where that fails, all is as before."""
+    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is in place.
+    replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
+    try:
+        if destination.exists():
+            destination.rename(replaced)
+        (work / "result").rename(destination)
+    finally:
+        if replaced.exists():
+            if destination.exists():
+                replaced.rename(work / "replaced")
+            else:
+                _put_back(replaced, destination)
+
+
+def _put_back(replaced: Path, destination: Path) -> None:
+    try:
+        replaced.rename(destination)
+    except OSError as error:
+        raise DataNotWritten(
+            f"{destination}: cannot be written ({error.strerror or error}); what was there is now {replaced}: rename it"
+        ) from error
+
+
+def _check_destination(destination: Path, force: bool) -> None:
+    if not destination.parent.is_dir():
+        raise DataError(f"{destination}: there is no folder {destination.parent}")
+    if not destination.exists():
+        return
+    if not force:
+        raise DataError(f"{destination}: exists already; --force replaces it")
+    # What is replaced is deleted: never anything but a dataset.
+    if destination.is_dir():
+        files = list(destination.iterdir())
+        is_dataset = all(file.suffix == ".npy" or file.name == META for file in files)
+    else:
+        is_dataset = destination.suffix == ".npz"
+    if not is_dataset:
+        raise DataError(
+            f"{destination}: is not a dataset, and --force replaces nothing else; choose another name"
+        )
+
+
+def memory_bound(source: str) -> int | None:
+    """Bytes of memory that converting a source needs at most, beside the interpreter's own.
+
+    None for what is still to be downloaded, and for what is no dataset.
+
+    Files that are mapped do not count: the system takes their pages back whenever it wants.
+
+    Raises
+    ------
+    DataError
+        If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its size.
+    """
+    if source.startswith(SYNTHETIC):
+        from hyrt.graph.synthetic import parse_spec
+
+        spec = parse_spec(source)
+        return 80 * spec.vertices + 4 * min(2 * spec.edges, RANGE_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
+    path = Path(source).expanduser()
+    if path.is_file():
+        sizes = member_sizes(path, source)
+        sizes.pop("features", None)
+        # One array may be there twice: sparse values as read and scaled, masks stored by columns and by rows.
+        return _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
+    ogb = find_folder(source)
+    if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
+        return 64 * count_vertices(ogb) + 4 * RANGE_ENTRIES + _BLOCKS_BYTES
+    if path.is_dir():
+        scaled_values = path / "feat_values.npy"
+        return _BLOCKS_BYTES + (scaled_values.stat().st_size if scaled_values.is_file() else 0)
+    return None
+
+
+def _finite(data: Dataset) -> Dataset:
+    """The dataset, whose features are checked as they pass."""
+    rows = data.rows
+    if rows is None:
+        return data
+    passed = replace(rows, blocks=lambda: finite_blocks(data.name, "features", rows.blocks()))
+    return replace(data, rows=passed)
+
+
+def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
+    rows = data.rows
+    if rows is None:
+        raise DataError(
+            f"{data.name}: its features are sparse, whose values stay float32: leave out the dtype"
+        )
+
+    def blocks() -> Iterator[Array]:
+        at = 0
+        limit = float(np.finfo(dtype.name).max)
+        for block in rows.blocks():
+            beyond = np.abs(block) > limit
+            if beyond.any():
+                i, j = np.unravel_index(int(beyond.argmax()), beyond.shape)
+                raise reject(
+                    data.name,
+                    "features",
+                    f"value {block[i, j]} at row {at + i}, column {j} is beyond {dtype.name}'s {limit:,}: keep float32",
+                )
+            at += len(block)
+            yield block.astype(dtype, copy=False)
+
+    return replace(data, rows=FeatureRows.streamed(rows.shape, dtype, blocks))

@@ -1,0 +1,270 @@
+"""One .npz file as a dataset: read strictly, written so that equal graphs give equal bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.check import reject, row_blocks
+from hyrt.graph.formats.folder import map_npy
+from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
+from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, wanted_keys
+
+Array = NDArray[Any]
+
+# Deflate cannot expand by more: a larger claim is a lie, found before memory is taken for it.
+_MAX_EXPANSION = 1032
+_READ_BYTES = 8 << 20
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    UnicodeDecodeError,
+    ValueError,
+)
+
+
+@contextlib.contextmanager
+def _damage_named(where: str) -> Iterator[None]:
+    """Turn what zipfile raises on damaged archives into one error."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
+    except _DAMAGE as error:
+        raise DataError(f"{where}: is damaged or cut short ({error or type(error).__name__})") from error
+
+
+class NpzMember:
+    """One array inside a .npz, read whole or piece by piece.
+
+    Opening reads its header only; sizes in archive, header and file are reconciled before memory is taken.
+
+    Parameters
+    ----------
+    path
+        The .npz file.
+    key
+        Which array.
+    source
+        The file's name for messages.
+
+    Raises
+    ------
+    DataError
+        If the array is damaged or holds pickles; so do the reading methods.
+    """
+
+    def __init__(self, path: Path, key: str, source: str) -> None:
+        self._path = path
+        self._member = f"{key}.npy"
+        self._where = f"{source}: key '{key}'"
+        with self._open() as (_, header):
+            self.header: NpyHeader = header
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[tuple[IO[bytes], NpyHeader]]:
+        where = self._where
+        with _damage_named(where), zipfile.ZipFile(self._path) as archive:
+            info = archive.getinfo(self._member)
+            if info.compress_size > self._path.stat().st_size or info.file_size > _expanded(
+                info.compress_size
+            ):
+                raise DataError(
+                    f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged"
+                )
+            with archive.open(info) as file:
+                header = read_header(file, where)
+                if header.offset + header.data_bytes != info.file_size:
+                    raise DataError(
+                        f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} bytes, "
+                        f"the file holds {info.file_size - header.offset:,}"
+                    )
+                yield file, header
+
+    def _fill(self, file: IO[bytes], values: Array) -> None:
+        target = values.reshape(-1).view(np.uint8).data
+        done = 0
+        while done < len(target):
+            data = file.read(min(_READ_BYTES, len(target) - done))
+            if not data:
+                raise DataError(f"{self._where}: ends early, at byte {done:,} of {len(target):,}")
+            target[done : done + len(data)] = data
+            done += len(data)
+
+    def _end(self, file: IO[bytes]) -> None:
+        # The checksum is compared when the end is read.
+        if file.read(1):
+            raise DataError(f"{self._where}: has bytes after its end: it is damaged")
+
+    def read(self) -> Array:
+        """The whole array, row-major."""
+        with self._open() as (file, header):
+            shape = header.shape[::-1] if header.fortran else header.shape
+            try:
+                values = np.empty(shape, header.dtype)
+            except MemoryError as error:
+                raise DataError(
+                    f"{self._where}: does not fit in memory; convert the file to a folder, which is memory-mapped: "
+                    "hyrt data convert"
+                ) from error
+            self._fill(file, values)
+            self._end(file)
+        return np.ascontiguousarray(values.T) if header.fortran else values
+
+    def pieces(self, count: int) -> Iterator[Array]:
+        """The elements in stored order, [count] at a time."""
+        with self._open() as (file, header):
+            total = math.prod(header.shape)
+            for start in range(0, total, count):
+                piece = np.empty(min(count, total - start), header.dtype)
+                self._fill(file, piece)
+                yield piece
+            self._end(file)
+
+    def rows(self, scratch: Path | None = None) -> FeatureRows:
+        """A matrix as feature rows, left in the file until they are asked for.
+
+        Parameters
+        ----------
+        scratch
+            A folder where a matrix stored by columns is unpacked, to be read by rows without holding it. None reads it
+            whole, in each pass.
+        """
+        header = self.header
+        shape = (header.shape[0], header.shape[1])
+        if header.fortran:
+            if scratch is None:
+                return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
+            return self._turned(scratch / f"columns-{self._member}")
+        count = max(1, shape[1]) * rows_per_chunk(shape[1:], header.dtype)
+        return FeatureRows(
+            shape,
+            header.dtype,
+            lambda: (piece.reshape(-1, shape[1]) for piece in self.pieces(count)),
+            self.read,
+        )
+
+    def _turned(self, file: Path) -> FeatureRows:
+        height, width = self.header.shape
+        dtype = self.header.dtype
+        with NpyWriter(file, dtype) as writer:
+            for piece in self.pieces(_READ_BYTES // dtype.itemsize):
+                writer.append(piece)
+        columns = map_npy(file).reshape(width, height)
+        step = rows_per_chunk((width,), dtype)
+
+        def blocks() -> Iterator[Array]:
+            for start in range(0, height, step):
+                yield np.ascontiguousarray(columns[:, start : start + step].T)
+
+        return FeatureRows.streamed((height, width), dtype, blocks)
+
+
+def _expanded(compressed: int) -> int:
+    return _MAX_EXPANSION * compressed + 1024
+
+
+def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
+    """Read a dataset from one .npz file; dense features stay in the file until they are asked for.
+
+    Parameters
+    ----------
+    path
+        The file.
+    source
+        Its name for messages.
+    scratch
+        As for `NpzMember.rows`.
+
+    Raises
+    ------
+    DataError
+        If the file is not a .npz, is damaged, holds pickles, or lacks a key.
+    """
+    with _damage_named(source), zipfile.ZipFile(path) as archive:
+        names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{source}: key '{name}' is there twice: it is damaged")
+    arrays: dict[str, Array] = {}
+    rows = None
+    for key in wanted_keys(source, names):
+        member = NpzMember(path, key, source)
+        check_header(source, key, member.header.dtype, member.header.shape)
+        if key == "features":
+            rows = member.rows(scratch)
+        else:
+            arrays[key] = member.read()
+    return Dataset(source, arrays, rows)
+
+
+def member_sizes(path: Path, source: str) -> dict[str, int]:
+    """Bytes of each array of a .npz by key, as the archive's directory has them.
+
+    Raises
+    ------
+    DataError
+        If the directory is damaged.
+    """
+    with _damage_named(source), zipfile.ZipFile(path) as archive:
+        return {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+
+
+def write_npz(data: Dataset, path: Path) -> None:
+    """Write a dataset as one compressed .npz, features block by block.
+
+    Parameters
+    ----------
+    data
+        A checked dataset.
+    path
+        The new file; the caller makes it appear atomically.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for key, array in data.arrays.items():
+            _write_member(
+                archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype))
+            )
+        if data.rows is not None:
+            _write_member(archive, "features", data.rows.dtype, data.rows.shape, data.rows.blocks())
+
+
+def _write_member(
+    archive: zipfile.ZipFile,
+    key: str,
+    dtype: np.dtype[np.generic],
+    shape: tuple[int, ...],
+    blocks: Iterator[Array],
+) -> None:
+    # A fixed date: equal graphs give equal files.
+    info = zipfile.ZipInfo(f"{key}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    written = 0
+    with archive.open(info, "w", force_zip64=True) as file:
+        file.write(header_bytes(np.dtype(dtype), shape))
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype=dtype).reshape(-1).view(np.uint8).data)
+            written += len(block)
+    if written != shape[0]:
+        raise reject(archive.filename or "", key, f"{written:,} rows were produced, {shape[0]:,} announced")

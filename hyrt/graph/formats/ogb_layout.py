@@ -1,0 +1,390 @@
+"""Datasets as the ogb package lays them out on disk: ogbn-* (csv and binary) and the papers of mag240m.
+
+ogb only downloads. Its files are read here, so that neither its preprocessing, which holds everything in memory, nor
+its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import itertools
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.csr import EdgeStream, Store, build_csr
+from hyrt.graph.formats.folder import map_npy
+from hyrt.graph.formats.npz import NpzMember
+from hyrt.graph.formats.pyg import as_labels
+from hyrt.graph.formats.schema import Dataset, FeatureRows
+
+Array = NDArray[Any]
+
+OGB_ROOT = Path("dataset")
+"""Where ogb itself puts what it downloads, in the current folder."""
+MAX_EDGES_IN_MEMORY = 500_000_000
+_PIECE = 1 << 22
+_LINES = 1 << 16
+
+
+def read_ogb(name: str, scratch: Path | None) -> Dataset:
+    """Read an OGB node-classification dataset; download it first when it is only named.
+
+    Graphs are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a label get -1
+    and leave the splits: mag240m publishes no test labels, so its test split may be empty (compare on `val`).
+
+    Parameters
+    ----------
+    name
+        `ogbn-NAME` or `mag240m`, looked for by `find_folder`; or a folder that holds one of them.
+    scratch
+        A folder for the edges, and features stored by columns, while they are put in order; None does it in memory.
+
+    Raises
+    ------
+    DataError
+        If the ogb package is needed and missing, for heterogeneous or multi-label datasets, and for damaged files.
+    """
+    folder = find_folder(name)
+    if not folder.is_dir():
+        _download(name, folder)
+    raw = folder / "raw"
+    if (folder / "processed" / "paper" / "node_feat.npy").exists():
+        parts = _read_mag240m(folder)
+    elif (raw / "data.npz").exists():
+        parts = _read_binary(folder, scratch)
+    elif (raw / "edge.csv.gz").exists():
+        parts = _read_csv(folder, scratch)
+    elif (raw / "triplet-type-list.csv.gz").exists() or (raw / "edge_index_dict.npz").exists():
+        raise DataError(f"{name}: is heterogeneous; hyrt reads homogeneous graphs (mag240m: its papers)")
+    else:
+        raise DataError(
+            f"{folder}: holds no OGB dataset: no raw/edge.csv.gz, raw/data.npz or processed/paper"
+        )
+    return _assemble(name, parts, scratch)
+
+
+def find_folder(name: str) -> Path:
+    """Where a dataset is, or will be when it is downloaded.
+
+    Parameters
+    ----------
+    name
+        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses it; what is
+        not there belongs to the user's cache, so that a run finds it again from any folder.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
+    here = OGB_ROOT / folder_name
+    return here if here.is_dir() else _cache() / folder_name
+
+
+def _cache() -> Path:
+    # The XDG specification has relative values ignored.
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "hyrt" / "ogb"
+
+
+def count_vertices(folder: Path) -> int:
+    """V of a dataset that was downloaded.
+
+    Raises
+    ------
+    DataError
+        If the file that says so is damaged, or there is none.
+    """
+    data, count_file, meta_file = (
+        folder / "raw" / "data.npz",
+        folder / "raw" / "num-node-list.csv.gz",
+        folder / "meta.pt",
+    )
+    if meta_file.exists():
+        meta = _load_tensors(meta_file)
+        if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
+            raise DataError(f"{meta_file}: has no number of papers")
+        return int(meta["paper"])
+    counts = (
+        NpzMember(data, "num_nodes_list", str(data)).read()
+        if data.exists()
+        else _csv_table(count_file, np.int64)
+    )
+    if counts.size != 1:
+        raise DataError(f"{folder}: holds {counts.size} graphs, expected one")
+    return int(counts.reshape(-1)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """An OGB dataset as its files have it."""
+
+    folder: Path
+    num_vertices: int
+    num_edges: int
+    edges: EdgeStream
+    rows: FeatureRows
+    labels: Array
+    splits: dict[str, NDArray[np.int64]]
+
+
+def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
+    if scratch is None and parts.num_edges > MAX_EDGES_IN_MEMORY:
+        raise DataError(
+            f"{name}: its {parts.num_edges:,} edges are put in order on disk, once: hyrt data convert {name} FOLDER"
+        )
+    count = parts.num_vertices
+    if len(parts.labels) != count:
+        raise DataError(f"{parts.folder}: {len(parts.labels):,} labels for {count:,} vertices")
+    indices = Store(np.dtype(np.int32 if count < 2**31 else np.int64), scratch and scratch / "indices.npy")
+    indptr = build_csr(
+        parts.edges,
+        count,
+        symmetric=True,
+        emit=indices.append,
+        source=name,
+        range_entries=indices.range_entries,
+    )
+    arrays: dict[str, Array] = {"indptr": indptr, "indices": indices.finish(), "labels": parts.labels}
+    for split, vertices in parts.splits.items():
+        outside = (vertices < 0) | (vertices >= count)
+        if outside.any():
+            at = int(outside.argmax())
+            raise DataError(
+                f"{parts.folder}: {split} split: value {vertices[at]} at position {at} is no vertex"
+            )
+        mask = np.zeros(count, np.bool_)
+        mask[vertices] = True
+        arrays[f"{split}_mask"] = mask & (parts.labels >= 0)
+    return Dataset(name, arrays, parts.rows)
+
+
+def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
+    raw = folder / "raw"
+    count = count_vertices(folder)
+    ends = _EdgeStore(scratch, count, str(raw / "edge.csv.gz"))
+    for block in _csv_blocks(raw / "edge.csv.gz", np.int64):
+        if block.shape[1] != 2:
+            raise DataError(f"{raw / 'edge.csv.gz'}: {block.shape[1]} columns, expected source,target")
+        ends.append(block[:, 0], block[:, 1])
+    features = raw / "node-feat.csv.gz"
+    if not features.exists():
+        raise DataError(f"{folder}: has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
+    width = next(_csv_blocks(features, np.float32)).shape[1]
+
+    def blocks() -> Iterator[Array]:
+        at = 0
+        for block in _csv_blocks(features, np.float32):
+            at += len(block)
+            if at > count or block.shape[1] != width:
+                raise DataError(
+                    f"{features}: row {at - len(block)} ff. do not fit {count:,} vertices x {width} columns"
+                )
+            yield block
+        if at != count:
+            raise DataError(f"{features}: has {at:,} rows for {count:,} vertices")
+
+    rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
+    labels = _single_labels(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
+    return _Parts(folder, count, ends.num_edges, ends.finish(), rows, labels, _csv_splits(folder))
+
+
+def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
+    data = folder / "raw" / "data.npz"
+    count = count_vertices(folder)
+    member = NpzMember(data, "edge_index", str(data))
+    shape = member.header.shape
+    if len(shape) != 2 or shape[0] != 2 or member.header.dtype.kind not in "iu" or member.header.fortran:
+        raise DataError(f"{data}: key 'edge_index': shape {list(shape)}, expected row-major integers [2, E]")
+    if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
+        # Said before hours of decompression; `_assemble` says the same for sources that are mapped.
+        raise DataError(f"{folder}: its {shape[1]:,} edges are put in order on disk, once: hyrt data convert")
+    ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
+    at = 0
+    for piece in member.pieces(_PIECE):
+        # Stored are all sources, then all targets.
+        cut = min(max(shape[1] - at, 0), len(piece))
+        ends.append(piece[:cut], piece[cut:])
+        at += len(piece)
+    rows = NpzMember(data, "node_feat", str(data)).rows(scratch)
+    label_file = folder / "raw" / "node-label.npz"
+    labels = _single_labels(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
+    return _Parts(folder, count, shape[1], ends.finish(), rows, labels, _csv_splits(folder))
+
+
+def _read_mag240m(folder: Path) -> _Parts:
+    paper = folder / "processed" / "paper"
+    count = count_vertices(folder)
+    edge_file = folder / "processed" / "paper___cites___paper" / "edge_index.npy"
+    ends = map_npy(edge_file)
+    if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
+        raise DataError(
+            f"{edge_file}: {ends.dtype.name} of shape {list(ends.shape)}, expected integers [2, E]"
+        )
+    features = map_npy(paper / "node_feat.npy")
+    if features.ndim != 2:
+        raise DataError(f"{paper / 'node_feat.npy'}: shape {list(features.shape)}, expected [V, F]")
+    labels = _single_labels(map_npy(paper / "node_label.npy"), folder)
+    split = _load_tensors(folder / "split_dict.pt")
+    try:
+        test = split["test"] if "test" in split else split["test-dev"]
+        splits = {"train": split["train"], "val": split["valid"], "test": test}
+        splits = {key: np.asarray(value, np.int64).reshape(-1) for key, value in splits.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder / 'split_dict.pt'}: lacks a split ({error})") from error
+    rows = FeatureRows.of(features, mapped=True)
+    return _Parts(folder, count, int(ends.shape[1]), _pairs(ends[0], ends[1]), rows, labels, splits)
+
+
+class _EdgeStore:
+    """Decoded edges, in memory or on disk, that can be streamed again and again."""
+
+    def __init__(self, scratch: Path | None, num_vertices: int, where: str) -> None:
+        dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
+        self._sources = Store(dtype, scratch and scratch / "sources.npy")
+        self._targets = Store(dtype, scratch and scratch / "targets.npy")
+        self._count = num_vertices
+        self._where = where
+        self.num_edges = 0
+        self._num_targets = 0
+
+    def append(self, sources: Array, targets: Array) -> None:
+        for store, part, at in (
+            (self._sources, sources, self.num_edges),
+            (self._targets, targets, self._num_targets),
+        ):
+            # Before narrowing, which would hide it.
+            outside = (part < 0) | (part >= self._count)
+            if outside.any():
+                i = int(outside.argmax())
+                raise DataError(
+                    f"{self._where}: value {part[i]} of edge {at + i} is not one of the {self._count:,} vertices"
+                )
+            if len(part):
+                store.append(part.astype(np.int32 if self._count < 2**31 else np.int64))
+        self.num_edges += len(sources)
+        self._num_targets += len(targets)
+
+    def finish(self) -> EdgeStream:
+        return _pairs(self._sources.finish(), self._targets.finish())
+
+
+def _pairs(sources: Array, targets: Array) -> EdgeStream:
+    def stream() -> Iterator[tuple[Array, Array]]:
+        for start in range(0, len(sources), _PIECE):
+            yield sources[start : start + _PIECE], targets[start : start + _PIECE]
+
+    return stream
+
+
+def _single_labels(values: Array, folder: Path) -> Array:
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise DataError(f"{folder}: has {values.shape[1]} labels a vertex; hyrt trains on one class a vertex")
+    return as_labels(values.reshape(-1), str(folder), "node label")
+
+
+def _csv_splits(folder: Path) -> dict[str, NDArray[np.int64]]:
+    schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
+    if len(schemes) != 1:
+        raise DataError(f"{folder / 'split'}: holds {len(schemes)} schemes, expected one folder")
+    files = {"train": "train", "val": "valid", "test": "test"}
+    return {
+        split: _csv_table(schemes[0] / f"{file}.csv.gz", np.int64).reshape(-1).astype(np.int64)
+        for split, file in files.items()
+    }
+
+
+def _csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
+    """Tables [n, columns] of consecutive lines of a gzipped csv without header."""
+    line = 0
+    try:
+        with gzip.open(file, "rt", encoding="ascii") as handle:
+            while lines := list(itertools.islice(handle, _LINES)):
+                try:
+                    yield np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
+                except ValueError as error:
+                    raise DataError(f"{file}: in the lines from {line + 1} on: {error}") from error
+                line += len(lines)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: missing, damaged or cut short ({error})") from error
+
+
+def _csv_table(file: Path, dtype: type[np.generic]) -> Array:
+    blocks = list(_csv_blocks(file, dtype))
+    return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
+
+
+def _load_tensors(file: Path) -> Any:
+    """A torch file of numbers and arrays; anything else a pickle could hold is refused."""
+    from _codecs import encode
+
+    import torch
+
+    reconstruct: Any = np.empty(0).__reduce__()[0]
+    scalar: Any = np.int64(0).__reduce__()[0]
+    allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
+    # numpy moved these; files carry the name of the version that wrote them.
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
+    try:
+        with torch.serialization.safe_globals(allowed):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
+        raise DataError(f"{file}: cannot be read: missing, damaged or not plain arrays ({error})") from error
+
+
+def _download(name: str, folder: Path) -> None:
+    try:
+        from ogb.utils.url import decide_download, download_url, extract_zip
+    except ImportError as error:
+        raise DataError(
+            f"{name}: is neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb package: "
+            'pip install "hyrt[ogb]"'
+        ) from error
+    url, unpacked = _origin(name)
+    root = folder.parent
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        if not decide_download(url):
+            raise DataError(f"{name}: not downloaded")
+        archive = Path(download_url(url, str(root)))
+        extract_zip(str(archive), str(root))
+        archive.unlink()
+    except EOFError as error:
+        raise DataError(f"{name}: is large and asks before it downloads: run this in a terminal") from error
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{name}: could not be downloaded from {url} ({error})") from error
+    if root / unpacked != folder:
+        shutil.move(root / unpacked, folder)
+
+
+def _origin(name: str) -> tuple[str, str]:
+    """Address of a dataset, and the folder its archive unpacks to, as the installed ogb has them."""
+    if name == "mag240m":
+        from ogb.lsc import MAG240MDataset
+
+        return str(MAG240MDataset.url), "mag240m_kddcup2021"
+    spec = importlib.util.find_spec("ogb.nodeproppred")
+    assert spec is not None
+    assert spec.origin is not None
+    with (Path(spec.origin).parent / "master.csv").open(newline="", encoding="utf-8") as file:
+        table = {row[0]: row[1:] for row in csv.reader(file)}
+    names = table[""]
+    if name not in names:
+        raise DataError(f"{name}: the installed ogb has no such dataset: {', '.join(names)} and mag240m are")
+    column = names.index(name)
+    if table["is hetero"][column] == "True" or int(table["num tasks"][column]) > 1:
+        raise DataError(
+            f"{name}: is heterogeneous or multi-label; hyrt trains on one graph with one class a vertex"
+        )
+    return table["url"][column], table["download_name"][column]

@@ -1,0 +1,108 @@
+"""PyG `Data` objects, read by their attributes: torch_geometric itself is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.check import reject
+from hyrt.graph.csr import Store, build_csr
+from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.graph import SPLITS
+
+Array = NDArray[Any]
+
+
+def read_pyg(data: Any) -> Dataset:
+    """Make a dataset of a homogeneous PyG `Data` with x, edge_index, y and the three masks.
+
+    Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out (models that
+    want self loops add their own). Labels of NaN mean no label. Features that are not float16 become float32.
+
+    Parameters
+    ----------
+    data
+        The object.
+
+    Raises
+    ------
+    DataError
+        Names the missing or malformed attribute.
+    """
+    kind = type(data).__name__
+    name = f"PyG {kind}"
+    if kind == "HeteroData":
+        raise DataError(f"{name}: is heterogeneous; hyrt reads homogeneous graphs: use data.to_homogeneous()")
+    arrays = {
+        key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
+    }
+    edges, x, y = arrays["edge_index"], arrays["x"], arrays["y"]
+    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+        raise reject(
+            name, "edge_index", f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]"
+        )
+    if x.ndim != 2:
+        raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise reject(name, "y", f"shape {list(y.shape)}, expected one class a vertex, [V]")
+    indices = Store(np.dtype(np.int32 if len(x) < 2**31 else np.int64))
+    indptr = build_csr(
+        lambda: iter([(np.ascontiguousarray(edges[0]), np.ascontiguousarray(edges[1]))]),
+        len(x),
+        symmetric=False,
+        emit=indices.append,
+        source=name,
+    )
+    dataset: dict[str, Array] = {
+        "indptr": indptr,
+        "indices": indices.finish(),
+        "labels": as_labels(y, name, "y"),
+    }
+    dataset |= {key: np.ascontiguousarray(arrays[key]) for key in arrays if key.endswith("_mask")}
+    if x.dtype != np.float16:
+        x = x.astype(np.float32, copy=False)
+    return Dataset(name, dataset, FeatureRows.of(np.ascontiguousarray(x)))
+
+
+def _array(data: Any, key: str, name: str) -> Array:
+    value = getattr(data, key, None)
+    if value is None:
+        remedy = " (torch_geometric.transforms.RandomNodeSplit makes one)" if key.endswith("_mask") else ""
+        raise DataError(
+            f"{name}: attribute '{key}' is missing{remedy}; a graph is a .npz file, a folder, or a PyG Data"
+        )
+    if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
+        raise DataError(f"{name}: attribute '{key}' is sparse: make it dense with .to_dense()")
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def as_labels(values: Array, source: str, key: str) -> Array:
+    """Classes as the smallest of int16, int32 and int64 that holds them; NaN becomes -1.
+
+    Raises
+    ------
+    DataError
+        If a value is not a whole number.
+    """
+    if values.dtype.kind == "f":
+        missing = np.isnan(values)
+        whole = np.where(missing, -1, values)
+        odd = (whole != np.floor(whole)) | np.isinf(whole)
+        if odd.any():
+            at = int(odd.argmax())
+            raise reject(source, key, f"value {values[at]} at position {at} is not a class")
+    else:
+        whole = values
+    highest = int(whole.max()) if len(whole) else 0
+    lowest = int(whole.min()) if len(whole) else 0
+    for dtype in (np.int16, np.int32):
+        if np.iinfo(dtype).min <= lowest and highest <= np.iinfo(dtype).max:
+            return whole.astype(dtype)
+    return whole.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Counts of a graph from which the performance model expects the sizes of mini-batches."""

@@ -1,0 +1,142 @@
+"""Metrics of a model on the validation and test vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.device import HOST_FORMS
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.inference.infer import infer_layerwise, infer_sampled
+from hyrt.machine.workers import Workers
+from hyrt.nn.model import GNN
+from hyrt.objective.metrics import evaluate_metrics
+from hyrt.pipeline.load import plan_input
+from hyrt.sampling.block import Ids
+
+
+class StopRequested(Exception):
+    """The run was asked to stop during an evaluation."""
+
+
+class Evaluator:
+    """Scores the splits a dataset has, the configured way.
+
+    Parameters
+    ----------
+    config
+        `evaluate` says how, `train.metric` what chooses.
+    graph
+        The data.
+    scratch
+        Folder for temporary files; the system's by default.
+
+    Raises
+    ------
+    ConfigError
+        If the metric that chooses the best epoch cannot be computed on the validation vertices.
+    """
+
+    def __init__(self, config: Config, graph: Graph, scratch: Path | None) -> None:
+        self._config = config
+        self._graph = graph
+        self._scratch = scratch
+        self.metric = "accuracy" if config.train.metric == "auto" else config.train.metric
+        if self.metric == "roc_auc" and graph.num_classes != 2:
+            raise ConfigError(
+                f"train.metric=roc_auc needs two classes, {graph.name} has {graph.num_classes}: use macro_f1"
+            )
+        self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
+        classes = np.unique(graph.labels[self._splits["val"]])
+        if self.metric == "roc_auc" and len(classes) == 1:
+            raise ConfigError(
+                f"train.metric=roc_auc needs both classes among the validation vertices, those of {graph.name}'s split "
+                f"{config.data.split} are all of class {classes[0]}: use accuracy, or another data.split"
+            )
+
+    @property
+    def warning(self) -> str | None:
+        """What a user should know before the run: nothing where there are validation vertices."""
+        if len(self._splits["val"]):
+            return None
+        patience = " and train.patience stops nothing" if self._config.train.patience else ""
+        return (
+            f"{self._graph.name}: split {self._config.data.split} has no validation vertices, so the weights of the "
+            f"last evaluation count as the best{patience}: add a val mask to choose by {self.metric}"
+        )
+
+    def evaluate(
+        self, model: torch.nn.Module, workers: Workers, should_stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, dict[str, float]]:
+        """Per split (those that have vertices) accuracy, macro_f1, loss and, for two classes, roc_auc.
+
+        Raises
+        ------
+        StopRequested
+            If `should_stop` becomes true before it is done.
+        """
+
+        def check() -> None:
+            if should_stop():
+                raise StopRequested
+
+        splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
+        if not splits:
+            return {}
+        vertices = np.concatenate(list(splits.values()))
+        scores = scores_of(model, self._graph, vertices, self._config, workers, self._scratch, check)
+        metrics = {}
+        start = 0
+        for name, ids in splits.items():
+            part = scores[start : start + len(ids)]
+            start += len(ids)
+            metrics[name] = evaluate_metrics(part, self._graph.labels[ids], self._graph.num_classes)
+        return metrics
+
+
+def scores_of(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    config: Config,
+    workers: Workers,
+    scratch: Path | None = None,
+    between_chunks: Callable[[], None] = lambda: None,
+) -> NDArray[np.float32]:
+    """[n, C] scores of vertices, from all neighbours (`evaluate.mode=full`) or sampled ones.
+
+    `between_chunks` is called now and then; what it raises ends the work.
+
+    A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with all
+    neighbours, small ones, since neighbourhoods grow with depth.
+    """
+    budget = int(config.evaluate.memory_gib * 2**30)
+    full = config.evaluate.mode == "full"
+    if full and isinstance(model, GNN):
+        return infer_layerwise(
+            model,
+            graph,
+            vertices,
+            workers,
+            memory_bytes=budget,
+            scratch=scratch,
+            between_chunks=between_chunks,
+        )
+    fanouts = [-1] * len(config.fanouts) if full else config.fanouts
+    return infer_sampled(
+        model,
+        graph,
+        vertices,
+        workers,
+        fanouts=fanouts,
+        batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
+        seed=config.seed,
+        plan=plan_input(model, graph, HOST_FORMS, fuse=config.runtime.fuse_load),
+        between_chunks=between_chunks,
+    )

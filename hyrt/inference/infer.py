@@ -1,0 +1,300 @@
+"""Scores and embeddings of vertices from all their neighbours, layer by layer, or from sampled ones."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.inference.infer_memory import (
+    Cost,
+    chunks,
+    gathered_cost,
+    in_place_cost,
+    multiplied_cost,
+    product_cost,
+    walk_cost,
+)
+from hyrt.inference.sparse_input import first_layer, source_weight
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.layers import InPlace
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+from hyrt.pipeline.load import InputPlan, Loader, feature_rows, gather_sparse
+from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.neighbor import NeighborSampler
+
+
+def infer_layerwise(
+    model: GNN,
+    graph: Graph,
+    vertices: Ids,
+    workers: Workers,
+    *,
+    memory_bytes: int,
+    scratch: Path | None = None,
+    layers: int | None = None,
+    between_chunks: Callable[[], None] = lambda: None,
+) -> NDArray[np.float32]:
+    """Apply a model to vertices with all their neighbours, one layer at a time over all vertices it needs.
+
+    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods; so is each
+    product of a sparse feature row, except before a maximum, which multiplies last.
+
+    Parameters
+    ----------
+    model
+        A model of `hyrt.nn`.
+    graph
+        Topology and features.
+    vertices
+        [n] whose rows are wanted.
+    workers
+        Who computes.
+    memory_bytes
+        Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a file,
+        and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of `vertices` in
+        order, what the graph keeps (degrees), and what a single vertex needs whose edges alone exceed a chunk.
+    scratch
+        Folder for temporary files; the system's by default.
+    layers
+        How many layers to apply; all by default. One less gives the embeddings before the last layer.
+    between_chunks
+        Called before each chunk; what it raises ends the work.
+
+    Returns
+    -------
+    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows. A memory map where
+    they exceed a third of the budget.
+    """
+    depth = len(model.layers) if layers is None else layers
+    increasing = bool(np.all(vertices[1:] > vertices[:-1]))
+    order = None if increasing else np.argsort(vertices, kind="stable")
+    ordered = vertices if order is None else vertices[order]
+    chunk_bytes = memory_bytes // 4
+    was_training = model.training
+    model.eval()
+    with ExitStack() as stack, torch.no_grad(), working(workers):
+        stack.callback(model.train, was_training)
+        needed = _needed(graph, vertices, depth, chunk_bytes)
+        step = _first_step(model, graph, needed[0], workers, memory_bytes, scratch, between_chunks)
+        for i in range(depth):
+            last = i == depth - 1
+            height = len(vertices) if last else graph.num_vertices
+            out = _matrix((height, _width(model, i)), memory_bytes, scratch)
+            for part in chunks(graph, needed[i], step.cost, chunk_bytes):
+                between_chunks()
+                result = step.apply(part)
+                if not last:
+                    out[part] = result
+                    continue
+                start, stop = np.searchsorted(ordered, (part[0], part[-1] + 1))
+                if order is None:
+                    out[start:stop] = result
+                else:
+                    out[order[start:stop]] = result[np.searchsorted(part, ordered[start:stop])]
+            if not last:
+                # The matrix that the step before read goes with it.
+                step = _dense_step(model, graph, i + 1, out, workers)
+    return out
+
+
+def infer_sampled(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    workers: Workers,
+    *,
+    fanouts: list[int],
+    batch_size: int,
+    seed: int,
+    plan: InputPlan,
+    between_chunks: Callable[[], None] = lambda: None,
+) -> NDArray[np.float32]:
+    """Apply any model to vertices through sampled mini-batches (all neighbours where a fan-out is -1).
+
+    Returns
+    -------
+    [n, classes] float32 in the order of `vertices`.
+    """
+    sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
+    loader = Loader(graph)
+    parts = []
+    was_training = model.training
+    model.eval()
+    with ExitStack() as stack, torch.no_grad(), working(workers):
+        stack.callback(model.train, was_training)
+        for start in range(0, len(vertices), batch_size):
+            between_chunks()
+            units: Ids = vertices[start : start + batch_size].astype(sampler.ids)
+            # Steps below zero are never trained: evaluation draws from streams of its own.
+            batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
+            loader.load(batch, plan, workers)
+            parts.append(model(batch.blocks, batch.inputs).float().numpy())
+            batch.release()
+    return np.concatenate(parts) if parts else np.empty((0, graph.num_classes), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One layer over parts of the graph: what a part costs, and the layer's rows of it."""
+
+    cost: Cost
+    apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
+    """Layer i (from 0) over a matrix of rows, read in place."""
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        result: NDArray[np.float32] = model.layer(
+            i, _full_block(graph, part, i, workers), InPlace(rows)
+        ).numpy()
+        return result
+
+    return _Step(in_place_cost(model, graph, i), apply)
+
+
+def _first_step(
+    model: GNN,
+    graph: Graph,
+    destinations: NDArray[np.bool_],
+    workers: Workers,
+    memory_bytes: int,
+    scratch: Path | None,
+    between_chunks: Callable[[], None],
+) -> _Step:
+    """The first layer over the features, in the way that suits their form."""
+    features = graph.features
+    if isinstance(features, DenseFeatures):
+        return _dense_step(model, graph, 0, feature_rows(features), workers)
+    weight = source_weight(model)
+    if weight is None:
+        if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
+            return _gathered_step(model, graph, features, workers)
+        rows = SparseRows(features.indptr, features.columns, features.values, features.width)
+        return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
+    products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
+    sources = _with_neighbors(graph, destinations, memory_bytes // 4)
+    for part in chunks(graph, sources, product_cost(len(weight)), memory_bytes // 4):
+        between_chunks()
+        products[part] = sparse_linear(gather_sparse(features, part, workers), weight).numpy()
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        own = gather_sparse(features, part, workers)
+        result: NDArray[np.float32] = first_layer(
+            model, _full_block(graph, part, 0, workers), products, own
+        ).numpy()
+        return result
+
+    return _Step(multiplied_cost(model, graph), apply)
+
+
+def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: Workers) -> _Step:
+    """The first layer over gathered sparse rows."""
+    local = np.full(graph.num_vertices, -1, np.int32)
+
+    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        whole = _full_block(graph, part, 0, workers)
+        room = np.empty(len(part) + whole.num_edges, np.int64)
+        columns = np.empty(whole.num_edges, np.int32)
+        num_src = relabel(part, whole.columns, local, room, columns)
+        sources = room[:num_src]
+        block = replace(
+            whole,
+            columns=columns,
+            sources=sources,
+            num_src=num_src,
+            source_degrees=graph.in_degrees[sources],
+        )
+        result: NDArray[np.float32] = model.layer(0, block, gather_sparse(features, sources, workers)).numpy()
+        return result
+
+    return _Step(gathered_cost(model, graph), apply)
+
+
+def _needed(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
+    """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones."""
+    wanted = np.zeros(graph.num_vertices, np.bool_)
+    wanted[vertices] = True
+    needed = [wanted]
+    for _ in range(depth - 1):
+        needed.insert(0, _with_neighbors(graph, needed[0], chunk_bytes))
+    return needed
+
+
+def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
+    """[V]: the marked vertices and all sources of their edges."""
+    grown = marked.copy()
+    for part in chunks(graph, marked, walk_cost(graph), chunk_bytes):
+        counts = graph.indptr[part + 1] - graph.indptr[part]
+        ends = np.cumsum(counts)
+        positions = np.repeat(graph.indptr[part] - (ends - counts), counts)
+        positions += np.arange(len(positions))
+        grown[graph.indices[positions]] = True
+    return grown
+
+
+def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: Workers) -> Block:
+    """All edges into the destinations for layer i (from 0), with sources left in place."""
+    num = len(destinations)
+    degrees = np.empty(num, np.int32)
+    counts = np.empty(num, np.int32)
+    count_neighbors(graph.indptr, destinations, -1, 0, num, degrees, counts)
+    offsets = np.empty(num + 1, np.int64)
+    prefix_sum(counts, offsets)
+    edges = int(offsets[-1])
+    neighbors = np.empty(edges, graph.indices.dtype)
+    positions = np.empty(edges, np.int64)
+    workers.run(
+        lambda start, stop: pick_neighbors(
+            graph.indptr,
+            graph.indices,
+            destinations,
+            offsets,
+            np.uint64(0),
+            start,
+            stop,
+            positions,
+            neighbors,
+        ),
+        num,
+        1024,
+    )
+    return Block(
+        offsets,
+        neighbors,
+        destinations,
+        None,
+        graph.num_vertices,
+        degrees,
+        graph.in_degrees,
+        i + 1,
+        source_scale=lambda: graph.gcn_scale,
+    )
+
+
+def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:
+    size_bytes = shape[0] * shape[1] * 4
+    if size_bytes <= memory_bytes // 3:
+        return np.empty(shape, np.float32)
+    # The name goes at once: the pages live until the array does, whatever happens to the process.
+    with tempfile.TemporaryFile(dir=scratch, prefix="hyrt-hidden-") as file:
+        # A full disk is an error here, and not a SIGBUS at some later write.
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+        return np.memmap(file, np.float32, "r+", shape=shape)
+
+
+def _width(model: GNN, i: int) -> int:
+    a = model.architecture
+    return a.num_classes if i == a.layers - 1 else a.hidden

@@ -1,0 +1,132 @@
+"""Scores, classes or embeddings of vertices into a .npy file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import ConfigError, DataError
+from hyrt.graph.graph import Graph
+from hyrt.inference.infer import infer_layerwise
+from hyrt.machine.atomic_write import sync_folder
+from hyrt.machine.workers import Workers
+from hyrt.nn.model import GNN
+
+_ROWS = 1 << 16
+
+
+def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
+    """The vertices of `all`, `train`, `val`, `test`, or of a .npy file of vertex numbers.
+
+    Raises
+    ------
+    DataError
+        If the file holds no numbers of vertices, naming the first bad position.
+    """
+    if choice == "all":
+        return np.arange(graph.num_vertices, dtype=np.int64)
+    if choice in ("train", "val", "test"):
+        return np.asarray(graph.split(choice, split), np.int64)
+    try:
+        with Path(choice).open("rb") as file:
+            ids = np.lib.format.read_array(file, allow_pickle=False)
+    # The last two where the header tells of more numbers than memory, or an int64, can hold.
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise DataError(
+            f"--vertices {choice}: write all, train, val, test or a .npy file of numbers: {error}"
+        ) from None
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise DataError(f"{choice}: a .npy with one row of whole numbers is wanted")
+    bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
+    if len(bad):
+        wrong = ids[bad[0]]
+        limit = "below 0" if wrong < 0 else f"not below the {graph.num_vertices:,} vertices"
+        raise DataError(f"{choice}: {wrong} at position {bad[0]} is {limit}")
+    return ids.astype(np.int64)
+
+
+def write_rows(
+    path: Path,
+    model: GNN,
+    graph: Graph,
+    vertices: NDArray[np.int64],
+    what: Literal["scores", "classes", "embeddings"],
+    workers: Workers,
+    *,
+    memory_bytes: int,
+) -> tuple[int, ...]:
+    """Apply a model to vertices and write a row of each.
+
+    The file appears whole or not at all. Rows that do not fit the budget wait in a temporary file beside it.
+
+    Parameters
+    ----------
+    path
+        Of the .npy file.
+    model
+        A model of `hyrt.nn`.
+    graph
+        Its data.
+    vertices
+        [n], in the order of the rows; repeated ones are computed once.
+    what
+        `scores` [n, classes] float32, `classes` [n] int32, or `embeddings` [n, hidden] float32: the rows that
+        enter the last layer.
+    workers
+        Who computes.
+    memory_bytes
+        Bound on hidden rows and results in memory.
+
+    Returns
+    -------
+    Shape of what was written.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no hidden layer to give embeddings.
+    OSError
+        If the file cannot be written; none is left then.
+    """
+    depth = len(model.layers) - (what == "embeddings")
+    if not depth:
+        raise ConfigError(
+            "a model of one layer has no embeddings: its scores come straight from the features"
+        )
+    distinct, place = np.unique(vertices, return_inverse=True)
+    rows = infer_layerwise(
+        model,
+        graph,
+        distinct,
+        workers,
+        memory_bytes=memory_bytes,
+        scratch=path.absolute().parent,
+        layers=depth,
+    )
+    shape = (len(vertices),) if what == "classes" else (len(vertices), rows.shape[1])
+    kind = np.dtype(np.int32 if what == "classes" else np.float32)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb") as file:
+            _write_header(file, shape, kind)
+            for start in range(0, len(vertices), _ROWS):
+                part = rows[place[start : start + _ROWS]]
+                part = part.argmax(1) if what == "classes" else part
+                file.write(np.ascontiguousarray(part, kind).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.absolute().parent)
+    return shape
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)

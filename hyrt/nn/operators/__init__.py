@@ -1,0 +1,1 @@
+"""The operators over blocks in host memory: compiled loops and their exact backward."""

@@ -1,0 +1,202 @@
+"""Graph attention over a block, reordered so that features are combined before they are multiplied.
+
+GAT (Velickovic et al., ICLR 2018) computes, per head, sum_j alpha_ij W x_j with alpha_ij the softmax over i's
+neighbours (and i itself) of LeakyReLU(a_src . W x_j + a_dst . W x_i). Both are linear in W: with u = W' a the scores
+are x . u, and the sum is W (sum_j alpha_ij x_j). So only destinations are multiplied by W, not the far more numerous
+sources. The values are those of the usual order up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.machine.workers import current_workers
+from hyrt.nn.operators import kernels
+from hyrt.nn.operators.result_memory import empty_array
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.tensor_operators.tensor_ops import attend_tensors
+from hyrt.sampling.block import Block
+
+_GRAIN = 256
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor | NDArray[Any],
+        u_src: torch.Tensor,
+        u_dst: torch.Tensor,
+        block: Block,
+        slope: float,
+    ) -> torch.Tensor:
+        heads, width = u_src.shape
+        rows = _rows(x)
+        dtype = u_src.detach().numpy().dtype
+        num, edges = block.num_dst, block.num_edges
+        out = empty_array((heads, num, width), dtype)
+        alpha, derivative = empty_array((edges, heads), dtype), empty_array((edges, heads), dtype)
+        own_alpha, own_derivative = empty_array((num, heads), dtype), empty_array((num, heads), dtype)
+        own_rows = block.destinations if block.in_place else None
+        to_source, to_dst = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
+        current_workers().run(
+            lambda start, stop: kernels.attend(
+                block.indptr,
+                block.columns,
+                own_rows,
+                rows,
+                to_source,
+                to_dst,
+                dtype.type(slope),
+                alpha,
+                derivative,
+                own_alpha,
+                own_derivative,
+                out,
+                start,
+                stop,
+            ),
+            num,
+            _GRAIN,
+        )
+        ctx.block, ctx.rows, ctx.u = block, rows, (to_source, to_dst)
+        ctx.kept = alpha, derivative, own_alpha, own_derivative
+        ctx.shape = tuple(x.shape)
+        return torch.from_numpy(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        block: Block = ctx.block
+        alpha, derivative, own_alpha, own_derivative = ctx.kept
+        to_source, to_dst = ctx.u
+        g = grad.detach().contiguous().numpy()
+        num, edges = block.num_dst, block.num_edges
+        heads, width = to_source.shape
+        chunks = max(1, -(-num // _GRAIN))
+        u_src_parts = np.zeros((chunks, heads, width), g.dtype)
+        u_dst_parts = np.zeros((chunks, heads, width), g.dtype)
+        d_score = empty_array((edges, heads), g.dtype)
+        own_d_score, d_offset = np.empty((num, heads), g.dtype), np.empty((num, heads), g.dtype)
+        own_rows = block.destinations if block.in_place else None
+        current_workers().run(
+            lambda start, stop: kernels.attend_backward_scores(
+                block.indptr,
+                block.columns,
+                own_rows,
+                ctx.rows,
+                g,
+                alpha,
+                derivative,
+                own_alpha,
+                own_derivative,
+                u_src_parts[start // _GRAIN],
+                u_dst_parts[start // _GRAIN],
+                d_score,
+                own_d_score,
+                d_offset,
+                start,
+                stop,
+            ),
+            num,
+            _GRAIN,
+        )
+        x_grad = None
+        if ctx.needs_input_grad[0]:
+            turned = block.transposed()
+            x_grad = empty_array(ctx.rows.shape, g.dtype)
+            current_workers().run(
+                lambda start, stop: kernels.attend_backward_rows(
+                    turned.indptr,
+                    turned.rows,
+                    turned.edges,
+                    num,
+                    g,
+                    alpha,
+                    own_alpha,
+                    d_score,
+                    own_d_score,
+                    d_offset,
+                    to_source,
+                    to_dst,
+                    x_grad,
+                    start,
+                    stop,
+                ),
+                len(x_grad),
+                2 * _GRAIN,
+            )
+        return (
+            None if x_grad is None else torch.from_numpy(x_grad).view(ctx.shape),
+            torch.from_numpy(u_src_parts.sum(0)),
+            torch.from_numpy(u_dst_parts.sum(0)),
+            None,
+            None,
+        )
+
+
+def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
+    """[n, S, f] view for the kernels."""
+    rows: NDArray[Any] = x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else x
+    return rows[:, None, :] if rows.ndim == 2 else rows
+
+
+def _check(
+    block: Block | TensorBlock, x: torch.Tensor | NDArray[Any], u_src: torch.Tensor, u_dst: torch.Tensor
+) -> None:
+    where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
+    if x.ndim not in (2, 3) or len(x) != block.num_src:
+        raise ValueError(f"{where}, the block has {block.num_src} sources: give one row of features a source")
+    if u_src.ndim != 2 or u_src.shape != u_dst.shape:
+        raise ValueError(
+            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be [heads, f]"
+        )
+    heads, width = u_src.shape
+    if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
+        raise ValueError(
+            f"{where}, for {heads} heads of width {width} it is [n, {width}] or [n, {heads}, {width}]"
+        )
+    if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:
+        raise ValueError(
+            f"layer {block.layer}: x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: give equal dtypes"
+        )
+
+
+def attend(
+    block: Block | TensorBlock,
+    x: torch.Tensor | NDArray[Any],
+    u_src: torch.Tensor,
+    u_dst: torch.Tensor,
+    negative_slope: float = 0.2,
+) -> torch.Tensor:
+    """Sums of source rows weighted by attention, a self loop included.
+
+    Parameters
+    ----------
+    block
+        Relabelled, or read in place with x the whole feature matrix; on a device, a tensor block.
+    x
+        [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16 bits of
+        float16 as uint16) takes no gradient.
+    u_src, u_dst
+        [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
+    negative_slope
+        Of the LeakyReLU.
+
+    Returns
+    -------
+    [H, num_dst, f], differentiable with respect to x, u_src and u_dst.
+
+    Raises
+    ------
+    ValueError
+        If x has not one row a source, or its shape or dtype does not go with u_src and u_dst.
+    """
+    _check(block, x, u_src, u_dst)
+    if isinstance(block, TensorBlock):
+        assert isinstance(x, torch.Tensor)
+        return attend_tensors(block, x, u_src, u_dst, negative_slope)
+    return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))  # type: ignore[no-untyped-call]

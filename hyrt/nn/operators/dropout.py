@@ -1,0 +1,102 @@
+"""Dropout whose masks are a function of (seed, step, layer, vertex, column), not of the mini-batch."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.machine.workers import current_workers
+from hyrt.nn.operators import kernels
+from hyrt.nn.operators.result_memory import empty_array
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.tensor_operators.tensor_ops import drop_tensors
+from hyrt.sampling.block import Ids
+
+_GRAIN = 1024
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
+        ctx.mask = (vertices, key, rate)
+        return _masked(x, vertices, key, rate)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        # The mask is drawn again instead of kept: it costs less than reading it back.
+        return _masked(grad, *ctx.mask), None, None, None
+
+
+def _threshold(rate: float) -> tuple[np.uint64, float]:
+    threshold = min(round(rate * 65536), 65535)
+    return np.uint64(threshold), 65536 / (65536 - threshold)
+
+
+def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
+    rows = x.detach().contiguous().numpy()
+    out = empty_array(rows.shape, rows.dtype)
+    threshold, scale = _threshold(rate)
+    factor = rows.dtype.type(scale)
+    current_workers().run(
+        lambda start, stop: kernels.drop(rows, vertices, key, threshold, factor, out, start, stop),
+        len(rows),
+        _GRAIN,
+    )
+    return torch.from_numpy(out)
+
+
+def dropout(
+    x: torch.Tensor | SparseRows,
+    vertices: Ids | torch.Tensor,
+    *,
+    rate: float,
+    seed: int,
+    step: int,
+    layer: int,
+) -> torch.Tensor | SparseRows:
+    """Zero elements with probability `rate` (to 1/65536) and scale the others to keep the expectation.
+
+    Parameters
+    ----------
+    x
+        [n, f] rows, dense or sparse: equal rows get equal masks in both forms.
+    vertices
+        [n] the vertex of each row; a tensor where x is one on a device.
+    rate
+        In [0, 1).
+    seed, step, layer
+        With vertex and column the key of the mask. Layer 0 is the input.
+
+    Raises
+    ------
+    ValueError
+        If the rate is not in [0, 1) or vertices are not one a row.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")
+    if len(vertices) != len(x):
+        raise ValueError(
+            f"dropout of layer {layer}: {len(x)} rows but {len(vertices)} vertices: give one a row"
+        )
+    if rate == 0:
+        return x
+    key = stream_key(seed, DROPOUT, step, layer)
+    if isinstance(vertices, torch.Tensor):
+        assert isinstance(x, torch.Tensor)
+        threshold, scale = _threshold(rate)
+        return drop_tensors(x, vertices, key, int(threshold), scale)
+    if isinstance(x, torch.Tensor):
+        return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
+    threshold, scale = _threshold(rate)
+    values = np.empty_like(x.values)
+    current_workers().run(
+        lambda start, stop: kernels.drop_sparse(
+            x.indptr, x.columns, x.values, vertices, key, threshold, np.float32(scale), values, start, stop
+        ),
+        len(x),
+        _GRAIN,
+    )
+    return SparseRows(x.indptr, x.columns, values, x.width)

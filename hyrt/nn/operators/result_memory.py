@@ -1,0 +1,24 @@
+"""Memory for the results of operators: recycled where the calling thread's team has a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from hyrt.machine.workers import current_workers
+
+
+def empty_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An uninitialised array; a pooled one returns when it, or the tensor around it, is collected."""
+    pool = current_workers().pool
+    return np.empty(shape, dtype) if pool is None else pool.lend(shape, dtype)
+
+
+def empty(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """An uninitialised CPU tensor of `like`'s dtype."""
+    if like.dtype not in (torch.float32, torch.float64):
+        return torch.empty(shape, dtype=like.dtype)
+    return torch.from_numpy(empty_array(shape, np.float32 if like.dtype == torch.float32 else np.float64))

@@ -1,0 +1,108 @@
+"""Sparse feature rows as the input of a first layer, and their product with a weight matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.machine.workers import Workers, current_workers
+from hyrt.nn.operators import kernels
+from hyrt.nn.operators.result_memory import empty
+
+_GRAIN = 512
+# Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones leave
+# threads without work.
+_STRIPE = 32
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class SparseRows:
+    """Feature rows as CSR: the input form of bag-of-words datasets.
+
+    Parameters
+    ----------
+    indptr
+        [n+1] int32.
+    columns
+        [nnz] int32.
+    values
+        [nnz] float32.
+    width
+        Columns of the dense form.
+    """
+
+    indptr: Array
+    columns: Array
+    values: Array
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def head(self, rows: int) -> SparseRows:
+        """The first `rows` rows."""
+        end = self.indptr[rows]
+        return SparseRows(self.indptr[: rows + 1], self.columns[:end], self.values[:end], self.width)
+
+    def dense(self, workers: Workers | None = None) -> torch.Tensor:
+        """[n, width] float32, by the calling thread's team unless another is given."""
+        out = np.empty((len(self), self.width), np.float32)
+        (workers or current_workers()).run(
+            lambda start, stop: kernels.densify(self.indptr, self.columns, self.values, out, start, stop),
+            len(self),
+            _GRAIN,
+        )
+        return torch.from_numpy(out)
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
+        turned = weight.detach().t().contiguous().numpy()
+        out = empty((len(rows), len(weight)), weight)
+        result = out.numpy()
+        current_workers().run(
+            lambda start, stop: kernels.sparse_product(
+                rows.indptr, rows.columns, rows.values, turned, result, start, stop
+            ),
+            len(rows),
+            _GRAIN,
+        )
+        ctx.rows = rows
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
+        rows: SparseRows = ctx.rows
+        grad = grad.detach().contiguous()
+        out = empty((rows.width, grad.shape[1]), grad)
+        g, result = grad.numpy(), out.numpy()
+        current_workers().run(
+            lambda start, stop: kernels.sparse_product_backward(
+                rows.indptr, rows.columns, rows.values, g, result, start, stop
+            ),
+            g.shape[1],
+            _STRIPE,
+        )
+        return None, out.t().contiguous()
+
+
+def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
+    """Sparse rows times weight', [n, out]; differentiable with respect to the weight ([out, width]).
+
+    Raises
+    ------
+    ValueError
+        If the weight is not [out, width of the rows].
+    """
+    if weight.ndim != 2 or weight.shape[1] != rows.width:
+        raise ValueError(
+            f"the rows are {rows.width} wide, the weight has shape {tuple(weight.shape)}: give [out, {rows.width}]"
+        )
+    return cast(torch.Tensor, _SparseLinear.apply(rows, weight))  # type: ignore[no-untyped-call]

@@ -1,0 +1,176 @@
+"""Moving rows along the edges of a block with torch's own operators, without float atomics.
+
+`index_add` and the backward of indexing add with atomics on most accelerators, in an order that changes from run to
+run. Here every sum runs over consecutive rows, forward over the block and backward over its transpose, so equal
+inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+
+# Where torch.segment_reduce exists; elsewhere rows are added pairwise.
+_SEGMENT_REDUCE = ("cpu", "cuda")
+
+
+def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
+    """Sums of consecutive rows.
+
+    Parameters
+    ----------
+    values
+        [E, ...] floating point.
+    indptr
+        [n + 1], where each segment starts.
+
+    Returns
+    -------
+    [n, ...], zero for an empty segment.
+    """
+    if values.device.type not in _SEGMENT_REDUCE:
+        return pairwise_sum(values, indptr)
+    if values.ndim == 1:
+        return segment_sum(values[:, None], indptr)[:, 0]
+    if not values.numel():
+        return values.new_zeros((len(indptr) - 1, *values.shape[1:]))
+    return torch.segment_reduce(values.contiguous(), "sum", offsets=indptr.long(), unsafe=True, initial=0)
+
+
+class _Halving:
+    """Rounds in which neighbours in a segment are combined in pairs, until each segment has one row."""
+
+    def __init__(self, indptr: torch.Tensor) -> None:
+        self.starts = indptr[:-1].long()
+        self.counts = indptr[1:].long() - self.starts
+        self.longest = int(self.counts.max()) if len(self.counts) else 0
+
+    def next(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Positions of the left and right rows of each pair, and whether there is a right one."""
+        halves = (self.counts + 1) // 2
+        ends = halves.cumsum(0)
+        starts = ends - halves
+        rows = torch.arange(len(halves), device=halves.device).repeat_interleave(halves)
+        within = torch.arange(len(rows), device=rows.device) - starts[rows]
+        left = self.starts[rows] + 2 * within
+        paired = 2 * within + 1 < self.counts[rows]
+        self.starts, self.counts, self.longest = starts, halves, (self.longest + 1) // 2
+        return left, left + paired, paired
+
+
+def _spread(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
+    """One row a segment, where `values` has rows for the segments with one only."""
+    if not len(values):
+        return values.new_full((len(counts), *values.shape[1:]), empty)
+    there = counts > 0
+    at = (there.cumsum(0) - 1).clamp(min=0)
+    return torch.where(there.view(-1, *[1] * (values.ndim - 1)), values[at], empty)
+
+
+def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
+    """`segment_sum` from indexing and addition alone, which every torch device has."""
+    rounds = _Halving(indptr)
+    while rounds.longest > 1:
+        left, right, paired = rounds.next()
+        mask = paired.view(-1, *[1] * (values.ndim - 1))
+        values = values[left] + torch.where(mask, values[right], 0)
+    return _spread(values, rounds.counts, 0)
+
+
+def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Elementwise maxima of consecutive rows, and where they are.
+
+    Parameters
+    ----------
+    values
+        [E, f] floating point.
+    indptr
+        [n + 1], where each segment starts.
+
+    Returns
+    -------
+    [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for an empty segment.
+    """
+    numbers = torch.arange(len(values), device=values.device)
+    winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
+    rounds = _Halving(indptr)
+    while rounds.longest > 1:
+        left, right, _ = rounds.next()
+        first, second = values[left], values[right]
+        better = second > first  # A row without a partner meets itself, and stays.
+        values = torch.where(better, second, first)
+        winners = torch.where(better, winners[right], winners[left])
+    return _spread(values, rounds.counts, 0), _spread(winners, rounds.counts, -1)
+
+
+class _FromSources(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
+        ctx.block = block
+        return x.index_select(0, block.columns)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        turned = ctx.block.transposed()
+        return segment_sum(grad.index_select(0, turned.edges), turned.indptr), None
+
+
+class _FromDestinations(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
+        ctx.block = block
+        return x.index_select(0, block.rows())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return segment_sum(grad, ctx.block.indptr), None
+
+
+class _ToDestinations(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, block: TensorBlock) -> torch.Tensor:
+        ctx.block = block
+        return segment_sum(values, block.indptr)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.index_select(0, ctx.block.rows()), None
+
+
+class _MaxOfSources(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
+        best, winners = segment_max(x.index_select(0, block.columns), block.indptr)
+        ctx.block = block
+        ctx.save_for_backward(winners)
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (winners,) = ctx.saved_tensors
+        turned = ctx.block.transposed()
+        won = winners.index_select(0, turned.rows) == turned.edges[:, None]
+        return segment_sum(torch.where(won, grad.index_select(0, turned.rows), 0), turned.indptr), None
+
+
+def from_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
+    """[E, ...]: each edge's source row of x [num_src, ...]; differentiable."""
+    return cast(torch.Tensor, _FromSources.apply(x, block))  # type: ignore[no-untyped-call]
+
+
+def from_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
+    """[E, ...]: each edge's destination row of x [num_dst, ...]; differentiable."""
+    return cast(torch.Tensor, _FromDestinations.apply(x, block))  # type: ignore[no-untyped-call]
+
+
+def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
+    """[num_dst, ...]: sums of the edges' values [E, ...]; differentiable."""
+    return cast(torch.Tensor, _ToDestinations.apply(values, block))  # type: ignore[no-untyped-call]
+
+
+def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
+    """[num_dst, f]: elementwise maxima of source rows, zero without any; the gradient of a tie goes to its first edge."""
+    return cast(torch.Tensor, _MaxOfSources.apply(x, block))  # type: ignore[no-untyped-call]

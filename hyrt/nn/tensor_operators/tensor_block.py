@@ -1,0 +1,144 @@
+"""A block whose arrays are torch tensors, wherever they live: what devices that run torch hand to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.sampling.block import Block
+
+if TYPE_CHECKING:
+    from hyrt.nn.operators.aggregate import Aggregation
+
+
+@dataclass(slots=True)
+class TensorTransposed:
+    """A block's edges by source; see `hyrt.sampling.block.Transposed`.
+
+    Parameters
+    ----------
+    indptr
+        [num_src + 1] int64.
+    rows
+        [E] int64, the destination of each edge.
+    edges
+        [E] int64, the edge's number in the block.
+    """
+
+    indptr: torch.Tensor
+    rows: torch.Tensor
+    edges: torch.Tensor
+
+
+@dataclass(slots=True, eq=False)
+class TensorBlock:
+    """One layer of a mini-batch on a torch device: the fields of `Block` as tensors, always relabelled.
+
+    Parameters
+    ----------
+    indptr
+        [num_dst + 1] int32 or int64.
+    columns
+        [E] int32 or int64, the source of each edge.
+    sources
+        [num_src] vertices of the graph; the destinations are their prefix.
+    num_dst
+        Number of destinations.
+    degrees
+        [num_dst] int32, in-degrees of the destinations in the full graph.
+    source_degrees
+        [num_src] int32, in-degrees of the sources in the full graph.
+    layer, step, seed
+        As in `Block`.
+    weights
+        [E] float32 factors on the edges, or None.
+    aggregate
+        The device's own kernels for the aggregation, where it has them; else torch's operators do it.
+    """
+
+    indptr: torch.Tensor
+    columns: torch.Tensor
+    sources: torch.Tensor
+    num_dst: int
+    degrees: torch.Tensor
+    source_degrees: torch.Tensor
+    layer: int
+    step: int = 0
+    seed: int = 0
+    weights: torch.Tensor | None = None
+    aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
+    _rows: torch.Tensor | None = field(default=None, repr=False)
+    _transposed: TensorTransposed | None = field(default=None, repr=False)
+
+    @property
+    def num_src(self) -> int:
+        return len(self.sources)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.columns)
+
+    @property
+    def in_place(self) -> bool:
+        return False
+
+    @property
+    def destinations(self) -> torch.Tensor:
+        """[num_dst] vertices of the graph."""
+        return self.sources[: self.num_dst]
+
+    def rows(self) -> torch.Tensor:
+        """[E] int64, the destination of each edge; built at the first call."""
+        if self._rows is None:
+            numbers = torch.arange(self.num_dst, device=self.columns.device)
+            counts = self.indptr[1:] - self.indptr[:-1]
+            # Without the size, the host would have to wait for the device to learn it.
+            self._rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
+        return self._rows
+
+    def transposed(self) -> TensorTransposed:
+        """The edges by source, built at the first call by a stable sort: their order is the host's."""
+        if self._transposed is None:
+            columns, edges = torch.sort(self.columns, stable=True)
+            borders = torch.arange(self.num_src + 1, device=columns.device, dtype=columns.dtype)
+            self._transposed = TensorTransposed(
+                torch.searchsorted(columns, borders), self.rows()[edges], edges
+            )
+        return self._transposed
+
+    def edge_index(self) -> torch.Tensor:
+        """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
+        return torch.stack([self.columns.long(), self.rows()])
+
+
+def tensor_block(block: Block, device: torch.device | str = "cpu") -> TensorBlock:
+    """A relabelled host block on a torch device.
+
+    Raises
+    ------
+    ValueError
+        For a block that is read in place.
+    """
+    if block.sources is None:
+        raise ValueError(f"layer {block.layer}: a block read in place has no sources to take to a device")
+
+    def moved(array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return TensorBlock(
+        indptr=moved(block.indptr),
+        columns=moved(block.columns),
+        sources=moved(block.sources),
+        num_dst=block.num_dst,
+        degrees=moved(block.degrees),
+        source_degrees=moved(block.source_degrees),
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+        weights=None if block.weights is None else moved(block.weights),
+    )

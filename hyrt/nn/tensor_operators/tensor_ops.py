@@ -1,0 +1,166 @@
+"""The operators of the layers over tensor blocks, from torch's own operators: they run on every torch device.
+
+Each has the mathematics, and the dropout masks the bits, of its compiled counterpart for host memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hyrt.machine.generator import GOLDEN
+from hyrt.nn.tensor_operators.segments import (
+    from_destinations,
+    from_sources,
+    max_of_sources,
+    segment_max,
+    to_destinations,
+)
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+
+if TYPE_CHECKING:
+    from hyrt.nn.operators.aggregate import Aggregation
+
+
+def tensor_scales(
+    aggregation: Aggregation, block: TensorBlock, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Factors [num_dst] of rows, [num_src] of sources and [num_dst] of own rows; see `hyrt.nn.operators.aggregate.scales`."""
+    counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
+    degrees = block.degrees.to(dtype)
+    upscale = degrees / counts.clamp(min=1) if block.weights is None else torch.ones_like(degrees)
+    own: torch.Tensor | None = None
+    source: torch.Tensor | None = None
+    if aggregation.reduce == "mean":
+        row = 1 / (counts if block.weights is None else degrees).clamp(min=1)
+    elif aggregation.reduce == "gcn":
+        row = upscale / (degrees + 1).sqrt()
+        source = 1 / (block.source_degrees.to(dtype) + 1).sqrt()
+    else:
+        row = upscale
+    if aggregation.self_path == "add":
+        own = (
+            1 / (degrees + 1)
+            if aggregation.reduce == "gcn"
+            else torch.full_like(degrees, 1 + aggregation.epsilon)
+        )
+    return row, source, own
+
+
+def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
+    """`hyrt.nn.operators.aggregate.aggregate` over a tensor block; arguments are checked there."""
+    if aggregation.reduce == "max":
+        total = max_of_sources(block, x)
+    else:
+        row, source, own = tensor_scales(aggregation, block, x.dtype)
+        along = from_sources(block, x if source is None else x * source[:, None])
+        if block.weights is not None:
+            along = along * block.weights.to(x.dtype)[:, None]
+        total = to_destinations(block, along) * row[:, None]
+        if own is not None:
+            total = total + own[:, None] * x[: block.num_dst]
+    if aggregation.self_path == "concat":
+        return torch.cat([x[: block.num_dst], total], 1)
+    return total
+
+
+def attend_tensors(
+    block: TensorBlock, x: torch.Tensor, u_src: torch.Tensor, u_dst: torch.Tensor, slope: float
+) -> torch.Tensor:
+    """`hyrt.nn.operators.attention.attend` over a tensor block; arguments are checked there."""
+    num = block.num_dst
+    slices = x.unsqueeze(1) if x.ndim == 2 else x
+
+    def score(rows: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        # One product where all heads read the same rows.
+        return rows[:, 0] @ to.t() if rows.shape[1] == 1 else torch.einsum("nhf,hf->nh", rows, to)
+
+    at_source, offset = score(slices, u_src), score(slices[:num], u_dst)
+    along = functional.leaky_relu(
+        from_sources(block, at_source) + from_destinations(block, offset), negative_slope=slope
+    )
+    own = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
+    with torch.no_grad():
+        # A constant of the softmax: it changes no value and takes no gradient.
+        best, winners = segment_max(along, block.indptr)
+        top = torch.where(winners < 0, own, torch.maximum(best, own))
+    weight = (along - from_destinations(block, top)).exp()
+    own_weight = (own - top).exp()
+    total = own_weight + to_destinations(block, weight)
+    shared = from_sources(block, slices[:, 0]) if slices.shape[1] == 1 else None
+    heads = []
+    for h in range(len(u_src)):
+        rows = slices[:, 0] if shared is not None else slices[:, h]
+        neighbors = shared if shared is not None else from_sources(block, rows)
+        summed = to_destinations(block, weight[:, h, None] * neighbors)
+        heads.append((own_weight[:, h, None] * rows[:num] + summed) / total[:, h, None])
+    return torch.stack(heads)
+
+
+def linear_tensors(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool, low_precision: bool
+) -> torch.Tensor:
+    """`hyrt.nn.operators.product.linear` by torch's own product; arguments are checked there."""
+    if low_precision:
+        out = functional.linear(x.bfloat16(), weight.bfloat16()).to(x.dtype)
+        out = out if bias is None else out + bias
+    else:
+        out = functional.linear(x, weight, bias)
+    return out.relu() if relu else out
+
+
+# 64-bit words as torch has them: signed, with products that wrap.
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+_GOLDEN = _signed(int(GOLDEN))
+_MIX_A = _signed(0xBF58476D1CE4E5B9)
+_MIX_B = _signed(0x94D049BB133111EB)
+
+
+def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical right shift: torch's own keeps the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix64(z: torch.Tensor) -> torch.Tensor:
+    z = (z ^ _shifted(z, 30)) * _MIX_A
+    z = (z ^ _shifted(z, 27)) * _MIX_B
+    return z ^ _shifted(z, 31)
+
+
+def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold: int) -> torch.Tensor:
+    """The mask of `hyrt.nn.operators.kernels.drop`, bit for bit.
+
+    Parameters
+    ----------
+    vertices
+        [n] integers.
+    width
+        Columns f.
+    key
+        Of `hyrt.machine.generator.stream_key`.
+    threshold
+        An element is dropped where its 16 bits are below it.
+
+    Returns
+    -------
+    [n, f] bool.
+    """
+    stream = _mix64((vertices.long() + 1) * _GOLDEN + _signed(int(key)))
+    groups = torch.arange(1, -(-width // 4) + 1, device=vertices.device) * _GOLDEN
+    bits = _mix64(stream[:, None] + groups)
+    lanes = torch.stack([(bits >> 16 * lane) & 0xFFFF for lane in range(4)], 2)
+    return lanes.view(len(vertices), -1)[:, :width] >= threshold
+
+
+def drop_tensors(
+    x: torch.Tensor, vertices: torch.Tensor, key: np.uint64, threshold: int, scale: float
+) -> torch.Tensor:
+    """Rows with the elements of `kept_elements` multiplied by `scale` and the others zero; differentiable."""
+    kept = kept_elements(vertices, x.shape[1], key, threshold)
+    return torch.where(kept, x * scale, 0)

@@ -1,0 +1,1 @@
+"""What a run tells of itself, and what is hung into it to watch or to test it."""

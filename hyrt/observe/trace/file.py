@@ -1,0 +1,193 @@
+"""A trace as the JSON that ui.perfetto.dev and chrome://tracing read.
+
+The host is process 1 with a track for each thread; every device is a process of its own with a track for each queue.
+Times are microseconds since the trace began, with three decimals: nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
+from hyrt.observe.trace.flows import STAGES, Flows, Visit
+from hyrt.observe.trace.trace import NONE, Trace, Track
+
+_HOST = 1
+# Rows of a queue that runs several commands at once.
+_MOST_ROWS = 8
+_ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propagate")
+
+
+def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
+    """The whole trace; slices that have not ended end now and are named so.
+
+    Parameters
+    ----------
+    trace
+        Nothing is added to it any more, unless a thread hangs.
+    trainers
+        Names of the trainers, in their order.
+    about
+        Further facts for `otherData`.
+    """
+    return _Writer(trace, trainers).json(about)
+
+
+def left_out(trace: Trace) -> dict[str, int]:
+    """How many events of each track, queue, counter and of the marks were let go; only those that lost some."""
+    losses = {track.name: track.ring.left_out for track in trace.tracks}
+    losses |= {f"{device} {queue}": ring.left_out for (device, queue), ring in trace.queues.items()}
+    losses |= {f"counter {name}": series.left_out for name, series in trace.series.items()}
+    losses["marks"] = trace.num_marks - len(trace.marks)
+    return {name: count for name, count in losses.items() if count > 0}
+
+
+class _Writer:
+    """Collects the lines of one file."""
+
+    def __init__(self, trace: Trace, trainers: Sequence[str]) -> None:
+        self._trace = trace
+        self._trainers = [_text(name) for name in trainers]
+        self._now = trace.clock()
+        self._names = [_text(name) for name in trace.names]
+        self._lines: list[str] = []
+        self._flows = Flows()
+
+    def json(self, about: Mapping[str, Any]) -> bytes:
+        self._name(_HOST, 0, "process_name", "hyrt", 0)
+        tracks = sorted(self._trace.tracks, key=_rank)
+        numbers = {id(track): number for number, track in enumerate(tracks, 1)}
+        for number, track in enumerate(tracks, 1):
+            self._name(_HOST, number, "thread_name", track.name, number)
+            self._slices(number, track)
+        self._marks(numbers)
+        self._arrows()
+        for name, series in self._trace.series.items():
+            shown, unit = _text(name), _text(series.unit)
+            for time, value in series.rows():
+                self._lines.append(
+                    f'{{"ph":"C","pid":{_HOST},"name":{shown},"ts":{self._at(time)},"args":{{{unit}:{value}}}}}'
+                )
+        for process, device in enumerate(sorted({device for device, _ in self._trace.queues}), _HOST + 1):
+            self._device(process, device)
+        facts = {
+            **about,
+            "started": datetime.fromtimestamp(self._trace.started_unix_s, UTC).isoformat(),
+            "most_events_a_track": self._trace.limit,
+            "left_out": left_out(self._trace),
+        }
+        head = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'
+        return (head + ",\n".join(self._lines) + "\n]}\n").encode("utf-8", "backslashreplace")
+
+    def _slices(self, number: int, track: Track) -> None:
+        # First: what a thread that hangs goes on to end while this is written would be in neither.
+        begun = list(track.open)
+        table = track.ring.rows()
+        stages = {self._trace.names.index(name): name for name in STAGES if name in self._trace.names}
+        if track.ring.left_out:
+            self._mark(number, int(table["start"][0]), f"{track.ring.left_out:,} earlier events left out")
+        rows = [(*row, False) for row in table.tolist()]
+        known = {(row[0], row[2]) for row in rows} if begun else set()
+        now = max([self._now, *table["end"][-1:].tolist()])
+        rows += [(start, now, *what, True) for start, *what in begun if (start, what[0]) not in known]
+        rows.sort(key=lambda row: (row[0], -row[1]))
+        for row in rows:
+            self._slice(number, *row)
+            start, end, name, step, _, share, *_ = row
+            if name in stages and end > start:
+                self._flows.add(stages[name], step, share, Visit(number, start))
+
+    def _slice(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        name: int,
+        step: int,
+        trainer: int,
+        share: int,
+        units: int,
+        unfinished: bool,
+    ) -> None:
+        more = []
+        if step != NONE:
+            more.append(f'"step":{step}')
+        if trainer != NONE:
+            more.append(f'"trainer":{self._trainers[trainer]}')
+        if share != NONE:
+            more.append(f'"share":{share}')
+        if units != NONE:
+            more.append(f'"units":{units}')
+        if unfinished:
+            more.append('"unfinished":true')
+        self._lines.append(
+            f'{{"ph":"X","pid":{_HOST},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
+            f'"dur":{(end - start) / 1000:.3f},"args":{{{",".join(more)}}}}}'
+        )
+
+    def _marks(self, numbers: Mapping[int, int]) -> None:
+        for time, track, text in list(self._trace.marks):
+            self._mark(numbers[id(track)], time, text)
+
+    def _mark(self, number: int, time: int, text: str) -> None:
+        self._lines.append(
+            f'{{"ph":"i","s":"t","pid":{_HOST},"tid":{number},"name":{_text(text)},"ts":{self._at(time)}}}'
+        )
+
+    def _arrows(self) -> None:
+        for identity, way in enumerate(self._flows.ways(), 1):
+            for position, visit in enumerate(way):
+                kind = "s" if position == 0 else "t" if position < len(way) - 1 else "f"
+                end = ',"bp":"e"' if kind == "f" else ""
+                self._lines.append(
+                    f'{{"ph":"{kind}","cat":"mini-batch","name":"mini-batch","id":{identity},"pid":{_HOST},'
+                    f'"tid":{visit.track},"ts":{self._at(visit.start)}{end}}}'
+                )
+
+    def _device(self, process: int, device: str) -> None:
+        self._name(process, 0, "process_name", f"{device} queues", process)
+        queues = {
+            queue: ring.rows() for (owner, queue), ring in self._trace.queues.items() if owner == device
+        }
+        tables = on_host_clock(list(queues.values()))
+        number = 0
+        for (queue, before), table in zip(queues.items(), tables, strict=True):
+            for row, indices in enumerate(rows_without_overlap(before, _MOST_ROWS)):
+                number += 1
+                self._name(
+                    process, number, "thread_name", queue if row == 0 else f"{queue} {row + 1}", number
+                )
+                self._spans(process, number, made_disjoint(table[indices]))
+
+    def _spans(self, process: int, number: int, table: NDArray[Any]) -> None:
+        for start, end, _, name in table.tolist():
+            self._lines.append(
+                f'{{"ph":"X","pid":{process},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
+                f'"dur":{(end - start) / 1000:.3f}}}'
+            )
+
+    def _name(self, process: int, number: int, key: str, name: str, order: int) -> None:
+        sort = key.replace("_name", "_sort_index")
+        for what, arguments in ((key, f'"name":{_text(name)}'), (sort, f'"sort_index":{order}')):
+            self._lines.append(
+                f'{{"ph":"M","pid":{process},"tid":{number},"name":"{what}","args":{{{arguments}}}}}'
+            )
+
+    def _at(self, time: int) -> str:
+        return f"{(time - self._trace.started) / 1000:.3f}"
+
+
+def _text(text: str) -> str:
+    """A JSON string, with letters as they are: Perfetto shows escaped ones as they are written."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _rank(track: Track) -> tuple[int, str]:
+    """Threads from top to bottom: the main one, then by stage and name."""
+    names: Iterator[int] = (i for i, name in enumerate(_ORDER) if track.name.startswith(name))
+    return next(names, len(_ORDER)), track.name

@@ -1,0 +1,1 @@
+"""How long a run is going to take, before it starts, and which devices it should take."""

@@ -1,0 +1,1 @@
+"""Measuring a machine for the performance model."""

@@ -1,0 +1,179 @@
+"""What a trainer's step takes: whole mini-batches of several shapes, through the device protocol alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from hyrt_perfmodel.calibration.fit_rates import FittedRates, fit_rates
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import Workload
+
+from hyrt.device import Device
+from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.machine.workers import Workers
+from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.model import GNN, Architecture, Kind
+from hyrt.pipeline.load import InputPlan, Loader, plan_input
+from hyrt.predict.calibrate.host import Timing, summarize
+from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.neighbor import NeighborSampler
+
+HEADS = 4
+# Short steps are repeated more often: their times are less sure.
+_REPETITIONS, _LEAST_S, _MOST = 5, 0.05, 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One shape of a mini-batch.
+
+    Parameters
+    ----------
+    features, hidden, classes
+        Widths of the model.
+    targets, fanouts
+        Of the mini-batch; the targets' fan-out first.
+    """
+
+    features: int
+    hidden: int
+    classes: int
+    targets: int
+    fanouts: tuple[int, ...]
+
+
+# They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and in three, over wide
+# and narrow features. With fewer of them, other shapes were predicted up to 70 % wrong. Only three sets of widths: a device that
+# compiles its kernels does so for each.
+PROBES = (
+    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)),
+    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
+    Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
+    Probe(features=128, hidden=256, classes=48, targets=16, fanouts=(5, 5)),
+    Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10)),
+    Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
+    Probe(features=10, hidden=512, classes=2, targets=1024, fanouts=(5, 5)),
+    Probe(features=10, hidden=512, classes=2, targets=256, fanouts=(10, 10)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A probe on a device.
+
+    Parameters
+    ----------
+    workload
+        Its sizes; the first layer's edges are 0 where the input came aggregated.
+    propagate
+        Of the device's own work.
+    transfer
+        Until the mini-batch is there.
+    moved_bytes
+        Of its inputs.
+    """
+
+    workload: Workload
+    propagate: Timing
+    transfer: Timing
+    moved_bytes: float
+
+
+def with_widths(graph: Graph, probe: Probe) -> Graph:
+    """The graph with features and classes of a probe's widths."""
+    return replace(
+        graph,
+        features=DenseFeatures(np.ones((graph.num_vertices, probe.features), np.float32)),
+        labels=graph.labels % probe.classes,
+    )
+
+
+def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
+    """Train a few mini-batches of one shape; the first, which compiles, is left out.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the device cannot run the kind of model.
+    """
+    graph = with_widths(graph, probe)
+    model = GNN(
+        Architecture(
+            kind=kind,
+            in_features=probe.features,
+            hidden=probe.hidden,
+            num_classes=probe.classes,
+            layers=len(probe.fanouts),
+            heads=HEADS,
+        )
+    )
+    device.load(model, list(model.parameters()))
+    forms = [form for form in device.info.forms if form != "ids" or device.gathers(graph)]
+    plan = plan_input(model, graph, forms, fuse=True)
+    sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
+    loader = Loader(graph)
+    propagate: list[float] = []
+    transfer: list[float] = []
+    moved = 0.0
+    with Workers(1, "hyrt.calibrate") as workers:
+        for step in range(_MOST + 1):
+            if step > _REPETITIONS and sum(propagate[1:]) > _LEAST_S:
+                break
+            batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
+            loader.load(batch, plan, workers)
+            started = time.perf_counter()
+            staged = device.transfer(batch)
+            staged_at = time.perf_counter()
+            result = device.propagate(staged)
+            done_at = time.perf_counter()
+            # A transfer may go on after its call, into propagate's: the device's own clock tells them apart.
+            transfer.append(result.seconds.get("transfer") or staged_at - started)
+            propagate.append(result.seconds.get("propagate") or done_at - staged_at)
+            sizes = _workload(kind, probe, batch, plan)
+            moved = _input_bytes(batch)
+            batch.release()
+    return Measured(sizes, summarize(propagate[1:]), summarize(transfer[1:]), moved)
+
+
+def _workload(kind: Kind, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
+    blocks = batch.blocks
+    edges = [float(block.num_edges) for block in blocks]
+    if plan.form == "aggregated":
+        edges[0] = 0.0
+    return model_workload(
+        kind,
+        [float(blocks[0].num_src), *(float(block.num_dst) for block in blocks)],
+        edges,
+        [probe.features, *[probe.hidden] * (len(blocks) - 1), probe.classes],
+        heads=HEADS,
+    )
+
+
+def _input_bytes(batch: MiniBatch) -> float:
+    inputs = batch.inputs
+    if isinstance(inputs, Aggregated):
+        inputs = inputs.values
+    if inputs is None or isinstance(inputs, InPlace):
+        return 0.0
+    assert isinstance(inputs, torch.Tensor)
+    return float(inputs.numel() * inputs.element_size())
+
+
+def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
+    """Rates of a device for one kind of model."""
+    return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
+
+
+def fit_link(measured: Sequence[Measured]) -> tuple[float, float]:
+    """Latency in seconds and 1e9 bytes a second of a link, from transfers of several sizes."""
+    moved = np.array([entry.moved_bytes for entry in measured])
+    seconds = np.array([entry.transfer.seconds for entry in measured])
+    slope, start = np.polyfit(moved, seconds, 1, w=1 / seconds)
+    if slope <= 0 or start < 0:
+        # Latency is lost in the noise: all of it is bandwidth.
+        return 0.0, float(np.median(moved / seconds)) / 1e9
+    return float(start), float(1 / slope) / 1e9

@@ -1,0 +1,124 @@
+"""What a prediction takes FPGAs to do: the cycles of hyrt's kernels where these run the model, else rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hyrt_perfmodel.prediction.stage_times import is_plain
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.platforms.platform import Accelerator, Platform
+    from hyrt_perfmodel.prediction.predict import Prediction
+    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+    from hyrt.config import Config
+
+
+def why_no_kernels(config: Config) -> str:
+    """Why the FPGA trainer's kernels do not run a configured model, as the device itself would say it; empty where they do.
+
+    Parameters
+    ----------
+    config
+        All settings. How wide the dataset's rows may be depends on its sizes, and is not asked here.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model.
+    """
+    import numpy as np
+    import torch
+    from hyrt_devices.fpga.weights import described
+
+    from hyrt.errors import ConfigError, UnsupportedModel
+    from hyrt.graph.graph import DenseFeatures, Graph
+    from hyrt.training.setup import build_model
+
+    # A model is made for the widths of a graph: here of one vertex with one feature and one class.
+    narrow = Graph(
+        name="none",
+        indptr=np.zeros(2, np.int64),
+        indices=np.zeros(0, np.int32),
+        features=DenseFeatures(np.zeros((1, 1), np.float32)),
+        labels=np.zeros(1, np.int64),
+        masks={},
+    )
+    try:
+        with torch.device("meta"):
+            described(build_model(config, narrow), "the FPGA trainer")
+    except UnsupportedModel as error:
+        return str(error)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return ""
+
+
+def with_kernels(
+    machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
+) -> tuple[Platform, list[str]]:
+    """The platform, its FPGAs with designs only where these count; and a sentence on those whose designs do not.
+
+    Parameters
+    ----------
+    machine, work
+        To predict.
+    config
+        Of the work; None where it was given in sizes, which tell less of the model.
+    paper
+        Whether the paper's form is wanted, which knows no designs.
+    """
+    designed = [each.kind for each in machine.accelerators if each.design is not None]
+    if not designed:
+        return machine, []
+    why = "" if paper or config is None else why_no_kernels(config)
+    if not (why or paper) and not is_plain(work.at(1.0)):
+        why = "they have one product a layer, and read a row once for each edge"
+    if not (why or paper):
+        return machine, []
+    rated = replace(machine, accelerators=tuple(replace(each, design=None) for each in machine.accelerators))
+    if paper:
+        return rated, []
+    return rated, [
+        f"hyrt's kernels do not run this model on {', '.join(designed)}, its rates are taken, as if they did: {why}"
+    ]
+
+
+def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
+    """What is assumed of FPGAs that the cycle model predicts, one sentence each.
+
+    Parameters
+    ----------
+    machine
+        With the sizes of tasks (`hyrt_hls.task.targets`).
+    now
+        Its prediction.
+    """
+    return [_sentence(each, now) for each in machine.accelerators if each.design is not None]
+
+
+def _sentence(each: Accelerator, now: Prediction) -> str:
+    assert each.design is not None
+    units = [
+        count
+        for name, count in zip(now.trainers, now.assignment.split, strict=True)
+        if name.rpartition(":")[0] == each.kind
+    ]
+    return (
+        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {_tasks(units, each.task_targets)}; "
+        f"no build has confirmed {', '.join(sorted(each.design.assumed))}"
+    )
+
+
+def _tasks(units: Sequence[int], task_targets: int | None) -> str:
+    """`its 84 targets a step as 1 task (one holds up to 256)`."""
+    most = max(units, default=0)
+    if not most:
+        return "and gets no targets"
+    if task_targets is None:
+        return f"its {most} targets a step as 1 task (how many one holds is not known: arena_words)"
+    count = math.ceil(most / task_targets)
+    return f"its {most} targets a step as {count} task{'s' * (count > 1)} (one holds up to {task_targets})"

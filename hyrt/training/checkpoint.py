@@ -1,0 +1,293 @@
+"""Checkpoints: one .safetensors file each, published whole or not at all, checked when read.
+
+A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of
+the SHA-256 of the file's bytes: one rename publishes contents and checksum together.
+
+The file is readable by any safetensors reader. Its tensors are entries named by their path in the state;
+everything else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading runs no code.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+
+from hyrt.errors import CheckpointError, CheckpointNotWritten
+from hyrt.machine.atomic_write import sync_folder, write_atomically
+
+_FORMAT = 1
+_NAME = re.compile(r"step-(?P<step>\d{8,})\.(?P<checksum>[0-9a-f]{32})\.safetensors")
+_LEFTOVER = re.compile(rf"\.{_NAME.pattern}\.\d+\.partial")
+_DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was read from one file."""
+
+    step: int
+    """Steps done in the whole run when it was written."""
+    path: Path
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    step: int
+    checksum: str
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    write: Callable[[Path, bytes], None] = write_atomically,
+) -> Path:
+    """Write a checkpoint, then delete those it makes superfluous.
+
+    The newest `keep` stay. Files of later steps than this one (a run that
+    resumed from before a damaged checkpoint has such) are neither counted nor deleted.
+
+    Parameters
+    ----------
+    folder
+        Made when missing.
+    step
+        Steps done in the whole run.
+    state
+        Tensors, numbers, strings, bools, None, and lists, tuples and dicts (keys str or int) of them, nested.
+        All of it comes back equal: types, dtypes, shapes, infinities, the order of keys.
+    keep
+        At least 1.
+    write
+        Puts bytes at a path, whole or not at all.
+
+    Returns
+    -------
+    The path of the new file.
+
+    Raises
+    ------
+    CheckpointNotWritten
+        If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
+    TypeError
+        If the state holds anything else, naming where.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: at least one checkpoint must stay")
+    if step < 0:
+        raise ValueError(f"step={step}: steps are counted from 0")
+    data = _to_bytes(step, state)
+    checksum = hashlib.sha256(data).hexdigest()[:32]
+    path = folder / f"step-{step:08d}.{checksum}.safetensors"
+    try:
+        _make_folder(folder)
+        _remove_leftovers(folder)
+        write(path, data)
+    except OSError as error:
+        raise CheckpointNotWritten(
+            f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
+            f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
+            f"writable, then resume the run."
+        ) from error
+    _remove_superfluous(folder, _File(path, step, checksum), keep)
+    return path
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint and verify its checksum.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, unreadable, damaged or no checkpoint; the message says which.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise CheckpointError(f"{path}: not named like a checkpoint (step-<number>.<checksum>.safetensors)")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    checksum = hashlib.sha256(data).hexdigest()[:32]
+    if checksum != match["checksum"]:
+        raise CheckpointError(
+            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one named"
+        )
+    step, state = _from_bytes(path, data)
+    if step != int(match["step"]):
+        raise CheckpointError(f"{path}: holds step {step}, not the one named: it was renamed")
+    return Checkpoint(step, path, state)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a file named like a checkpoint, whole or not."""
+    return bool(_newest_first(folder))
+
+
+def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
+    """Read the newest checkpoint that is whole.
+
+    Parameters
+    ----------
+    folder
+        The run's checkpoint folder.
+    warn
+        Told, once for each checkpoint passed over, which file is damaged and how.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or none is whole.
+    """
+    files = _newest_first(folder)
+    failure: CheckpointError | None = None
+    for file in files:
+        if failure is not None:
+            warn(f"{failure}. Falling back to step {file.step}")
+        try:
+            return load_checkpoint(file.path)
+        except CheckpointError as error:
+            failure = error
+    if failure is None:
+        raise CheckpointError(f"{folder}: holds no checkpoint: start the run anew")
+    raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
+
+
+def _newest_first(folder: Path) -> list[_File]:
+    found = []
+    try:
+        for path in folder.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match is not None:
+                file = _File(path, int(match["step"]), match["checksum"])
+                found.append((file.step, path.stat().st_mtime_ns, path.name, file))
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot look for checkpoints: {error.strerror or error}") from error
+    return [entry[-1] for entry in sorted(found, key=lambda entry: entry[:3], reverse=True)]
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete temporary files of processes that were killed: a folder has one writer at a time."""
+    for path in folder.iterdir():
+        if _LEFTOVER.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _remove_superfluous(folder: Path, new: _File, keep: int) -> None:
+    earlier = [file for file in _newest_first(folder) if file.step <= new.step and file.path != new.path]
+    # Of the same step, only what the new file fully replaces goes; it takes no place of another step.
+    same = [file for file in earlier if file.step == new.step]
+    older = [file for file in earlier if file.step < new.step]
+    kept_steps = sorted({file.step for file in older}, reverse=True)[: keep - 1]
+    for file in [*same, *older]:
+        if file.step in kept_steps:
+            continue
+        try:
+            file.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointNotWritten(
+                f"{file.path}: step {new.step} is saved, but this older checkpoint could not be deleted: "
+                f"{error.strerror or error}. Make its folder writable."
+            ) from error
+
+
+def _to_bytes(step: int, state: Mapping[str, Any]) -> bytes:
+    tensors: dict[str, torch.Tensor] = {}
+    document = {"format": _FORMAT, "step": step, "state": _encode(state, "state", tensors)}
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    data = safetensors.save(tensors, {"hyrt": text})
+    # It leaves a cycle of objects behind for each tensor. Collected while they are young that costs little; old ones are looked at
+    # so rarely in a large process that its memory would grow from checkpoint to checkpoint.
+    gc.collect(1)
+    return data
+
+
+def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
+    try:
+        tensors = safetensors.load(data)
+        header_bytes = int.from_bytes(data[:8], "little")
+        document = json.loads(json.loads(data[8 : 8 + header_bytes])["__metadata__"]["hyrt"])
+        found = document["format"]
+        if found == _FORMAT:
+            return int(document["step"]), _decode(document["state"], tensors)
+    except (SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: whole, but not a checkpoint hyrt wrote: {error}") from error
+    raise CheckpointError(
+        f"{path}: checkpoint format {found}, this hyrt reads {_FORMAT}: use the version that wrote it"
+    )
+
+
+def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Replace what JSON lacks by one-key objects: tensor, tuple, dict (int keys too), float (inf, nan)."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": _add_tensor(value, where, tensors)}
+    if isinstance(value, list):
+        return [_encode(item, f"{where}.{i}", tensors) for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item, f"{where}.{i}", tensors) for i, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        pairs = []
+        for key, item in value.items():
+            if isinstance(key, bool) or not isinstance(key, int | str):
+                raise TypeError(f"{where}: key {key!r} is a {type(key).__name__}: keys are str or int")
+            pairs.append([key, _encode(item, f"{where}.{key}", tensors)])
+        return {"dict": pairs}
+    raise TypeError(f"{where}: a checkpoint cannot hold a {type(value).__name__}")
+
+
+def _add_tensor(value: torch.Tensor, where: str, tensors: dict[str, torch.Tensor]) -> str:
+    if value.dtype not in _DTYPES or value.layout != torch.strided:
+        raise TypeError(f"{where}: a checkpoint cannot hold a {value.layout} tensor of {value.dtype}")
+    # The keys 0 and "0" give one path, and a lone surrogate has no UTF-8: names are made unique and plain.
+    name = plain = where.removeprefix("state.").encode("utf-8", "backslashreplace").decode()
+    while name in tensors or name == "__metadata__":
+        name = f"{plain}#{len(tensors)}"
+    # Cloned because safetensors refuses tensors that share storage.
+    tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return name
+
+
+def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    match kind:
+        case "tensor":
+            return tensors[content]
+        case "dict":
+            return {key: _decode(item, tensors) for key, item in content}
+        case "tuple":
+            return tuple(_decode(item, tensors) for item in content)
+        case "float":
+            return float(content)
+    raise ValueError(f"unknown kind of value {kind!r}")

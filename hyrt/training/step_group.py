@@ -1,0 +1,141 @@
+"""Steps gathered into the lines of the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import psutil
+
+from hyrt.flow.queues import Queues
+from hyrt.observe.events import Emit, StepGroup
+from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.synchronize import StepSummary
+
+STAGES = ("sample", "load", "transfer", "propagate")
+ALL_STAGES = (*STAGES, "synchronize")
+
+
+class StepGroups:
+    """Adds steps up and emits a `StepGroup` about ten times an epoch.
+
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` and
+    `threads` are what the next lines say of the assignment; `queues` tells what the channels have seen, where there are
+    any, and is asked once a line.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        steps_per_epoch: int,
+        split: Mapping[str, int],
+        threads: Mapping[str, int],
+        queues: Callable[[], Queues | None],
+    ) -> None:
+        self._emit = emit
+        self._per_epoch = steps_per_epoch
+        self._size = max(1, min(100, steps_per_epoch // 10))
+        self.split = split
+        self.threads = threads
+        self._process = psutil.Process()
+        self._read_queues = queues
+        self._queues_before: Queues | None = None
+        self.epoch_sums = (0.0, 0.0, 0)
+        self._clear()
+
+    def add(self, work: StepWork, summary: StepSummary, step_s: float, lr: float) -> None:
+        """Count a synchronized step."""
+        self._step = work.step + 1
+        self._losses.append(summary.loss)
+        self._correct += summary.correct
+        self._targets += summary.targets
+        self._edges += work.num_edges
+        self._seconds += step_s
+        self._lr = lr
+        for share in work.shares:
+            self._busy_s[share.trainer] = self._busy_s.get(share.trainer, 0.0) + share.seconds.get(
+                "propagate", 0.0
+            )
+        for stage, seconds in work.seconds.items():
+            self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
+        self._loss_sum += summary.loss * summary.normalizer
+        self._normalizer += summary.normalizer
+        self._epoch_loss += summary.loss * summary.normalizer
+        self._epoch_normalizer += summary.normalizer
+        self._epoch_edges += work.num_edges
+        if self._step % self._per_epoch % self._size == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Emit what has been added since the last group, if anything."""
+        count = len(self._losses)
+        if not count:
+            return
+        stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in ALL_STAGES}
+        done = (self._step - 1) % self._per_epoch + 1
+        queues = self._read_queues()
+        blocked, queued, depth = self._since_last(queues, count)
+        self._emit(
+            StepGroup(
+                epoch=(self._step - 1) // self._per_epoch + 1,
+                step=self._step,
+                steps_done=done,
+                steps_per_epoch=self._per_epoch,
+                loss=self._loss_sum / self._normalizer if self._normalizer else 0.0,
+                losses=tuple(self._losses),
+                train_accuracy=self._correct / self._targets if self._targets else 0.0,
+                mteps=self._edges / self._seconds / 1e6 if self._seconds else 0.0,
+                step_s=self._seconds / count,
+                stage_s=stage_s,
+                busy_s={name: self._busy_s.get(i, 0.0) / count for i, name in enumerate(self.split)},
+                blocked_s=blocked,
+                queued=queued,
+                queue_depth=depth,
+                bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
+                split=self.split,
+                threads=self.threads,
+                lr=self._lr,
+                memory_bytes=self._process.memory_info().rss,
+            )
+        )
+        self._queues_before = queues
+        self._clear()
+
+    def begin(self) -> None:
+        """The steps begin, or go on after a pause: what the channels have seen before belongs to none of them."""
+        self._queues_before = self._read_queues()
+
+    def _since_last(
+        self, now: Queues | None, count: int
+    ) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
+        """Waiting a step, and what was in the channels, with their depths."""
+        before = self._queues_before
+        if now is None or before is None:
+            return {}, {}, {}
+        blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}
+        return blocked, now.mean_items_since(before), now.depth
+
+    def end_epoch(self, seconds: float) -> tuple[float, float]:
+        """Mean loss and MTEPS of the epoch's steps."""
+        loss = self._epoch_loss / self._epoch_normalizer if self._epoch_normalizer else 0.0
+        mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
+        self.epoch_sums = (0.0, 0.0, 0)
+        return loss, mteps
+
+    @property
+    def epoch_sums(self) -> tuple[float, float, int]:
+        """Loss, normalizer and edges of the epoch so far: a resumed run goes on from them."""
+        return self._epoch_loss, self._epoch_normalizer, self._epoch_edges
+
+    @epoch_sums.setter
+    def epoch_sums(self, sums: tuple[float, float, int]) -> None:
+        self._epoch_loss, self._epoch_normalizer, self._epoch_edges = sums
+
+    def _clear(self) -> None:
+        self._losses: list[float] = []
+        self._loss_sum = self._normalizer = 0.0
+        self._correct = self._targets = self._edges = 0
+        self._seconds = 0.0
+        self._stage_s: dict[str, float] = {}
+        self._busy_s: dict[int, float] = {}
+        self._lr = 0.0
+        self._step = 0

@@ -1,0 +1,218 @@
+"""What the model policy makes of what it sees: evidence, curves and fits, against numbers that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import AssignmentLimits, Observation
+
+from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
+from hyrt.balance.fitted.fit import fit
+from hyrt.balance.fitted.host_stage import fit_host_stage
+from hyrt.balance.fitted.solve import best_assignment
+from hyrt.balance.fitted.thread_curve import ThreadCurve
+from hyrt.balance.reason import moves
+
+THREADS = Threads(sample=2, load=2, train=4)
+LIMITS = AssignmentLimits(
+    trainers=("cpu:0", "cuda:0"), is_host=(True, False), most_units=(1000, 1000), cores=8, delay=4
+)
+
+
+def times(split: tuple[int, int], threads: Threads = THREADS, *, noise: float = 0.0, seed: int = 0):
+    """A machine of two trainers: affine times, a perfectly shared loader and a sampler of which a tenth is serial."""
+    rng = np.random.default_rng(seed)
+    factor = np.exp(noise * rng.standard_normal(6))
+    host = (0.002 + 4e-4 * split[0] / threads.train) if split[0] else 0.0
+    accelerator = (0.004 + 1e-5 * split[1]) if split[1] else 0.0
+    return Observation(
+        step=seed,
+        assignment=Assignment(split=split, threads=threads),
+        iteration_s=0.05,
+        sample_s=1e-5 * sum(split) * (0.1 + 0.9 / threads.sample) * factor[0],
+        load_s=2e-5 * sum(split) / threads.load * factor[1],
+        sample_on_device_s=(0.0, 0.0),
+        transfer_s=(0.0, 2e-6 * split[1] * factor[2]),
+        propagate_s=(host * factor[3], accelerator * factor[4]),
+        synchronize_s=0.001 * factor[5],
+    )
+
+
+def run(*parts: tuple[tuple[int, int], Threads, int], noise: float = 0.0) -> list[Observation]:
+    history = []
+    for split, threads, count in parts:
+        history += [times(split, threads, noise=noise, seed=len(history) + step) for step in range(count)]
+    return [replace(each, step=step) for step, each in enumerate(history)]
+
+
+def test_periods_are_steps_in_a_row_under_one_assignment_newest_first() -> None:
+    evidence = gather(run(((500, 500), THREADS, 7), ((200, 800), THREADS, 5)))
+    assert [period.assignment.split for period in evidence.periods] == [(200, 800), (500, 500)]
+    assert [period.steps[LOAD] for period in evidence.periods] == [5, 7]
+    assert evidence.periods[1].seconds[LOAD] == pytest.approx(2e-5 * 1000 / 2)
+
+
+def test_a_device_that_halves_its_speed_is_seen_in_three_steps() -> None:
+    history = run(((500, 500), THREADS, 40), noise=0.05)
+    slow = [
+        replace(step, propagate_s=(step.propagate_s[0], 2 * step.propagate_s[1])) if step.step >= 37 else step
+        for step in history
+    ]
+    evidence = gather(slow, delay=4)
+    column = FIRST_TRAINER + 1
+    assert np.flatnonzero(evidence.changed).tolist() == [column]
+    assert evidence.periods[0].seconds[column] == pytest.approx(2 * 0.009, rel=0.1)
+    assert not gather(history, delay=4).changed.any()
+
+
+def test_what_was_seen_before_a_change_is_scaled_to_the_present() -> None:
+    older = run(((500, 500), THREADS, 12), ((400, 600), THREADS, 24))
+    slow = [
+        replace(step, propagate_s=(step.propagate_s[0], 2 * step.propagate_s[1])) if step.step >= 26 else step
+        for step in older
+    ]
+    periods = gather(slow, delay=4).periods
+    assert periods[1].seconds[FIRST_TRAINER + 1] == pytest.approx(2 * 0.009)
+    assert periods[1].is_past
+    assert not periods[0].is_past
+
+
+def test_one_hiccup_is_no_change() -> None:
+    history = run(((500, 500), THREADS, 40), noise=0.05)
+    history[38] = replace(history[38], load_s=10 * history[38].load_s)
+    evidence = gather(history, delay=4)
+    assert not evidence.changed.any()
+    assert evidence.periods[0].seconds[LOAD] == pytest.approx(0.01, rel=0.05)
+
+
+def test_times_of_two_sizes_give_launch_and_slope() -> None:
+    model = fit(gather(run(((500, 500), THREADS, 6), ((800, 200), THREADS, 6))), LIMITS)
+    line = model.propagate[1]
+    assert line is not None
+    assert line.launch_s == pytest.approx(0.004, rel=0.1)
+    assert line.unit_s == pytest.approx(1e-5, rel=0.1)
+    assert model.synchronize_s == pytest.approx(0.001)
+
+
+def test_the_model_is_exact_where_the_newest_steps_are() -> None:
+    history = run(((500, 500), THREADS, 6), ((700, 300), Threads(sample=1, load=3, train=4), 6), noise=0.05)
+    evidence = gather(history)
+    model = fit(evidence, LIMITS)
+    newest = evidence.periods[0]
+    stages = model.stages_s(newest.assignment)
+    assert stages["load"] == pytest.approx(newest.seconds[LOAD])
+    assert model.trainer_s(0, 700, 4) == pytest.approx(newest.seconds[FIRST_TRAINER] + model.synchronize_s)
+
+
+def test_a_host_stage_learns_that_threads_do_not_help() -> None:
+    splits = np.array([[500.0, 500.0]] * 3)
+    saturated = fit_host_stage([0.01, 0.01, 0.02], splits, [8, 4, 2], [0.02] * 3, (1.0, 1.0), ("a", "b"))
+    assert saturated.curve.at(16) == pytest.approx(saturated.curve.at(8), rel=0.05)
+    shared = fit_host_stage([0.01, 0.02, 0.04], splits, [8, 4, 2], [0.02] * 3, (1.0, 1.0), ("a", "b"))
+    assert shared.curve.at(16) == pytest.approx(shared.curve.at(8) / 2, rel=0.1)
+
+
+def test_a_host_stage_learns_which_trainer_needs_no_loading() -> None:
+    splits = np.array([[200.0, 800.0], [500.0, 500.0], [800.0, 200.0]])
+    seconds = [2e-5 * row[1] for row in splits]
+    stage = fit_host_stage(seconds, splits, [2, 2, 2], [0.03] * 3, (1.0, 1.0), ("cpu", "cuda"))
+    assert stage.weights[0] < 0.35
+    assert stage.seconds((600, 400), 2) == pytest.approx(2e-5 * 400, rel=0.25)
+
+
+def test_the_solver_makes_both_trainers_equally_long_busy() -> None:
+    history = run(((500, 500), THREADS, 6), ((300, 700), THREADS, 6))
+    model = fit(gather(history), LIMITS)
+    best = best_assignment(model, history[-1].assignment, LIMITS)
+    # By brute force over splits and threads, with the machine's own times.
+    least = min(
+        max(
+            found.sample_s,
+            found.load_s,
+            found.transfer_s[1],
+            max(found.propagate_s) + found.synchronize_s,
+        )
+        for units in range(0, 1001, 10)
+        for sample in range(1, 7)
+        for load in range(1, 8 - sample)
+        for found in [
+            times((units, 1000 - units), Threads(sample=sample, load=load, train=8 - sample - load))
+        ]
+    )
+    found = times(best.split, best.threads)
+    reached = max(
+        found.sample_s, found.load_s, found.transfer_s[1], max(found.propagate_s) + found.synchronize_s
+    )
+    assert reached <= 1.05 * least
+
+
+@given(
+    most=st.lists(st.integers(0, 1000), min_size=2, max_size=2),
+    seed=st.integers(0, 1000),
+    cores=st.integers(3, 64),
+)
+def test_the_solver_keeps_to_the_limits(most: list[int], seed: int, cores: int) -> None:
+    limits = replace(LIMITS, most_units=tuple(most), cores=cores)
+    present = Assignment(split=(500, 500), threads=Threads(sample=1, load=1, train=1))
+    history = [replace(times((500, 500), noise=0.1, seed=seed), assignment=present)]
+    best = best_assignment(fit(gather(history), limits), present, limits)
+    assert sum(best.split) == 1000
+    if sum(most) >= 1000:
+        assert limits.allows(best)
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.1, 0.6])
+def test_fewest_threads_are_the_fewest(serial: float) -> None:
+    curve = ThreadCurve(serial)
+    for relative in np.linspace(serial + 0.02, 1.0, 23):
+        fewest = curve.fewest(relative)
+        assert curve.at(fewest) <= relative + 1e-9
+        assert fewest == 1 or curve.at(fewest - 1) > relative
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=6), st.randoms())
+def test_moves_lead_from_one_split_to_the_other(before: list[int], random) -> None:
+    after = list(before)
+    random.shuffle(after)
+    now = list(before)
+    for amount, giver, taker in moves(before, after):
+        assert amount > 0
+        now[giver] -= amount
+        now[taker] += amount
+    assert now == after
+
+
+def test_a_change_between_two_assignments_makes_the_older_one_past() -> None:
+    # Twice the time with nearly the same units: no part of it that does not grow with them explains that.
+    before, after = run(((500, 500), THREADS, 8)), run(((500, 500), THREADS, 8), ((480, 520), THREADS, 6))[8:]
+    slow = [replace(each, propagate_s=(2 * each.propagate_s[0], each.propagate_s[1])) for each in after]
+    assert [period.is_past for period in gather(before + after).periods] == [False, False]
+    assert [period.is_past for period in gather(before + slow).periods] == [False, True]
+
+
+def test_an_idle_trainer_is_as_fast_as_its_mate_was_before_that_slowed_down() -> None:
+    limits = replace(LIMITS, trainers=("cuda:0", "cuda:1"), is_host=(False, False))
+    steps = run(((1000, 0), THREADS, 40))
+    steps = [replace(each, propagate_s=(0.02 if each.step < 30 else 0.04, 0.0)) for each in steps]
+    fitted = fit(gather(steps, delay=4), limits)
+    assert fitted.trainer_s(0, 1000, 1) == pytest.approx(0.04 + 0.001, rel=0.01)
+    assert fitted.trainer_s(1, 1000, 1) == pytest.approx(0.02 + 0.001, rel=0.01)
+
+
+def test_a_stage_that_nobody_needed_last_is_still_known() -> None:
+    # The second trainer needs nothing loaded: its steps say nothing of what the first one's cost.
+    stage = fit_host_stage(
+        [0.0, 0.02],
+        np.array([[0.0, 1000.0], [1000.0, 0.0]]),
+        [2, 2],
+        [0.05, 0.05],
+        [1.0, 1.0],
+        ["cpu", "cuda"],
+    )
+    assert stage.seconds((0, 1000), 2) == 0
+    assert stage.seconds((1000, 0), 2) == pytest.approx(0.02)

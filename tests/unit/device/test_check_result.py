@@ -1,0 +1,47 @@
+"""Results that do not belong to their mini-batch never reach the step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hyrt.device import StepResult
+from hyrt.device.check_result import check_result
+from hyrt.errors import DeviceFault
+
+PARAMETERS = [torch.zeros(3, 2), torch.zeros(2)]
+BATCH: Any = SimpleNamespace(targets=[1, 2, 3], normalizer=3.0)
+GOOD = StepResult(
+    loss_sum=1.0, correct=1, targets=3, normalizer=3.0, gradients=[torch.ones(3, 2), torch.ones(2)]
+)
+
+
+def test_a_good_one_passes() -> None:
+    check_result("npu:0", GOOD, BATCH, PARAMETERS)
+    empty = StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
+    check_result("npu:0", empty, SimpleNamespace(targets=[], normalizer=0.0), PARAMETERS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (None, "NoneType"),
+        (replace(GOOD, targets=4), "4 targets of a mini-batch of 3"),
+        (replace(GOOD, normalizer=6.0), "normalizer 6"),
+        (replace(GOOD, normalizer=float("nan")), "normalizer nan"),
+        (replace(GOOD, gradients=[torch.ones(3, 2)]), "1 gradients for 2 parameters"),
+        (
+            replace(GOOD, gradients=[torch.ones(1), torch.ones(2)]),
+            r"gradient 0 is \(1,\), its parameter \(3, 2\)",
+        ),
+        (replace(GOOD, gradients=[torch.ones(3, 2), None]), "gradient 1 is NoneType"),
+        (replace(GOOD, gradients=[torch.ones(3, 2, dtype=torch.float64), torch.ones(2)]), "float64"),
+    ],
+)
+def test_a_wrong_one_is_a_fault_with_the_devices_name(result: Any, says: str) -> None:
+    with pytest.raises(DeviceFault, match=f"npu:0: .*{says}"):
+        check_result("npu:0", result, BATCH, PARAMETERS)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import time
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hyrt.device import DeviceInfo
+from hyrt.device import discovery as registry
+from hyrt.errors import DeviceUnavailable, PluginConflict
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, *entries: EntryPoint) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda group: [e for e in entries if e.group == group])
+
+
+def entry(name: str, value: str, group: str = registry.GROUP) -> EntryPoint:
+    return EntryPoint(name=name, value=value, group=group)
+
+
+def test_built_in_backends_are_declared_like_any_other() -> None:
+    assert {"cpu", "null"} <= registry.backends().keys()
+
+
+def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "no_such_module:Npu"))
+    assert list(registry.backends()) == ["npu"]
+
+
+def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "no_such_module:Npu"))
+    with pytest.raises(
+        DeviceUnavailable, match=r"npu: its backend no_such_module:Npu .* is broken: .*No module"
+    ):
+        registry.find_device("npu")
+
+
+def test_two_backends_of_one_kind_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "other:Npu"))
+    with pytest.raises(PluginConflict, match=r"'npu' is declared by acme:Npu and by other:Npu"):
+        registry.backends()
+
+
+def test_an_unknown_kind_lists_the_known_ones() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no device kind 'tpux.*: there are .*cpu.*null"):
+        registry.find_device("tpux")
+
+
+def test_a_misspelt_kind_is_guessed() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no device kind 'opencI' \(did you mean 'opencl'\?\)"):
+        registry.find_device("opencI:0")
+
+
+@pytest.mark.parametrize("name", ["null:99", "cpu:1000"])
+def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
+    with pytest.raises(
+        DeviceUnavailable,
+        match=rf"{name} is not there: \d+ {name.split(':')[0]} devices found \(\w+:0 .*hyrt devices",
+    ):
+        registry.find_device(name)
+
+
+def test_a_name_that_cannot_be_read() -> None:
+    with pytest.raises(DeviceUnavailable, match="write kind or kind:number"):
+        registry.find_device("cpu:first")
+
+
+def test_cpu_is_found_by_kind_alone() -> None:
+    backend, info = registry.find_device("cpu")
+    assert info.name == "cpu:0"
+    assert backend.probe()[0] == info
+    assert not info.simulated
+    assert registry.find_device("null")[1].simulated
+
+
+def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "unit.device.test_discovery:Absent"))
+    with pytest.raises(DeviceUnavailable, match=r"npu:0 is not there: no driver: install acme-driver\. See"):
+        registry.find_device("npu")
+
+
+def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(
+        monkeypatch,
+        entry("b", "unit.device.test_discovery:Broken"),
+        entry("h", "unit.device.test_discovery:Hanging"),
+    )
+    with pytest.raises(DeviceUnavailable, match=r"b: .* is broken: SystemExit: the driver wants to leave"):
+        registry.find_device("b")
+    with pytest.raises(DeviceUnavailable, match=r"h: .* is hanging: .* within 0.1 s"):
+        registry.find_device("h", timeout_s=0.1)
+
+
+class Absent:
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return []
+
+    @classmethod
+    def missing(cls) -> str:
+        return "no driver: install acme-driver"
+
+
+class Broken(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        raise SystemExit("the driver\n  wants to leave")
+
+
+class Hanging(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        time.sleep(2)
+        return []
+
+
+class Misnamed(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [DeviceInfo(kind="other", index=0, description="Acme 9", memory_bytes=2**30)]
+
+
+class Present(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30)]
+
+
+def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.Survey]:
+    declare(monkeypatch, *(entry(kind, f"unit.device.test_discovery:{name}") for kind, name in kinds.items()))
+    return {survey.kind: survey for survey in registry.survey_devices(timeout_s=0.5)}
+
+
+def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = surveyed(monkeypatch, a="Absent", b="Broken", h="Hanging", npu="Present", g="Gone", m="Misnamed")
+    assert found["a"].problem == "no driver: install acme-driver"
+    assert found["b"].problem == "broken: SystemExit: the driver wants to leave"
+    assert found["h"].problem.startswith("hanging: its driver did not answer within 0.5 s")
+    assert "Gone" in found["g"].problem
+    assert [info.name for info in found["npu"].found] == ["npu:0"]
+    # What a backend says about missing devices is about having none.
+    assert not found["npu"].problem
+    assert "no device of kind 'm'" in found["m"].problem
+    assert not any("\n" in survey.problem for survey in found.values())
+
+
+def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(
+        monkeypatch,
+        entry("npu", "acme:Npu"),
+        entry("npu", "other:Npu"),
+        entry("cpu", "hyrt_devices.cpu:CpuDevice"),
+    )
+    npu, cpu = registry.survey_devices()
+    assert "acme:Npu and by other:Npu: uninstall one" in npu.problem
+    assert cpu.found
+
+
+def test_an_installation_that_is_listed_twice_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "acme:Npu"))
+    assert list(registry.backends()) == ["npu"]

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from graphs import random_graph
+
+from hyrt.config import build_config
+from hyrt.errors import ConfigError
+from hyrt.inference.evaluate import Evaluator
+from hyrt.machine.workers import Workers
+from hyrt.nn.model import GNN, Architecture
+
+
+def two_class_graph():
+    return random_graph(classes=2)
+
+
+def test_roc_auc_needs_both_classes_among_the_validation_vertices() -> None:
+    graph = two_class_graph()
+    config = build_config({"train": {"metric": "roc_auc"}})
+    assert Evaluator(config, graph, None).metric == "roc_auc"
+    graph.labels[graph.split("val")] = 1
+    with pytest.raises(ConfigError, match=r"both classes .* random's split 0 are all of class 1"):
+        Evaluator(config, graph, None)
+    # Another metric is not in the way.
+    Evaluator(build_config({}), graph, None)
+
+
+def test_a_split_without_validation_vertices_is_warned_of() -> None:
+    graph = two_class_graph()
+    assert Evaluator(build_config({}), graph, None).warning is None
+    graph.masks["val"][:] = False
+    evaluator = Evaluator(build_config({"train": {"patience": 3, "metric": "roc_auc"}}), graph, None)
+    assert evaluator.warning is not None
+    assert "split 0 has no validation vertices" in evaluator.warning
+    assert "train.patience stops nothing" in evaluator.warning
+    model = GNN(Architecture(in_features=12, hidden=8, num_classes=2))
+    assert list(evaluator.evaluate(model, Workers(1, "t"))) == ["test"]

@@ -1,0 +1,121 @@
+"""Predictions take the FPGA's kernels for what the device itself runs, and rates for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hyrt_devices.fpga.csim_device import FpgaCsimDevice
+from hyrt_hls.simulation.simulator import KernelDesign
+from hyrt_hls.task.targets import with_task_targets
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.advice import advise
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+
+from hyrt.config import Config
+from hyrt.device import DeviceOptions
+from hyrt.errors import UnsupportedModel
+from hyrt.predict.fpga_prediction import kernel_sentences, why_no_kernels, with_kernels
+from hyrt.testing.cases import make_graph
+from hyrt.training.setup import build_model
+
+PLATFORM = load_platform("2x-epyc7763-4x-u250")
+REFUSED: list[dict[str, Any]] = [
+    {"aggregate": "max"},
+    {"norm": "layer"},
+    {"kind": "gcn", "residual": True},
+    {"kind": "gin"},
+    {"kind": "gat"},
+    {"layers": 9},
+]
+RUN: list[dict[str, Any]] = [
+    {},
+    {"aggregate": "sum", "dropout": 0.5},
+    {"kind": "gcn", "layers": 3},
+    # It is between hidden layers, and there are none.
+    {"residual": True, "layers": 1},
+]
+
+
+def config(model: dict[str, Any]) -> Config:
+    return Config.model_validate({"model": model, "sampler": {"fanout": [3] * model.get("layers", 2)}})
+
+
+@pytest.mark.skipif(
+    bool(FpgaCsimDevice.missing()), reason=FpgaCsimDevice.missing() or "the compiler is there"
+)
+def test_the_rule_is_the_devices() -> None:
+    (info,) = FpgaCsimDevice.probe()
+    device = FpgaCsimDevice(
+        info, DeviceOptions(), KernelDesign(pes=4, mac_rows=4, mac_cols=16, arena_words=448)
+    )
+    graph = make_graph(5, 3)
+    try:
+        for settings in (*REFUSED, *RUN):
+            chosen = config(settings)
+            model = build_model(chosen, graph)
+            said = ""
+            try:
+                device.load(model, list(model.parameters()))
+            except UnsupportedModel as error:
+                said = str(error).replace(info.name, "the FPGA trainer")
+            assert why_no_kernels(chosen) == said
+            assert bool(said) == (settings in REFUSED)
+    finally:
+        device.close()
+
+
+def work(kind: str = "graphsage") -> TrainingWorkload:
+    sizes = model_workload(kind, (160_000, 22_000, 1024), (210_000, 24_000), (100, 256, 47))
+    return TrainingWorkload(
+        at=in_proportion(sizes, 1024), targets_per_epoch=100_000, batch_size=1024, model=kind
+    )
+
+
+def test_what_the_kernels_do_not_run_takes_rates_and_is_said() -> None:
+    rates = replace(
+        PLATFORM, accelerators=tuple(replace(each, design=None) for each in PLATFORM.accelerators)
+    )
+    machine, (said,) = with_kernels(PLATFORM, work(), config({"aggregate": "max"}), paper=False)
+    assert machine == rates
+    assert "do not run this model on u250, its rates are taken" in said
+    assert "aggregate='max'" in said
+    # Sizes alone tell of two products a layer, and not of maxima.
+    machine, (said,) = with_kernels(PLATFORM, work("gin"), None, paper=False)
+    assert machine == rates
+    assert "one product a layer" in said
+    assert with_kernels(PLATFORM, work(), None, paper=False) == (PLATFORM, [])
+    assert with_kernels(PLATFORM, work(), config({}), paper=False) == (PLATFORM, [])
+    # The paper's form knows no designs.
+    assert with_kernels(PLATFORM, work(), config({}), paper=True) == (rates, [])
+
+
+@pytest.mark.parametrize("batch", [300, 4000])
+def test_what_is_sent_is_said_beside_what_a_task_holds(batch: int) -> None:
+    steps = replace(work(), batch_size=batch)
+    machine = with_task_targets(PLATFORM, steps)
+    now = predict(machine, steps)
+    (said,) = kernel_sentences(machine, now)
+    most = max(now.assignment.split[1:])
+    room = machine.accelerators[0].task_targets
+    assert room is not None
+    tasks = -(-most // room)
+    assert f"its {most} targets a step as {tasks} task{'s' * (tasks > 1)} (one holds up to {room})" in said
+    assert (tasks > 1) == (batch == 4000)
+
+
+def test_kernels_of_float32_get_no_advice_to_take_16_bits() -> None:
+    # Where links bind all, half the bytes are what helps most.
+    slow = tuple(replace(each, link_gb_s=0.1) for each in PLATFORM.accelerators)
+    for design in (PLATFORM.accelerators[0].design, None):
+        machine = replace(
+            PLATFORM,
+            host=replace(PLATFORM.host, trains=False),
+            accelerators=tuple(replace(each, design=design) for each in slow),
+        )
+        changes = [each.change for each in advise(machine, work(), predict(machine, work()), most=9)]
+        assert ("features in 16 bits" in changes) == (design is None)
+        assert "links twice as fast" in changes

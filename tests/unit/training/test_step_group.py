@@ -1,0 +1,49 @@
+"""What lines of steps say of waiting and queues: of their own steps, not of the pauses between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hyrt.flow.queues import Queues
+from hyrt.observe.events import Event, StepGroup
+from hyrt.pipeline.shares import Share, StepWork
+from hyrt.pipeline.synchronize import StepSummary
+from hyrt.training.step_group import StepGroups
+
+
+def seen(at_s: float, waited_s: float, item_s: float) -> Queues:
+    return Queues(
+        at_s=at_s, blocked_s={"load.input": waited_s}, item_s={"sampled": item_s}, depth={"sampled": 4}
+    )
+
+
+def test_means_of_the_steps_alone() -> None:
+    lines: list[Event] = []
+    now: Queues | None = seen(10.0, 7.0, 5.0)
+    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1}, lambda: now)
+    groups.begin()
+
+    def step(number: int, queues: Queues | None) -> None:
+        nonlocal now
+        now = queues
+        work = StepWork(number)
+        work.shares = [Share(work, 0, np.arange(8))]
+        groups.add(work, StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0), 0.1, 0.01)
+
+    step(0, seen(10.1, 7.02, 5.1))
+    step(1, seen(10.2, 7.06, 5.5))
+    # An evaluation, while two mini-batches wait.
+    now = seen(20.2, 17.06, 25.5)
+    groups.begin()
+    step(2, seen(20.3, 17.06, 25.6))
+    step(3, seen(20.4, 17.08, 25.8))
+    step(4, None)
+    step(5, None)
+    first, second, third = (line for line in lines if isinstance(line, StepGroup))
+    assert first.blocked_s == {"load.input": pytest.approx(0.03)}
+    assert first.queued == {"sampled": pytest.approx(2.5)}
+    assert second.blocked_s == {"load.input": pytest.approx(0.01)}
+    assert second.queued == {"sampled": pytest.approx(1.5)}
+    assert first.queue_depth == second.queue_depth == {"sampled": 4}
+    assert third.blocked_s == third.queued == third.queue_depth == {}

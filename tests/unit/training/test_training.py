@@ -1,0 +1,182 @@
+"""The training loop, stopped at its odd places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hyrt.api import load
+from hyrt.config import build_config
+from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
+from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
+from hyrt.training.train import Training, TrainResult
+
+GRAPH = load("synthetic:tiny")
+STEPS = 5
+
+
+class Run:
+    """One process's part of a run, stopped when `stop_at` is heard."""
+
+    def __init__(
+        self, folder: Path | None, stop_at: type | None = None, resume: bool = False, **train: Any
+    ) -> None:
+        config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 4, **train}})
+        self.heard: list[Event] = []
+        training = Training(
+            config,
+            GRAPH,
+            emit=self.heard.append,
+            checkpoints=folder,
+            should_stop=lambda: any(type(event) is stop_at for event in self.heard),
+        )
+        if resume:
+            assert folder is not None
+            training.resume(newest(folder))
+        self.result: TrainResult = training.run()
+
+    def told(self) -> list[Any]:
+        """Losses, epochs and evaluations, in order."""
+        found: list[Any] = []
+        for event in self.heard:
+            match event:
+                case StepGroup():
+                    found += event.losses
+                case EpochEnded():
+                    found.append((event.epoch, event.loss))
+                case Evaluated():
+                    found.append((event.epoch, event.metrics, event.is_best))
+        return found
+
+
+def newest(folder: Path) -> Checkpoint:
+    return load_newest_checkpoint(folder, pytest.fail)
+
+
+def equal_models(one: Run, other: Run) -> bool:
+    mine, yours = one.result.model.state_dict(), other.result.model.state_dict()
+    return all(torch.equal(mine[key], yours[key]) for key in mine)
+
+
+@pytest.mark.parametrize("stop_at", [StepGroup, EpochEnded, Evaluated, Checkpointed])
+def test_stopped_at_any_event(stop_at: type, tmp_path: Path) -> None:
+    whole = Run(None)
+    first = Run(tmp_path, stop_at)
+    assert first.result.status == "interrupted"
+    evaluated = any(isinstance(event, Evaluated) for event in first.heard)
+    assert evaluated == (stop_at in (Evaluated, Checkpointed))
+    second = Run(tmp_path, resume=True)
+    assert second.result.status == "finished"
+    assert first.told() + second.told() == whole.told()
+    assert equal_models(second, whole)
+    assert second.result.metrics == whole.result.metrics
+
+
+def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
+    whole, told = Run(None), []
+    for part in range(100):
+        run = Run(tmp_path, StepGroup, resume=part > 0)
+        told += run.told()
+        if run.result.status == "finished":
+            break
+    assert told == whole.told()
+    assert equal_models(run, whole)
+
+
+def test_an_early_stop_stays_one(tmp_path: Path) -> None:
+    # With this rate nothing is learned after the first step.
+    settings = {"epochs": 30, "optimizer": "SGD", "lr": 1e-9, "patience": 3}
+    first = Run(tmp_path, **settings)
+    assert first.result.status == "early-stopped"
+    assert first.result.summary["epochs"] == 4
+    # As after a kill between the last checkpoint and summary.json.
+    second = Run(tmp_path, resume=True, **settings)
+    assert second.result.status == "early-stopped"
+    assert second.told() == []
+    assert second.result.metrics == first.result.metrics
+
+
+def test_a_checkpoint_at_the_end_is_always_there(tmp_path: Path) -> None:
+    config = build_config({"train": {"epochs": 2}, "checkpoint": {"every_epochs": 0}})
+    training = Training(config, GRAPH, checkpoints=tmp_path)
+    steps = training.run().summary["steps"]
+    assert newest(tmp_path).step == steps
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_resuming_says_where(tmp_path: Path) -> None:
+    Run(tmp_path, StepGroup)
+    notices = [event.text for event in Run(tmp_path, resume=True).heard if isinstance(event, Notice)]
+    assert notices == ["continuing after step 1"]
+
+
+class Custom(torch.nn.Module):
+    """One linear layer over the targets' own rows, behind a layer of the test's choice."""
+
+    def __init__(self, extra: torch.nn.Module) -> None:
+        super().__init__()
+        self.extra = extra
+        self.out = torch.nn.Linear(GRAPH.num_features, GRAPH.num_classes)
+
+    def forward(self, blocks: Any, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.out(self.extra(x[: blocks[-1].num_dst]))
+        return scores
+
+
+def train_custom(extra: torch.nn.Module, **settings: Any) -> None:
+    config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}, **settings})
+    Training(config, GRAPH, model=Custom(extra)).run()
+
+
+def test_batch_statistics_are_refused_by_name() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"layer 'extra' \(BatchNorm1d\) on cpu:0: .*use torch.nn.LayerNorm"
+    ):
+        train_custom(torch.nn.BatchNorm1d(GRAPH.num_features))
+
+
+def test_a_global_dropout_is_refused_where_it_would_depend_on_the_split() -> None:
+    train_custom(torch.nn.Dropout(0.5))
+    with pytest.raises(ConfigError, match=r"layer 'extra' \(Dropout\) draws its mask from one generator"):
+        train_custom(torch.nn.Dropout(0.5), devices=["cpu:0", "cpu:1"])
+
+
+def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
+    model = Custom(torch.nn.Dropout(0.5))
+    config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}})
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    Training(config, GRAPH, model=model).run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
+def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"train.optimizer='{name}'"):
+        Training(build_config({"train": {"optimizer": name}}), GRAPH)
+
+
+def test_plateau_schedule_follows_the_loss_alone() -> None:
+    """With evaluations in some epochs only, nothing but the loss may count."""
+    schedule = {
+        "schedule": "ReduceLROnPlateau",
+        "schedule_options": {"patience": 1, "factor": 0.5},
+        "epochs": 8,
+    }
+    rates = []
+    config = build_config({"data": {"batch_size": 240}, "evaluate": {"every": 3}, "train": schedule})
+    losses: list[float] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StepGroup):
+            rates.append(event.lr)
+        elif isinstance(event, EpochEnded):
+            losses.append(event.loss)
+
+    Training(config, GRAPH, emit=emit).run()
+    assert losses == sorted(losses, reverse=True)
+    assert set(rates) == {3e-3}
