@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
     from hyrt.observe.events import EpochEnded, Event, StepGroup
+    from hyrt.predict.predict_run import predict_run
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
@@ -126,7 +127,9 @@ def timed_run(
     def is_enough() -> bool:
         return steps is not None and bool(groups) and groups[-1].step >= steps
 
-    training = Training(config, graph, emit=emit, should_stop=is_enough, checkpoints=checkpoints)
+    training = Training(
+        config, graph, emit=emit, should_stop=is_enough, checkpoints=checkpoints, predict=predict_run
+    )
     return TimedRun(groups, epochs, training.run())
 
 
