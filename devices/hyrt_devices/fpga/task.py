@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.operators.aggregate import Aggregation, scales
+from hyrt.nn.operators.dropout import dropout_threshold
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.kernels import transpose
 from hyrt_devices.fpga.weights import LayerShape
@@ -232,12 +233,10 @@ def make_task(
 
 
 def _dropout(rate: float, block: Block, layer: int) -> Dropout:
-    """As `hyrt.nn.operators.dropout` draws it."""
     if rate == 0:
         return Dropout()
-    threshold = min(round(rate * 65536), 65535)
-    key = int(stream_key(block.seed, DROPOUT, block.step, layer))
-    return Dropout(threshold, 65536 / (65536 - threshold), key)
+    threshold, scale = dropout_threshold(rate)
+    return Dropout(int(threshold), scale, int(stream_key(block.seed, DROPOUT, block.step, layer)))
 
 
 def _features(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:

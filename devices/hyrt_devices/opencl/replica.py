@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hyrt.errors import UnsupportedModel
 from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.description import ModelDescription, Product
+from hyrt.nn.operators.dropout import dropout_threshold
 from hyrt_devices.opencl.aggregations import AggregationKernels
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
@@ -19,12 +20,6 @@ from hyrt_devices.opencl.products import PRODUCTS, ProductKernels, Shape, sizele
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.staged import StagedBatch, StagedBlock
 from hyrt_devices.opencl.tuning import Tuning
-
-
-def dropout_threshold(rate: float) -> tuple[int, float]:
-    """Of 65536, how many draws are dropped, and what the others are multiplied by; as in `hyrt.nn.operators.dropout`."""
-    threshold = min(round(rate * 65536), 65535)
-    return threshold, 65536 / (65536 - threshold)
 
 
 class Replica:
@@ -291,7 +286,7 @@ class Replica:
             self._drop,
             (items,),
             (self._tuning.items,),
-            *(x, vertices, key, threshold, np.float32(scale), out, *sizes),
+            *(x, vertices, key, int(threshold), np.float32(scale), out, *sizes),
         )
 
     def _masked(

@@ -30,7 +30,8 @@ class _Drop(torch.autograd.Function):
         return _masked(grad, *ctx.mask), None, None, None
 
 
-def _threshold(rate: float) -> tuple[np.uint64, float]:
+def dropout_threshold(rate: float) -> tuple[np.uint64, float]:
+    """How many of 65536 draws are dropped, and the factor of the others."""
     threshold = min(round(rate * 65536), 65535)
     return np.uint64(threshold), 65536 / (65536 - threshold)
 
@@ -38,7 +39,7 @@ def _threshold(rate: float) -> tuple[np.uint64, float]:
 def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:
     rows = x.detach().contiguous().numpy()
     out = empty_array(rows.shape, rows.dtype)
-    threshold, scale = _threshold(rate)
+    threshold, scale = dropout_threshold(rate)
     factor = rows.dtype.type(scale)
     current_workers().run(
         lambda start, stop: kernels.drop(rows, vertices, key, threshold, factor, out, start, stop),
@@ -86,11 +87,11 @@ def dropout(
     key = stream_key(seed, DROPOUT, step, layer)
     if isinstance(vertices, torch.Tensor):
         assert isinstance(x, torch.Tensor)
-        threshold, scale = _threshold(rate)
+        threshold, scale = dropout_threshold(rate)
         return drop_tensors(x, vertices, key, int(threshold), scale)
     if isinstance(x, torch.Tensor):
         return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
-    threshold, scale = _threshold(rate)
+    threshold, scale = dropout_threshold(rate)
     values = np.empty_like(x.values)
     current_workers().run(
         lambda start, stop: kernels.drop_sparse(
