@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import re
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from hyrt.errors import DeviceOutOfMemory
@@ -17,27 +16,19 @@ PAGE_BYTES = 4096
 
 
 class Piece(Protocol):
-    """Memory that was made once and can be freed once."""
+    """Memory that is made once and freed once: a `pyopencl.Buffer`, or what holds one."""
 
     @property
-    def size(self) -> int:
-        """How many bytes it has."""
-        ...
+    def size(self) -> int: ...
 
-    def release(self) -> None:
-        """Free it."""
-        ...
+    def release(self) -> None: ...
 
 
 P = TypeVar("P", bound=Piece)
 
 
-@dataclass(slots=True)
-class _Free(Generic[P]):
-    """Pieces of one place that nobody has, smallest first."""
-
-    sizes: list[int] = field(default_factory=list)
-    pieces: list[P] = field(default_factory=list)
+def _size(piece: Piece) -> int:
+    return piece.size
 
 
 class RecycledMemory(Generic[P]):
@@ -66,7 +57,7 @@ class RecycledMemory(Generic[P]):
         limit_bytes: int,
         largest_bytes: int,
         make: Callable[[Hashable, int], P],
-        explain: Callable[[Hashable, int, Sequence[P]], tuple[str, str]] | None = None,
+        explain: Callable[[Hashable, int, Sequence[P]], tuple[str, str]] = lambda *_: ("", ""),
     ) -> None:
         self.name = name
         self.limit_bytes = limit_bytes
@@ -74,7 +65,8 @@ class RecycledMemory(Generic[P]):
         self._make = make
         self._explain = explain
         self._lock = threading.Lock()
-        self._free: dict[Hashable, _Free[P]] = {}
+        # By place, the smallest first.
+        self._free: dict[Hashable, list[P]] = {}
         self._lent: dict[int, P] = {}
         self.allocated_bytes = 0
 
@@ -82,7 +74,7 @@ class RecycledMemory(Generic[P]):
     def used_bytes(self) -> int:
         """Memory of the pieces in use."""
         with self._lock:
-            return self._used_bytes()
+            return sum(map(_size, self._lent.values()))
 
     def take(self, least: int, place: Hashable = None) -> P:
         """A piece of at least `least` bytes that belongs to a place; what it holds is not defined.
@@ -93,13 +85,10 @@ class RecycledMemory(Generic[P]):
             If it does not fit; nothing was taken.
         """
         with self._lock:
-            free = self._free.setdefault(place, _Free())
-            at = bisect.bisect_left(free.sizes, least)
-            if at < len(free.sizes) and free.sizes[at] <= 2 * least + PAGE_BYTES:
-                del free.sizes[at]
-                piece = free.pieces.pop(at)
-            else:
-                piece = self._new(place, least)
+            free = self._free.get(place, [])
+            at = bisect_left(free, least, key=_size)
+            fits = at < len(free) and free[at].size <= 2 * least + PAGE_BYTES
+            piece = free.pop(at) if fits else self._new(place, least)
             self._lent[id(piece)] = piece
             return piece
 
@@ -107,10 +96,7 @@ class RecycledMemory(Generic[P]):
         """Take back a piece of `take`."""
         with self._lock:
             if self._lent.pop(id(piece), None) is not None:
-                free = self._free.setdefault(place, _Free())
-                at = bisect.bisect_left(free.sizes, piece.size)
-                free.sizes.insert(at, piece.size)
-                free.pieces.insert(at, piece)
+                insort(self._free.setdefault(place, []), piece, key=_size)
 
     def close(self) -> None:
         """Free every piece, those in use too."""
@@ -137,23 +123,20 @@ class RecycledMemory(Generic[P]):
         return piece
 
     def _drop_free(self) -> None:
-        for free in self._free.values():
-            for piece in free.pieces:
+        for pieces in self._free.values():
+            for piece in pieces:
                 self.allocated_bytes -= piece.size
                 piece.release()
         self._free = {}
 
-    def _used_bytes(self) -> int:
-        return sum(piece.size for piece in self._lent.values())
-
     def _exhausted(self, place: Hashable, asked: int) -> DeviceOutOfMemory:
+        lent = list(self._lent.values())
         largest = f", {readable(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
-        purpose, remedy = "", ""
-        if self._explain is not None:
-            purpose, remedy = self._explain(place, asked, list(self._lent.values()))
+        purpose, remedy = self._explain(place, asked, lent)
         return DeviceOutOfMemory(
             f"{self.name} is out of memory: asked {readable(asked)}{purpose and f' for {purpose}'}, "
-            f"{readable(self._used_bytes())} in use of {readable(self.limit_bytes)}{largest}{remedy and f': {remedy}'}"
+            f"{readable(sum(map(_size, lent)))} in use of {readable(self.limit_bytes)}{largest}"
+            f"{remedy and f': {remedy}'}"
         )
 
 
@@ -166,7 +149,7 @@ def memory_errors(pattern: str, memory: RecycledMemory[Any], doing: str, remedy:
     pattern
         What the text of such an error has, as a regular expression.
     memory
-        The device's, for the message.
+        The device's memory, for the message.
     doing
         What the device was asked to do.
     remedy
