@@ -42,7 +42,7 @@ def test_checkpoints_cut_at_every_block(made: dict[str, Sample]) -> None:
 
 
 def test_equal_seeds_give_equal_losses(suite: FaultSuite, tmp_path: Path) -> None:
-    assert losses_differ(tmp_path, suite.data, [1, 2, 4], "cpu:0") == []
+    assert losses_differ(suite.runs, tmp_path, suite.data, [1, 2, 4], "cpu:0") == []
 
 
 def test_the_slope_of_memory() -> None:

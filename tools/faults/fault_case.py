@@ -1,8 +1,8 @@
 """One run with an injected fault: what it must do, and what must be true after it.
 
-An error that names the cause within five seconds (a hang: within its timeout and what ending takes), the exit code, no
-thread or process left, no temporary file left, the previous checkpoint loads, and the resumed run ends bit-equal to one that
-was not disturbed.
+An error that names the cause within five seconds (a hang: within its timeout and what ending takes), the exit
+code, no thread or process left, no temporary file left, the previous checkpoint loads, and the resumed run
+ends bit-equal to one that was not disturbed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 from forked_runs import ForkedRuns, Run, processes_of
+from trials import write_data
 
 from hyrt.errors import CheckpointError
-from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.observe.faults import WRITES, Fault, parse_faults
 from hyrt.report.run_folder import read_metrics
 from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
@@ -34,7 +34,6 @@ SURFACES_S = 5.0
 ENDS_S = 5.0
 # A machine that does other things may pause a process; a hang is far longer.
 LIMIT_S = 60.0
-DATA = "synthetic:tiny,vertices=600,features=8"
 SETTINGS = [
     *("data.batch_size=64", "train.epochs=3", "model.hidden=16", "model.dropout=0.3", "sampler.fanout=[5,5]"),
     *("checkpoint.every_steps=2", "evaluate.every=2", "balance.policy=static", "balance.predict=false"),
@@ -97,7 +96,7 @@ class Outcome:
 
 
 def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[Case]:
-    """Every case: stage x trainer x kind x when, and those of devices, results, stragglers and checkpoints."""
+    """Every case: stage x trainer x kind x when, then devices, results, stragglers and checkpoints."""
     for who in trainers:
         for when in WHEN:
             for stage in ("sample", "load", "transfer", "propagate", "update", "synchronize"):
@@ -169,8 +168,7 @@ class FaultSuite:
         self.own_every = own_every
         self.folder = folder
         self.runs = runs
-        self.data = folder / "tiny.npz"
-        convert(Conversion(DATA, self.data))
+        self.data = write_data(folder / "tiny.npz")
         self._undisturbed: dict[tuple[str, ...], Path] = {}
         self._count = 0
 
@@ -188,10 +186,7 @@ class FaultSuite:
         words = tuple(self.words(trainers))
         if words not in self._undisturbed:
             folder = self.new_folder()
-            run = self.runs.start(list(words), folder)
-            code = self.runs.wait(run, LIMIT_S)
-            if code != 0:
-                raise RuntimeError(f"the undisturbed run ended with {code}: {run.errors.read_text()}")
+            self.runs.complete(list(words), folder, LIMIT_S)
             self._undisturbed[words] = folder / "runs" / "run"
         return self._undisturbed[words]
 
@@ -275,8 +270,8 @@ class FaultSuite:
 def leftovers(folder: Path, run: Run, *, hung: Fault | None = None, is_own: bool = True) -> list[str]:
     """What a run that has ended left behind: threads, processes, files.
 
-    A thread that hangs cannot be ended, nor one of the same device that waits for it; they go with the process. Where
-    the main thread hangs, the process ends at once and knows of none.
+    A thread that hangs cannot be ended, nor one of the same device that waits for it; they go with the
+    process. Where the main thread hangs, the process ends at once and knows of none.
     """
     problems = []
     threads = run.threads_left.read_text().split() if run.threads_left.exists() else ["(unknown)"]

@@ -9,18 +9,16 @@ equal     it opens, and all that is read is as it was (a time stamp in a .zip, p
 legal     it opens with other values that are within the schema: only forms without checksums may
 WRONG     other values from a form with checksums; or an error of another kind, or a signal
 
-Forms: `npz` (compressed), `stored` (.npz, not compressed), `folder` (.npy files with the checksums of meta.json), `bare` (a
-folder of .npy files without meta.json: nothing can tell a changed value from a true one) and `checkpoint`.
+Forms: `npz` (compressed), `stored` (.npz, not compressed), `folder` (.npy files with the checksums of
+meta.json), `bare` (a folder of .npy files without meta.json: nothing can tell a changed value from a true
+one) and `checkpoint`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
-import shutil
 import sys
-import tempfile
 import time
 import warnings
 import zipfile
@@ -32,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from trials import parser, print_table, workplace, write_data
 
 from hyrt.errors import CheckpointError, DataError, HyrtError
 from hyrt.graph import open_graph
@@ -39,7 +38,6 @@ from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.graph import Graph
 from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint, save_checkpoint
 
-DATA = "synthetic:tiny,vertices=600,features=8"
 FORMS = ("npz", "stored", "folder", "bare", "checkpoint")
 CHECKSUMMED = ("npz", "stored", "folder", "checkpoint")
 BATCH = 250
@@ -61,7 +59,7 @@ def samples(folder: Path) -> dict[str, Sample]:
     npz, stored = folder / "npz" / "tiny.npz", folder / "stored" / "tiny.npz"
     for path in (npz, stored):
         path.parent.mkdir()
-    convert(Conversion(DATA, npz))
+    write_data(npz)
     with zipfile.ZipFile(npz) as source, zipfile.ZipFile(stored, "w") as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
@@ -170,7 +168,7 @@ def cuts(sample: Sample) -> list[str]:
 
 
 def in_children(count: int, seed: int, work: Callable[[int], tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """Do trials in forked processes, some hundred each, so that a crash is a finding and ends only its own."""
+    """Do trials in forked processes, some hundred each, so that a crash is counted and ends only its own."""
     answers: Counter[tuple[str, str]] = Counter()
     for first in range(0, count, BATCH):
         reader, writer = os.pipe()
@@ -194,37 +192,30 @@ def in_children(count: int, seed: int, work: Callable[[int], tuple[str, str]]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.trials < 1:
-        parser.error("--trials: at least 1")
+    asked = parser(__doc__)
+    asked.add_argument("--trials", type=int, default=10_000)
+    asked.add_argument("--seed", type=int, default=0)
+    options = asked.parse_args()
+    if options.trials < 1:
+        asked.error("--trials: at least 1")
     warnings.simplefilter("error")
     started = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="hyrt-flips-"))
-    try:
+    with workplace("flips") as (folder, _):
         made = samples(folder)
 
         def work(seed: int) -> tuple[str, str]:
             sample = made[FORMS[seed % len(FORMS)]]
             return sample.form, trial(sample, seed)
 
-        answers = in_children(arguments.trials, arguments.seed, work)
+        answers = in_children(options.trials, options.seed, work)
         answers.update(("cut at every 4 KiB", answer) for answer in cuts(made["checkpoint"]))
-    finally:
-        shutil.rmtree(folder)
     kinds = ("detected", "equal", "legal")
-    print("| form | trials | detected | equal | legal | wrong |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    rows = []
     for form in (*FORMS, "cut at every 4 KiB"):
         mine = {answer: count for (name, answer), count in answers.items() if name == form}
         counts = [mine.get(kind, 0) for kind in kinds]
-        print(
-            f"| {form} | {sum(mine.values())} | {' | '.join(map(str, counts))} | {sum(mine.values()) - sum(counts)} |"
-        )
+        rows.append((form, sum(mine.values()), *counts, sum(mine.values()) - sum(counts)))
+    print_table(("form", "trials", *kinds, "wrong"), rows)
     wrong = {key: count for key, count in answers.items() if key[1] not in kinds}
     for (form, answer), count in wrong.items():
         print(f"{form}: {answer} ({count} x)")

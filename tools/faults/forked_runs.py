@@ -1,8 +1,8 @@
 """`hyrt` in processes of its own without the seconds that importing takes: a server imports once and forks.
 
-A forked process has its own exit code, signals, session and interpreter's end, like one that was started. The server
-starts no thread and touches no device before it forks. What only has to go well can be called instead, in a second server that
-does not fork: that costs a third.
+A forked process has its own exit code, signals, session and interpreter's end, like one that was started. The
+server starts no thread and touches no device before it forks. What only has to go well can be called instead,
+in a second server that does not fork: that costs a third.
 
     with ForkedRuns() as runs:
         run = runs.start(["run", "--data", "synthetic:tiny"], cwd=folder, HYRT_FAULT="...")
@@ -70,7 +70,7 @@ class ForkedRuns:
             server.stdout.close()
 
     def start(self, words: list[str], cwd: Path, *, is_quick: bool = False, **environment: str) -> Run:
-        """Start `hyrt` with these words, in a session of its own; a quick one leaves out the interpreter's end."""
+        """Start `hyrt` with these words in a session of its own; a quick one skips the interpreter's end."""
         if is_quick:
             environment[QUICK] = "1"
         request = self._request(words, cwd, environment)
@@ -81,6 +81,19 @@ class ForkedRuns:
         request = self._request(words, cwd, environment)
         answer = self._ask("calls", do="call", **request)
         return answer["code"], self._run_of(request, answer["pid"])
+
+    def complete(self, words: list[str], cwd: Path, timeout_s: float) -> None:
+        """Run `hyrt` with these words to its end, in a process of its own.
+
+        Raises
+        ------
+        RuntimeError
+            With what it wrote to standard error, where its exit code is not 0.
+        """
+        run = self.start(words, cwd)
+        code = self.wait(run, timeout_s)
+        if code != 0:
+            raise RuntimeError(f"hyrt {' '.join(words)} ended with {code}: {run.errors.read_text()}")
 
     def _request(self, words: list[str], cwd: Path, environment: dict[str, str]) -> dict[str, Any]:
         self._count += 1
@@ -213,7 +226,10 @@ def _become(
 
 
 def _drop_override() -> None:
-    """Give up the right to write what a file's mode forbids (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH); see capset(2)."""
+    """Give up the right to write what a file's mode forbids.
+
+    That is CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH; see capset(2).
+    """
     import ctypes
 
     system = ctypes.CDLL(None, use_errno=True)

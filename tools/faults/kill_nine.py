@@ -1,26 +1,26 @@
-"""kill -9 at random points of runs that checkpoint often; each goes on, and ends with the bits of one that was not killed.
+"""kill -9 at random points of runs that checkpoint often; each is resumed and must end bit-equal.
 
     python tools/faults/kill_nine.py --kills 200
 
-A run is killed at a random time after its first checkpoint; one in four is killed once more when it goes on. Each tenth is
-killed at any time since it started: then it goes on, starts over, or there is no run folder yet.
+A run is killed at a random time after its first checkpoint; one in four is killed once more when it goes on.
+Each tenth is killed at any time since it started: then it goes on, starts over, or there is no run folder
+yet.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from fault_case import LIMIT_S, PAIR, STEPS, FaultSuite, Trainers, different, leftovers
-from forked_runs import ForkedRuns, Run
+from forked_runs import Run
+from trials import Trials, parser, workplace
 
 EVERY_STEP = "checkpoint.every_steps=1"
 TRAINERS = (Trainers("cpu:0", ""), Trainers("cpu:0,opencl:0", "", PAIR), Trainers("null:0,null:1", "", PAIR))
@@ -84,33 +84,30 @@ def kill(suite: FaultSuite, run: Run, path: Path, draw: random.Random, *, is_ear
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.kills < 1:
-        parser.error("--kills: at least 1")
-    started, draw = time.monotonic(), random.Random(arguments.seed)
+    asked = parser(__doc__)
+    asked.add_argument("--kills", type=int, default=200)
+    asked.add_argument("--seed", type=int, default=0)
+    options = asked.parse_args()
+    if options.kills < 1:
+        asked.error("--kills: at least 1")
+    trials, draw = Trials(), random.Random(options.seed)
     results: list[Kill] = []
-    with tempfile.TemporaryDirectory(prefix="hyrt-kills-") as folder, ForkedRuns() as runs:
-        suite = FaultSuite(Path(folder), runs)
-        for index in range(arguments.kills):
+    with workplace("kills") as (folder, runs):
+        suite = FaultSuite(folder, runs)
+        for index in range(options.kills):
             trainers = TRAINERS[index % len(TRAINERS)]
             result = kill_and_resume(suite, trainers, draw, is_early=index % 10 == 9)
             results.append(result)
-            for problem in result.problems:
-                print(f"FAILS run {index} on {trainers.devices}: {problem}", flush=True)
-    held = sum(not result.problems for result in results)
+            trials.add([trainers.devices], f"run {index} on {trainers.devices}", result.problems)
     early = sum(result.is_early for result in results)
     at = sorted(result.step for result in results if not result.is_early)
     print(
-        f"{held} of {len(results)} killed runs ended bit-equal; {sum(result.kills for result in results)} kills, {early} of the runs "
-        f"killed at any time since their start; newest checkpoint when the others were killed: step {at[0]} to {at[-1]} of {STEPS}, median {at[len(at) // 2]}; "
-        f"{time.monotonic() - started:.0f} s"
+        f"{trials.count - trials.failed} of {trials.count} killed runs ended bit-equal; "
+        f"{sum(result.kills for result in results)} kills, {early} of the runs killed at any time since "
+        f"their start; newest checkpoint when the others were killed: step {at[0]} to {at[-1]} of {STEPS}, "
+        f"median {at[len(at) // 2]}; {trials.seconds:.0f} s"
     )
-    return 0 if held == len(results) else 1
+    return trials.exit_code
 
 
 if __name__ == "__main__":

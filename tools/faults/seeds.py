@@ -6,18 +6,16 @@ python tools/faults/seeds.py --epochs 50         # resident memory over the epoc
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fault_case import DATA, told
+from fault_case import told
 from forked_runs import ForkedRuns
+from trials import DATA, parser, workplace, write_data
 
-from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.report.run_folder import read_metrics
 
 # Losses that depend on everything that is drawn: order, neighbours, dropout.
@@ -34,7 +32,8 @@ SETTINGS = [
 # Pools fill and allocators settle: judged is the second half, of so many epochs at least.
 LEAST_EPOCHS = 40
 GROWS = "GROWS"
-# What the process may grow by in 1,000 epochs at that slope and not be called growing: an allocator settles for hundreds of epochs.
+# What the process may grow by in 1,000 epochs at that slope and not be called growing: an allocator settles
+# for hundreds of epochs.
 ALLOWED_MIB = 20.0
 
 
@@ -43,22 +42,17 @@ def runs_of(
 ) -> Path:
     """A run in a process of its own; its folder."""
     words = ["run", "--data", str(data), "--name", name, "--devices", devices, *SETTINGS, *settings]
-    run = runs.start(words, folder)
-    code = runs.wait(run, 1800)
-    if code != 0:
-        raise RuntimeError(f"{name} ended with {code}: {run.errors.read_text()}")
+    runs.complete(words, folder, 1800)
     return folder / "runs" / name
 
 
 def run_alone(folder: Path, data: Path, epochs: int, devices: str) -> Path:
-    """A run in a process that was started, not forked: in a forked one pages of its parent count as they are touched."""
+    """A run in a process that was started, not forked.
+
+    In a forked one, pages of its parent would count as they are touched.
+    """
     words = [
-        "--data",
-        str(data),
-        "--name",
-        "memory",
-        "--devices",
-        devices,
+        *("--data", str(data), "--name", "memory", "--devices", devices),
         *SETTINGS,
         f"train.epochs={epochs}",
     ]
@@ -66,19 +60,20 @@ def run_alone(folder: Path, data: Path, epochs: int, devices: str) -> Path:
     return folder / "runs" / "memory"
 
 
-def losses_differ(folder: Path, data: Path, threads: Sequence[int], devices: str) -> list[str]:
+def losses_differ(
+    runs: ForkedRuns, folder: Path, data: Path, threads: Sequence[int], devices: str
+) -> list[str]:
     """Run twice with each count of sampler threads; which runs do not have the losses of the first."""
     wrong = []
-    with ForkedRuns() as runs:
-        first = None
-        for count in threads:
-            for again in range(2):
-                name = f"threads-{count}-{again}"
-                settings = (f"runtime.sample_threads={count}", "train.epochs=4")
-                losses = told(runs_of(runs, folder, data, name, settings, devices))
-                first = first or losses
-                if losses != first:
-                    wrong.append(name)
+    first = None
+    for count in threads:
+        for again in range(2):
+            name = f"threads-{count}-{again}"
+            settings = (f"runtime.sample_threads={count}", "train.epochs=4")
+            losses = told(runs_of(runs, folder, data, name, settings, devices))
+            first = first or losses
+            if losses != first:
+                wrong.append(name)
     return wrong
 
 
@@ -114,41 +109,38 @@ def judged(rise: float, error: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, nargs="*", default=[])
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--devices", default="cpu:0")
-    parser.add_argument("--data", default=DATA)
-    arguments = parser.parse_args()
-    if not arguments.threads and not arguments.epochs:
-        parser.error("give --threads, --epochs or both")
-    if arguments.epochs and arguments.epochs < LEAST_EPOCHS:
-        parser.error(f"--epochs: at least {LEAST_EPOCHS}, as memory settles in the first ones")
+    asked = parser(__doc__)
+    asked.add_argument("--threads", type=int, nargs="*", default=[])
+    asked.add_argument("--epochs", type=int)
+    asked.add_argument("--devices", default="cpu:0")
+    asked.add_argument("--data", default=DATA)
+    options = asked.parse_args()
+    if not options.threads and not options.epochs:
+        asked.error("give --threads, --epochs or both")
+    if options.epochs and options.epochs < LEAST_EPOCHS:
+        asked.error(f"--epochs: at least {LEAST_EPOCHS}, as memory settles in the first ones")
     failed = False
-    with tempfile.TemporaryDirectory(prefix="hyrt-seeds-") as name:
-        folder = Path(name)
-        data = folder / "data.npz"
-        convert(Conversion(arguments.data, data))
-        if arguments.threads:
-            wrong = losses_differ(folder, data, arguments.threads, arguments.devices)
+    with workplace("seeds") as (folder, runs):
+        data = write_data(folder / "data.npz", options.data)
+        if options.threads:
+            wrong = losses_differ(runs, folder, data, options.threads, options.devices)
             failed |= bool(wrong)
             print(
-                f"{arguments.devices}: sampler threads {arguments.threads}, each twice: "
+                f"{options.devices}: sampler threads {options.threads}, each twice: "
                 + (f"other losses in {', '.join(wrong)}" if wrong else "equal losses in all")
             )
-        if arguments.epochs:
-            values = memory_mib(run_alone(folder, data, arguments.epochs, arguments.devices))
+        if options.epochs:
+            values = memory_mib(run_alone(folder, data, options.epochs, options.devices))
             half = len(values) // 2
             rise, error = slope(values[half:])
             before, _ = slope(values[:half])
             verdict = judged(rise, error)
             failed |= verdict == GROWS
             print(
-                f"{arguments.devices}: {len(values)} epochs: {values[0]:.1f} MiB after the first, {values[half]:.1f} "
-                f"after {half + 1}, {values[-1]:.1f} at the end; slope of the first half {before:+.4f}, of the second {rise:+.4f} MiB "
-                f"an epoch (standard error {error:.4f}): {verdict}"
+                f"{options.devices}: {len(values)} epochs: {values[0]:.1f} MiB after the first, "
+                f"{values[half]:.1f} after {half + 1}, {values[-1]:.1f} at the end; slope of the first half "
+                f"{before:+.4f}, of the second {rise:+.4f} MiB an epoch (standard error {error:.4f}): "
+                f"{verdict}"
             )
     return 1 if failed else 0
 

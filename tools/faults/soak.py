@@ -1,4 +1,4 @@
-"""Train under random settings, devices, faults, kills and signals, go on each time, and compare with an undisturbed run.
+"""Train with random settings, devices, faults, kills and signals; resume and compare with an undisturbed run.
 
     python tools/faults/soak.py --seconds 600
 
@@ -7,23 +7,18 @@ Prints each run that does not hold, then what was tried and how much of it held.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import shutil
 import signal
 import sys
-import tempfile
-import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_case import DATA, LIMIT_S, different, leftovers, newest_problems
+from fault_case import LIMIT_S, different, leftovers, newest_problems
 from forked_runs import ForkedRuns
-
-from hyrt.graph.formats.convert import Conversion, convert
+from trials import Trials, parser, print_table, workplace, write_data
 
 EPOCHS = 3
 STAGES = ("sample", "load", "transfer", "propagate", "update")
@@ -140,48 +135,36 @@ def check(runs: ForkedRuns, folder: Path, data: Path, plan: Plan, draw: random.R
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="end after so many runs")
-    arguments = parser.parse_args()
-    if arguments.seconds <= 0 or arguments.count == 0:
-        parser.error("--seconds, --count: more than 0, or nothing is tried")
-    started = time.monotonic()
-    tried: Counter[str] = Counter()
-    held: Counter[str] = Counter()
-    index = failures = 0
-    with tempfile.TemporaryDirectory(prefix="hyrt-soak-") as name, ForkedRuns() as runs:
-        data = Path(name) / "data.npz"
-        convert(Conversion(DATA, data))
-        while time.monotonic() - started < arguments.seconds and index != arguments.count:
-            draw = random.Random(f"{arguments.seed} {index}")
+    asked = parser(__doc__)
+    asked.add_argument("--seconds", type=float, default=600.0)
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--count", type=int, help="end after so many runs")
+    options = asked.parse_args()
+    if options.seconds <= 0 or options.count == 0:
+        asked.error("--seconds, --count: more than 0, or nothing is tried")
+    trials = Trials()
+    with workplace("soak") as (place, runs):
+        data = write_data(place / "data.npz")
+        while trials.seconds < options.seconds and trials.count != options.count:
+            draw = random.Random(f"{options.seed} {trials.count}")
             plan = random_plan(draw)
-            folder = Path(name) / str(index)
+            folder = place / str(trials.count)
             folder.mkdir()
             problems = check(runs, folder, data, plan, draw)
-            for what in plan.disturbances or ("none",):
-                key = f"{what.split(':')[0]} {what.split(':')[-1]}" if ":" in what else what
-                tried[key] += 1
-                held[key] += not problems
-            for problem in problems:
-                print(
-                    f"FAILS {index}: {' '.join(plan.words)}; {', '.join(plan.disturbances)}: {problem}",
-                    flush=True,
-                )
-            failures += bool(problems)
-            index += 1
+            kinds = [
+                f"{what.split(':')[0]} {what.split(':')[-1]}" if ":" in what else what
+                for what in plan.disturbances or ("none",)
+            ]
+            name = f"{trials.count}: {' '.join(plan.words)}; {', '.join(plan.disturbances)}"
+            trials.add(kinds, name, problems)
             shutil.rmtree(folder)
-    print("| done to a run | times | of which in runs that held |")
-    print("| --- | --- | --- |")
-    for key in sorted(tried):
-        print(f"| {key} | {tried[key]} | {held[key]} |")
-    print(
-        f"{index - failures} of {index} runs held in {time.monotonic() - started:.0f} s (seed {arguments.seed})"
+    print_table(
+        ("done to a run", "times", "of which in runs that held"),
+        ((kind, trials.tried[kind], trials.held[kind]) for kind in sorted(trials.tried)),
     )
-    return 1 if failures else 0
+    held = trials.count - trials.failed
+    print(f"{held} of {trials.count} runs held in {trials.seconds:.0f} s (seed {options.seed})")
+    return trials.exit_code
 
 
 if __name__ == "__main__":
