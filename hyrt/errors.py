@@ -55,7 +55,7 @@ class UnsupportedModel(HyrtError):
 
 
 class PluginConflict(HyrtError):
-    """Two distributions declare the same device kind."""
+    """Two distributions declare the same name in one entry-point group, like the same device kind."""
 
     exit_code = 2
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe
+from hyrt.machine.entry_points import EntryPointGroup, provider
 
 if TYPE_CHECKING:
     from hyrt.device import Device, DeviceInfo
 
-GROUP = "hyrt.devices"
+BACKENDS = EntryPointGroup("hyrt.devices", "device kind", DeviceUnavailable, see="See `hyrt devices`")
 
 # A driver that hangs while it looks for its hardware must not hang the command that asks what there is.
 _PROBE_TIMEOUT_S = 30.0
@@ -51,28 +51,6 @@ class Survey:
     problem: str = ""
 
 
-def declared() -> dict[str, list[EntryPoint]]:
-    """Entry points by kind; several for one kind are a conflict. Nothing is imported."""
-    by_kind: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
-        known = by_kind.setdefault(entry.name, [])
-        # An editable installation may be listed twice.
-        if all(other.value != entry.value for other in known):
-            known.append(entry)
-    return by_kind
-
-
-def backends() -> dict[str, EntryPoint]:
-    """The declared backends by kind; nothing is imported.
-
-    Raises
-    ------
-    PluginConflict
-        If two distributions declare the same kind.
-    """
-    return {kind: _only(kind, entries) for kind, entries in declared().items()}
-
-
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
     """Ask every declared backend what it finds; one that is broken is a line with its reason.
 
@@ -81,7 +59,7 @@ def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
     timeout_s
         For one backend.
     """
-    return [_survey(kind, entries, timeout_s) for kind, entries in declared().items()]
+    return [_survey(kind, entries, timeout_s) for kind, entries in BACKENDS.declared().items()]
 
 
 def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
@@ -103,23 +81,16 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         If two distributions declare the kind.
     """
     kind, _, index = name.partition(":")
-    known = declared()
-    if kind not in known:
-        # What people call a graphics card, whoever made it.
-        near = difflib.get_close_matches("cuda" if kind in ("gpu", "nvidia") else kind, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise DeviceUnavailable(
-            f"no device kind {kind!r}{hint}: there are {', '.join(sorted(known))}. See `hyrt devices`"
-        )
+    # What people call a graphics card, whoever made it.
+    entry = BACKENDS.entry(kind, nearest="cuda" if kind in ("gpu", "nvidia") else kind)
     if index and not index.isdecimal():
         raise DeviceUnavailable(
             f"cannot read the device {name!r}: write kind or kind:number, like cpu or cuda:0"
         )
-    entry = _only(kind, known[kind])
     answer = _ask(entry, timeout_s)
     if answer.backend is None:
         raise DeviceUnavailable(
-            f"{kind}: its backend {entry.value} ({_provider(entry)}) is {answer.problem}"
+            f"{kind}: its backend {entry.value} ({provider(entry)}) is {answer.problem}"
         ) from answer.cause
     wanted = int(index) if index else 0
     there = answer.found
@@ -132,19 +103,6 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     else:
         reason = answer.problem
     raise DeviceUnavailable(f"{kind}:{wanted} is not there: {reason}. See `hyrt devices`")
-
-
-def _only(kind: str, entries: list[EntryPoint]) -> EntryPoint:
-    if len(entries) > 1:
-        owners = sorted(_provider(entry) for entry in entries)
-        raise PluginConflict(
-            f"device kind {kind!r} is declared by {' and by '.join(owners)}: uninstall one of them"
-        )
-    return entries[0]
-
-
-def _provider(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
 def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
@@ -197,8 +155,8 @@ def _in_one_line(text: str) -> str:
 
 def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
     try:
-        entry = _only(kind, entries)
+        entry = BACKENDS.only(kind, entries)
     except PluginConflict as error:
-        return Survey(kind, " and ".join(_provider(entry) for entry in entries), problem=str(error))
+        return Survey(kind, " and ".join(provider(entry) for entry in entries), problem=str(error))
     answer = _ask(entry, timeout_s)
-    return Survey(kind, _provider(entry), answer.found, answer.problem)
+    return Survey(kind, provider(entry), answer.found, answer.problem)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from hyrt.device.discovery import declared
+from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import AUTO
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.finding import Finding, State, one_line
 from hyrt.errors import describe
+from hyrt.machine.entry_points import provider
 
 _CONFORMANCE = "python -m hyrt.testing"
 
@@ -95,7 +96,7 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
         For devices that compute on the host.
     """
     try:
-        entries = declared()
+        entries = BACKENDS.declared()
     except Exception as error:  # The metadata of any installed distribution may be damaged.
         return Backends({}, {}, one_line(describe(error)))
     kinds = [kind for kind, those in entries.items() if len(those) == 1]
@@ -141,7 +142,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
     check = f"backend {kind}"
     kinds = {name.partition(":")[0] for name in wanted}
     if kind not in asked.answers:
-        owners = " and ".join(sorted(_provider(entry) for entry in asked.declared[kind]))
+        owners = " and ".join(sorted(provider(entry) for entry in asked.declared[kind]))
         remedy = "uninstall one of them"
         return [
             Finding(
@@ -152,8 +153,8 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
             )
         ]
     answer = asked.answers[kind]
-    provider = _provider(asked.declared[kind][0])
-    figures = {"provider": provider, "devices": answer.first("found") or []}
+    package = provider(asked.declared[kind][0])
+    figures = {"provider": package, "devices": answer.first("found") or []}
     missing = answer.first("missing")
     if missing is not None:
         # A device that the settings name and is not there has a finding of its own.
@@ -168,8 +169,8 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
             Finding(
                 check=check,
                 state="broken" if kind in kinds else "warning",
-                found=f"{provider}: {answer.problem}",
-                remedy=_remedy(kind, answer.problem, provider),
+                found=f"{package}: {answer.problem}",
+                remedy=_remedy(kind, answer.problem, package),
                 figures=figures,
             )
         )
@@ -246,13 +247,9 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
     return [Finding(check=check, state="broken", found=f"is not there: {one_line(str(why))}", remedy=remedy)]
 
 
-def _remedy(kind: str, problem: str, provider: str) -> str:
+def _remedy(kind: str, problem: str, package: str) -> str:
     if problem.startswith(("hangs", "did not end")):
         return f"restart the driver of {kind}, or the machine; till then run with other --devices"
-    if provider and not provider.startswith("hyrt "):
-        return f"update or uninstall {provider}; till then run with other --devices"
+    if package and not package.startswith("hyrt "):
+        return f"update or uninstall {package}; till then run with other --devices"
     return f"update or reinstall the driver and the packages of {kind}; till then run with other --devices"
-
-
-def _provider(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -626,9 +626,9 @@ def test_absent_hardware_is_an_empty_list_and_a_reason(backend: type[TorchDevice
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
 def test_each_kind_is_an_entry_point(kind: str) -> None:
-    from hyrt.device.discovery import backends
+    from hyrt.device.discovery import BACKENDS
 
-    assert issubclass(backends()[kind].load(), TorchDevice)
+    assert issubclass(BACKENDS.load(kind), TorchDevice)
 
 
 def test_opening_what_is_not_there_says_so() -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.device.discovery import backends
+from hyrt.device.discovery import BACKENDS
 from hyrt.errors import DeviceUnavailable, describe
 
 _LEARNING_RATE = 1e-3
@@ -29,7 +29,7 @@ def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: An
     **arguments
         No more.
     """
-    backend: type[Device] = backends()[item].load()
+    backend: type[Device] = BACKENDS.entry(item).load()
     found = list(backend.probe())
     for info in found:
         if not isinstance(info, DeviceInfo) or info.kind != item:

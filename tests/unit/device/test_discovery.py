@@ -11,20 +11,23 @@ from hyrt.errors import DeviceUnavailable, PluginConflict
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *entries: EntryPoint) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [e for e in entries if e.group == group])
+    found = list(entries)
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in found if e.group == group]
+    )
 
 
-def entry(name: str, value: str, group: str = registry.GROUP) -> EntryPoint:
+def entry(name: str, value: str, group: str = registry.BACKENDS.group) -> EntryPoint:
     return EntryPoint(name=name, value=value, group=group)
 
 
 def test_built_in_backends_are_declared_like_any_other() -> None:
-    assert {"cpu", "null"} <= registry.backends().keys()
+    assert {"cpu", "null"} <= registry.BACKENDS.declared().keys()
 
 
 def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
-    assert list(registry.backends()) == ["npu"]
+    assert list(registry.BACKENDS.declared()) == ["npu"]
 
 
 def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +41,7 @@ def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPat
 def test_two_backends_of_one_kind_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "other:Npu"))
     with pytest.raises(PluginConflict, match=r"'npu' is declared by acme:Npu and by other:Npu"):
-        registry.backends()
+        registry.BACKENDS.entry("npu")
 
 
 def test_an_unknown_kind_lists_the_known_ones() -> None:
@@ -158,4 +161,4 @@ def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_installation_that_is_listed_twice_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "acme:Npu"))
-    assert list(registry.backends()) == ["npu"]
+    assert list(registry.BACKENDS.declared()) == ["npu"]

@@ -129,10 +129,10 @@ def test_devices_with_memory_of_their_own() -> None:
 
 
 def test_damaged_declarations_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged() -> None:
+    def damaged(group: str) -> None:
         raise ValueError("bad entry\npoint")
 
-    monkeypatch.setattr("hyrt.doctor.backends.declared", damaged)
+    monkeypatch.setattr("hyrt.machine.entry_points.entry_points", damaged)
     with Children() as children:
         asked = ask_backends(children, 1.0, 1)
     (found,) = judge_backends(asked, ["cpu"])

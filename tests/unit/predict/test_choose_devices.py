@@ -139,10 +139,10 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     entries = [
-        EntryPoint("cpu", "hyrt_devices.cpu:CpuDevice", registry.GROUP),
-        EntryPoint("acme", f"unit.predict.test_choose_devices:{backend}", registry.GROUP),
+        EntryPoint("cpu", "hyrt_devices.cpu:CpuDevice", registry.BACKENDS.group),
+        EntryPoint("acme", f"unit.predict.test_choose_devices:{backend}", registry.BACKENDS.group),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    monkeypatch.setattr("hyrt.machine.entry_points.entry_points", lambda group: entries)
     graph = open_graph("synthetic:tiny")
     resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
     assert choice is not None

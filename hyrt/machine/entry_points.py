@@ -1,0 +1,110 @@
+"""What installed distributions declare under one entry-point group: names at once, imports when first used."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from hyrt.errors import ConfigError, HyrtError, PluginConflict, describe
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPointGroup:
+    """One extension point: the built-in kinds and those of third parties are declared in the same group.
+
+    Parameters
+    ----------
+    group
+        Name of the entry-point group, like `hyrt.devices`.
+    noun
+        What one of its names is, for messages: `device kind`.
+    error
+        What an unknown name or a broken plug-in is raised as.
+    see
+        Where the user finds the names, as the last sentence of a message; empty for nowhere.
+    """
+
+    group: str
+    noun: str
+    error: type[HyrtError] = ConfigError
+    see: str = ""
+
+    def declared(self) -> dict[str, list[EntryPoint]]:
+        """All entry points by name; several for one name are a conflict. Nothing is imported."""
+        by_name: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=self.group):
+            known = by_name.setdefault(entry.name, [])
+            # An editable installation may be listed twice.
+            if all(other.value != entry.value for other in known):
+                known.append(entry)
+        return by_name
+
+    def entry(self, name: str, *, nearest: str = "") -> EntryPoint:
+        """The one entry point of a name; nothing is imported.
+
+        Parameters
+        ----------
+        name
+            As declared.
+        nearest
+            What to compare the known names with where `name` is unknown; `name` itself by default.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error` if nothing of that name is declared, with the nearest name.
+        PluginConflict
+            If two distributions declare the name.
+        """
+        known = self.declared()
+        if name not in known:
+            near = difflib.get_close_matches(nearest or name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise self.error(
+                f"no {self.noun} {name!r}{hint}: there are {', '.join(sorted(known))}{self.see and '. ' + self.see}"
+            )
+        return self.only(name, known[name])
+
+    def only(self, name: str, entries: list[EntryPoint]) -> EntryPoint:
+        """The single one of a name's entry points.
+
+        Raises
+        ------
+        PluginConflict
+            If there are several, naming the distributions.
+        """
+        if len(entries) > 1:
+            owners = sorted(provider(entry) for entry in entries)
+            raise PluginConflict(
+                f"{self.noun} {name!r} is declared by {' and by '.join(owners)}: uninstall one of them"
+            )
+        return entries[0]
+
+    def load(self, name: str) -> Any:
+        """Import what is declared under a name.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error` if nothing of that name is declared, or it cannot be imported.
+        PluginConflict
+            If two distributions declare the name.
+        """
+        entry = self.entry(name)
+        try:
+            return entry.load()
+        except BaseException as error:
+            # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            why = " ".join(describe(error).split())
+            raise self.error(
+                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: {why}"
+            ) from error
+
+
+def provider(entry: EntryPoint) -> str:
+    """Name and version of the distribution that declares an entry point, or its value where that is unknown."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -1,0 +1,62 @@
+"""Names that distributions declare in one entry-point group, from synthetic entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hyrt.errors import ConfigError, PluginConflict
+from hyrt.machine.entry_points import EntryPointGroup
+
+GROUP = EntryPointGroup("acme.colours", "colour")
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        EntryPoint("red", "fractions:Fraction", "acme.colours"),
+        EntryPoint("red", "fractions:Fraction", "acme.colours"),
+        EntryPoint("green", "no_such_module:Green", "acme.colours"),
+        EntryPoint("grey", "unit.machine.test_entry_points:leaving", "acme.colours"),
+        EntryPoint("blue", "one:Blue", "acme.colours"),
+        EntryPoint("blue", "two:Blue", "acme.colours"),
+        EntryPoint("cpu", "fractions:Fraction", "acme.other"),
+    ]
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name == "leaving":
+        raise SystemExit("the plug-in\n  wants to leave")
+    raise AttributeError(name)
+
+
+def test_names_are_listed_without_importing() -> None:
+    assert sorted(GROUP.declared()) == ["blue", "green", "grey", "red"]
+    assert GROUP.entry("green").value == "no_such_module:Green"
+
+
+def test_a_name_is_loaded_though_its_installation_is_listed_twice() -> None:
+    assert GROUP.load("red").__name__ == "Fraction"
+
+
+def test_an_unknown_name_is_guessed_and_the_known_ones_listed() -> None:
+    wanted = r"no colour 'gren' \(did you mean 'green'\?\): there are blue, green, grey, red$"
+    with pytest.raises(ConfigError, match=wanted):
+        GROUP.load("gren")
+
+
+def test_what_two_declare_is_a_conflict_that_names_both() -> None:
+    with pytest.raises(PluginConflict, match=r"colour 'blue' is declared by one:Blue and by two:Blue"):
+        GROUP.load("blue")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("green", "No module named"), ("grey", "SystemExit: the plug-in wants")]
+)
+def test_a_broken_plug_in_is_an_error_of_ours_with_its_reason(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"colour '{name}': its .* is broken: .*{why}"):
+        GROUP.load(name)
