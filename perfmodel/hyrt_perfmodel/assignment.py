@@ -43,4 +43,4 @@ class Assignment:
 
     def __post_init__(self) -> None:
         if not self.split or min(self.split) < 0:
-            raise ValueError(f"a split has a number of at least 0 for each trainer, not {self.split}")
+            raise ValueError(f"a split needs a number of at least 0 for each trainer, not {self.split}")

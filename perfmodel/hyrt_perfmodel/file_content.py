@@ -18,9 +18,7 @@ class _UniqueKeys(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {twice!r} is there twice", node.start_mark
-            )
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key {twice!r}", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -37,14 +35,14 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not text in UTF-8") from error
+        raise ValueError(f"{path}: not UTF-8 text") from error
     try:
         content = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     except (RecursionError, ValueError, OverflowError) as error:
         # What is nested too deep, or a date or a number that cannot be.
-        raise ValueError(f"{path}: is not YAML that can be read: {error}") from error
+        raise ValueError(f"{path}: not readable as YAML: {error}") from error
     return mapping(content, str(path))
 
 
@@ -57,7 +55,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
         Otherwise.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{where}: holds {_shown(value)}: give a mapping, key: value")
+        raise ValueError(f"{where}: expected a mapping (key: value), found {_shown(value)}")
     return value
 
 
@@ -74,7 +72,7 @@ def only_keys(
     for key in content:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
             raise ValueError(f"{where}: unknown key {key!r}: {hint}")
     for key in required:
         if key not in content:

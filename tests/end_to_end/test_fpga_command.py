@@ -170,12 +170,13 @@ def test_reports_of_something_else_are_refused(files: Path) -> None:
         assert done.returncode not in (0, 1)
         return done.stderr
 
-    assert "was compiled for xcu250-figd2104-2L-e, u200 is xcu200-fsgd2104-2-e: give --part u250" in error(
-        "--part", "u200"
+    assert (
+        "was compiled for xcu250-figd2104-2L-e, but u200 is xcu200-fsgd2104-2-e: give --part u250"
+        in error("--part", "u200")
     )
-    assert "the build has fifo_depth 32, asked for is 16" in error("--fifo-depth", "16")
+    assert "the build has fifo_depth 32, not 16" in error("--fifo-depth", "16")
     (files / "hyrt_train.json").unlink()
-    assert "there is no hyrt_train.json beside it or above" in error()
+    assert "no hyrt_train.json beside or above it" in error()
 
 
 def test_a_smaller_card_has_no_room_for_the_papers_design(files: Path) -> None:
@@ -201,7 +202,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["explore", "--part", "u25"], "part 'u25' is not one of u250, u200, u280, u50"),
+        (["explore", "--part", "u25"], "unknown part 'u25': give one of u250, u200, u280, u50"),
         (["explore", "--part", "mine.yaml"], "mine.yaml: cannot be read"),
         (["explore", "--model", "gat"], "the FPGA trainer cannot run layer 'layers.0' (GatLayer"),
         (["explore", "model.aggregate=max"], "the FPGA trainer cannot run layer 'layers.0' (SageLayer"),
@@ -211,11 +212,11 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "--workload", "none.yaml"], "none.yaml: cannot be read"),
         (["explore", "--workload", "w.yaml", "--reports", "none"], "none: cannot be read"),
         (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth is 0"),
-        (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 is"),
+        (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 maps rows of"),
         (["build-files", "out", "--macs", "2048"], "--macs 2048: give rows and columns"),
         (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),
         (["build-files", "out", "--arena-words", "10"], "arena: one target needs 32 words of sums"),
-        (["build-files", ".", "--pes", "8"], "there is something"),
+        (["build-files", ".", "--pes", "8"], "not empty"),
     ],
 )
 def test_wrong_words(files: Path, words: list[str], says: str) -> None:
@@ -268,7 +269,7 @@ def test_files_to_build_with(tmp_path: Path) -> None:
     )
     assert "wrote two words: with Vitis, make -C 'two words' TARGET=hw_emu" in done.stdout
     assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
-        "warning: 400 MHz are asked for, u250's platform states 300: v++ may not reach it",
+        "warning: the design asks for 400 MHz, but u250's platform states 300: v++ may not reach it",
         "warning: streams",
     ]
     assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10

@@ -94,7 +94,7 @@ def load_part(name: str) -> Part:
         return _part(Path(name).stem, read_yaml(Path(name)), name)
     known = read_yaml(_FILE)
     if name not in known:
-        raise ValueError(f"part {name!r} is not one of {', '.join(known)}: name one, or a .yaml file")
+        raise ValueError(f"unknown part {name!r}: give one of {', '.join(known)}, or a .yaml file")
     where = f"{_FILE.name}: {name}"
     return _part(name, mapping(known[name], where), where)
 
@@ -118,7 +118,8 @@ def _part(name: str, content: Mapping[str, Any], where: str) -> Part:
     regions = tuple(_count(each, f"{where}: slr_dsp[{i}]") for i, each in enumerate(slr_dsp))
     if sum(regions) != counts["dsp"]:
         raise ValueError(
-            f"{where}: slr_dsp adds up to {sum(regions)}, dsp is {counts['dsp']}: give each region's"
+            f"{where}: slr_dsp adds up to {sum(regions)}, but dsp is {counts['dsp']}: give the number "
+            "for each region"
         )
     peak_gb_s = number(memory["peak_gb_s"], f"{where}: memory: peak_gb_s")
     if peak_gb_s <= 0:

@@ -87,13 +87,15 @@ def check_buildable(design: FpgaDesign, arena_words: int) -> None:
     if cols % LANES:
         raise ValueError(f"mac_cols is {cols}: give a multiple of {LANES}, whole words")
     if rows % design.pes:
-        raise ValueError(f"mac_rows is {rows}: give a multiple of pes, {design.pes}: rows of every bank")
+        raise ValueError(
+            f"mac_rows is {rows}: give a multiple of pes ({design.pes}), so that every bank has rows"
+        )
     if rows % LANES and LANES % rows:
         raise ValueError(f"mac_rows is {rows}: give a multiple of {LANES}, or 1, 2, 4 or 8")
     if design.fifo_depth < 2:
         raise ValueError(f"fifo_depth is {design.fifo_depth}: give at least 2")
     if arena_words < 2:
-        raise ValueError(f"arena_words is {arena_words}: give at least 2, a word for sums and one for rows")
+        raise ValueError(f"arena_words is {arena_words}: give at least 2, one word for sums and one for rows")
 
 
 def widest_stream_bits(design: FpgaDesign) -> int:
@@ -117,7 +119,7 @@ def estimate(design: FpgaDesign, arena_words: int) -> Resources:
         If `arena_words` is not above 0.
     """
     if arena_words < 1:
-        raise ValueError(f"arena: {arena_words} words a bank: give at least 1")
+        raise ValueError(f"arena: {arena_words} words per bank: give at least 1")
     return Resources(dsp=dsp(design), lut=lut(design), bram36=bram36(design), uram=uram(design, arena_words))
 
 
@@ -194,7 +196,7 @@ def refuse(part: Part, needs: Resources) -> None:
     if found:
         listed = ", ".join(f"{name} {need:,} of {have:,}" for name, need, have in found)
         remedies = ", ".join(dict.fromkeys(_REMEDIES[name] for name, _, _ in found))
-        raise ValueError(f"the design does not fit {part.name}: it needs {listed}: make {remedies} smaller")
+        raise ValueError(f"the design does not fit {part.name}: it needs {listed}: reduce {remedies}")
 
 
 def _in_block_ram(design: FpgaDesign) -> bool:

@@ -73,7 +73,8 @@ def compile_library(
     compiler = shutil.which("g++")
     if compiler is None:
         raise ValueError(
-            "the simulation of FPGA kernels is compiled with g++, and there is none in PATH: install it (Debian: apt install g++)"
+            "the simulation of the FPGA kernels needs g++, which is not on PATH: install it (Debian: "
+            "apt install g++)"
         )
     files = [Path(source).resolve() for source in sources]
     if not files:
@@ -93,7 +94,7 @@ def compile_library(
 def _macros(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
     for name in defines:
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise ValueError(f"{name!r} is no name of a macro")
+            raise ValueError(f"{name!r} is not the name of a macro")
     return [f"-D{name}={value}" for name, value in defines.items()] + ["-DHYRT_BOUNDED"] * bounded
 
 
@@ -126,7 +127,8 @@ def _headers(path: Path, text: str, folders: list[Path]) -> Iterator[Path]:
         named = _NAMED.match(included)
         if named is None:
             raise ValueError(
-                f"{path} includes {included.strip()!r}: name the header itself, so that a change of it compiles anew"
+                f"{path} includes {included.strip()!r}: name the header itself, so that a change to it "
+                "triggers a recompilation"
             )
         places = [path.parent, *folders] if named[1] else folders
         headers = [(place / (named[1] or named[2])).resolve() for place in places]
@@ -147,13 +149,13 @@ def _key(compiler: str, arguments: list[str], texts: Iterator[tuple[Path, bytes]
 def _compile(command: list[str], partial: Path) -> None:
     result = run_compiler([*command, "-o", str(partial)], output=partial)
     if result.returncode != 0:
-        raise ValueError(f"g++ refuses {command[-1]}: {_errors(result.stderr)}")
+        raise ValueError(f"g++ cannot compile {command[-1]}: {_errors(result.stderr)}")
 
 
 def _errors(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line] or lines
-    return "\n".join(errors[:_SHOWN_ERRORS]) or "it says nothing"
+    return "\n".join(errors[:_SHOWN_ERRORS]) or "it printed no error"
 
 
 def _cache_folder() -> Path:
@@ -177,8 +179,8 @@ def _temporary_folder(unwritable: Path) -> Path:
     folder = tempfile.mkdtemp(prefix="hyrt-hls-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     warnings.warn(
-        f"{unwritable} cannot be written, so every process compiles the FPGA kernels' simulation anew: "
-        "set HYRT_HLS_CACHE_DIR to a folder that can be written",
+        f"{unwritable} is not writable, so every process recompiles the simulation of the FPGA "
+        "kernels: set HYRT_HLS_CACHE_DIR to a writable folder",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -52,7 +52,7 @@ def run_compiler(command: Sequence[str], output: Path | None = None) -> subproce
         )
     except subprocess.TimeoutExpired as error:
         raise ValueError(
-            f"g++ took more than {_LIMIT_S:.0f} s over {' '.join(command)}: try a smaller design"
+            f"g++ took more than {_LIMIT_S:.0f} s for {' '.join(command)}: try a smaller design"
         ) from error
     except OSError as error:
         raise ValueError(f"{command[0]} cannot be run: {error.strerror}") from error

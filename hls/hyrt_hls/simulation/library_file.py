@@ -43,7 +43,7 @@ def find_library(folder: Path, name: str) -> Path | None:
         if library.name == f"{name}.{found}.so":
             return library
         warnings.warn(
-            f"{library}: the compiled simulation is damaged: it is removed and compiled anew",
+            f"{library}: the compiled simulation is damaged: hyrt deletes and recompiles it",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -51,7 +51,10 @@ class KernelDesign:
 
     def __post_init__(self) -> None:
         if self.pes < 1 or self.fifo_depth < 2:
-            raise ValueError(f"design: {self.pes} units, queues of {self.fifo_depth}: give at least 1 and 2")
+            raise ValueError(
+                f"design: {self.pes} units and queues of {self.fifo_depth}: give at least 1 unit and "
+                "queues of at least 2"
+            )
         if self.mac_cols < LANES or self.mac_cols % LANES:
             raise ValueError(f"design: mac_cols is {self.mac_cols}: give a multiple of {LANES}")
         if self.mac_rows < 1 or self.mac_rows % self.pes or (self.mac_rows % LANES and LANES % self.mac_rows):
@@ -60,7 +63,7 @@ class KernelDesign:
                 f"that divides {LANES} or is a multiple of it"
             )
         if row_base(self.arena_words) < 1:
-            raise ValueError(f"design: an arena of {self.arena_words} words a bank holds nothing")
+            raise ValueError(f"design: an arena of {self.arena_words} words per bank holds nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +140,9 @@ class Simulator:
         except OSError as error:
             # It is as it was written: what keeps it from loading is elsewhere, as a mount with noexec.
             raise ValueError(
-                f"{library}: the compiled simulation cannot be loaded ({error}): set HYRT_HLS_CACHE_DIR to a folder whose "
-                "files may be run, or delete this one, and it is compiled anew"
+                f"{library}: the compiled simulation cannot be loaded ({error}): set "
+                "HYRT_HLS_CACHE_DIR to a folder whose files may be executed, or delete this file to "
+                "have it recompiled"
             ) from error
         self._library.hyrt_open.restype = ctypes.c_void_p
         self._library.hyrt_close.argtypes = [ctypes.c_void_p]
@@ -204,7 +208,8 @@ class Simulator:
         memories = memories or self._library.hyrt_open()
         if not memories:
             raise MemoryError(
-                f"no room to simulate an arena of {self.design.pes} x {self.design.arena_words} words"
+                f"not enough memory to simulate an arena of {self.design.pes} x "
+                f"{self.design.arena_words} words"
             )
         try:
             yield memories

@@ -116,7 +116,8 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
             break
     raise ValueError(
         f"arena: one target needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
-        f"there are {room.sum_words:,} and {room.row_words:,}: give more arena_words, or smaller fan-outs or widths"
+        f"but there are {room.sum_words:,} and {room.row_words:,}: raise arena_words, or lower the "
+        "fan-outs or widths"
     )
 
 
@@ -159,8 +160,8 @@ def layer_records(work: Workload) -> list[LayerRecord]:
         width, out = work.features[layer - 1], work.features[layer]
         if max(width, out) > MOST_CHUNKS * LANES or parts * num_chunks(width) * LANES > PANEL_ROWS:
             raise ValueError(
-                f"layer {layer} is {parts * width} to {out} values wide: a trainer takes rows of {MOST_CHUNKS * LANES} "
-                f"and weights of {PANEL_ROWS} rows"
+                f"layer {layer} maps rows of {parts * width} values to {out}: a trainer takes rows of "
+                f"at most {MOST_CHUNKS * LANES} values and weights of at most {PANEL_ROWS} rows"
             )
         found.append(
             LayerRecord(

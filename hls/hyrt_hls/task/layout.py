@@ -181,7 +181,7 @@ def read_header(task: Ints) -> TaskHeader:
             f"task: a description is at least {HEADER} int32, not {task.dtype} of shape {task.shape}"
         )
     if task[0] != VERSION:
-        raise ValueError(f"task: version {task[0]} of the description, {VERSION} is known")
+        raise ValueError(f"task: the description has version {task[0]}, but the known version is {VERSION}")
     layers = int(task[1])
     if not 1 <= layers <= MOST_LAYERS or len(task) != HEADER + layers * RECORD:
         raise ValueError(f"task: {len(task)} int32 for {layers} layers (1 to {MOST_LAYERS} are possible)")
@@ -390,7 +390,9 @@ def _check_arrays(task: Task) -> None:
     bad = (task.labels < 0) | (task.labels >= header.classes)
     if bad.any():
         at = int(np.argmax(bad))
-        raise ValueError(f"task: label {task.labels[at]} of target {at}: there are {header.classes} classes")
+        raise ValueError(
+            f"task: target {at} has label {task.labels[at]}, but there are {header.classes} classes"
+        )
 
 
 def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_words: int) -> None:
@@ -418,8 +420,8 @@ def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_word
         _check_dropout(name, r.dropout)
         if r.weights < end or r.weights + r.weight_words > weight_words:
             raise ValueError(
-                f"task: {name}: weights at words {r.weights} to {r.weights + r.weight_words}, "
-                f"of {weight_words} there are and {end} taken by the layers below"
+                f"task: {name}: weights at words {r.weights} to {r.weights + r.weight_words}, but "
+                f"there are {weight_words} words, of which the layers below take {end}"
             )
         end = r.weights + r.weight_words
         rows, width, chunks = r.rows, r.out_width, r.out_chunks

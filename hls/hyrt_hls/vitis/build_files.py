@@ -58,7 +58,7 @@ def write_build_files(
     needs = estimate(design, arena_words).times(units)
     refuse(part, needs)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder}: there is something: give a folder that is new or empty")
+        raise ValueError(f"{folder}: not empty: give a new or empty folder")
     for name, patterns in _FOLDERS.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for pattern in patterns:
@@ -95,11 +95,12 @@ def doubts(part: Part, design: FpgaDesign) -> list[str]:
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
         found.append(
-            f"{clock_mhz:,.0f} MHz are asked for, {part.name}'s platform states {part.clock_mhz}: v++ may not reach it"
+            f"the design asks for {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
+            f"{part.clock_mhz}: v++ may not reach it"
         )
     if bits > STREAM_BITS:
         found.append(
-            f"streams of {bits:,} bits: Vitis HLS is known to refuse more than {STREAM_BITS:,}: look at v++ -c first, or take a "
-            "smaller n or array"
+            f"streams of {bits:,} bits: Vitis HLS is reported to refuse more than {STREAM_BITS:,}: try "
+            "v++ -c first, or choose a smaller n or array"
         )
     return found

@@ -98,8 +98,8 @@ def read_build(place: Path, part: Part) -> Build:
     for other in others:
         if told[other] != told[first]:
             raise ValueError(
-                f"{place}: holds reports of several designs: {_differences(first, told[first], other, told[other])}: "
-                "give the folder of one build"
+                f"{place}: has reports of several designs: "
+                f"{_differences(first, told[first], other, told[other])}: give the folder of one build"
             )
     design, arena_words = told[first]
     return Build(path=first, design=design, arena_words=arena_words, reports=tuple(reports))
@@ -118,8 +118,8 @@ def part_of(place: Path) -> Part:
         if report.part.lower() == part.device.lower():
             return part
     raise ValueError(
-        f"{report.path}: {report.module} was compiled for {report.part or 'no part that it tells'}, which is none of "
-        f"{', '.join(part_names())}"
+        f"{report.path}: {report.module} was compiled for {report.part or 'an unnamed part'}, which is "
+        f"not one of {', '.join(part_names())}"
     )
 
 
@@ -166,15 +166,16 @@ def compare(build: Build) -> list[Compared]:
 def _check_part(report: HlsReport, part: Part) -> None:
     if not report.part:
         raise ValueError(
-            f"{report.path}: the element UserAssignments/Part is missing: it cannot be told whether it is of {part.name}"
+            f"{report.path}: the element UserAssignments/Part is missing, so it is unknown whether the "
+            f"report is for {part.name}"
         )
     if report.part.lower() == part.device.lower():
         return
     names = [name for name in part_names() if load_part(name).device.lower() == report.part.lower()]
     remedy = f"give --part {names[0]}, or " if names else "give a part with that device (a .yaml file), or "
     raise ValueError(
-        f"{report.path}: {report.module} was compiled for {report.part}, {part.name} is {part.device}: "
-        f"{remedy}reports of a build for {part.name}"
+        f"{report.path}: {report.module} was compiled for {report.part}, but {part.name} is "
+        f"{part.device}: {remedy}reports of a build for {part.name}"
     )
 
 
@@ -184,8 +185,8 @@ def _told_by(report: Path) -> Path:
         if (folder / TOLD_BY).is_file():
             return folder / TOLD_BY
     raise ValueError(
-        f"{report}: there is no {TOLD_BY} beside it or above, so it cannot be told of which design it is: give the folder that "
-        f"hyrt's Makefile built in, or copy its {TOLD_BY} with the reports"
+        f"{report}: there is no {TOLD_BY} beside or above it, so its design is unknown: give the "
+        f"folder that hyrt's Makefile built in, or copy its {TOLD_BY} along with the reports"
     )
 
 
@@ -202,11 +203,11 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
     for name in _SIZES:
         value = values.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{path}: {name} is {value!r}: not a whole number of at least 1")
+            raise ValueError(f"{path}: {name} is {value!r}, not a whole number of at least 1")
         sizes[name] = value
     clock_mhz = values.get("clock_mhz")
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int | float) or not 0 < clock_mhz < math.inf:
-        raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}: not a number above 0")
+        raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}, not a number above 0")
     arena_words = sizes.pop("arena_words")
     try:
         return FpgaDesign(**sizes, clock_hz=clock_mhz * 1e6), arena_words
@@ -226,13 +227,14 @@ def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words
         "arena_words": arena_words,
     }
     different = [
-        f"{name} {number} and not {want}"
+        f"{name} {number} instead of {want}"
         for (name, want), number in zip(wanted.items(), named.groups(), strict=True)
         if int(number) != want
     ]
     if different:
         raise ValueError(
-            f"{report.path}: {report.module} has {', '.join(different)}, which {path} tells: it is of another build"
+            f"{report.path}: {report.module} has {', '.join(different)} as in {path}: it belongs to "
+            "another build"
         )
 
 
@@ -241,7 +243,7 @@ def _differences(a: Path, first: tuple[FpgaDesign, int], b: Path, second: tuple[
     mine = {name: getattr(first[0], name) for name in names} | {"arena_words": first[1]}
     other = {name: getattr(second[0], name) for name in names} | {"arena_words": second[1]}
     different = [f"{name} {mine[name]:g} and {other[name]:g}" for name in mine if mine[name] != other[name]]
-    return f"{a} and {b} tell {', '.join(different)}"
+    return f"{a} and {b} differ in {', '.join(different)}"
 
 
 def modelled(build: Build, part: Part) -> FpgaDesign:
@@ -260,6 +262,6 @@ def check_fifo_depth(build: Build, asked: int | None) -> None:
     """
     if asked is not None and asked != build.design.fifo_depth:
         raise ValueError(
-            f"{build.path}: the build has fifo_depth {build.design.fifo_depth}, asked for is {asked}: leave it out, "
-            "or give reports of a build with that"
+            f"{build.path}: the build has fifo_depth {build.design.fifo_depth}, not {asked}: omit "
+            "--fifo-depth, or give the reports of a build with that depth"
         )

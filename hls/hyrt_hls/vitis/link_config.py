@@ -64,7 +64,8 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
         raise ValueError(f"link configuration: {units} compute units: give at least 1")
     if part.memory_kind == "HBM" and units * _HBM_BANKS > part.memory_banks:
         raise ValueError(
-            f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, it has {part.memory_banks}"
+            f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, but it has "
+            f"{part.memory_banks}"
         )
     roomy = [slr for slr, have in enumerate(part.slr_dsp) if dsp(design) <= have]
     lines = [

@@ -96,7 +96,9 @@ def read_report(path: Path) -> HlsReport:
     except ElementTree.ParseError as error:
         raise ValueError(f"{path}: is not XML: {error}") from error
     if root.tag != "profile":
-        raise ValueError(f"{path}: begins with <{root.tag}>, a report of a module with <profile>")
+        raise ValueError(
+            f"{path}: begins with <{root.tag}>, but the report of a module begins with <profile>"
+        )
     area = "AreaEstimates/Resources"
     if root.find(area) is None:
         raise ValueError(f"{path}: the element {area} is missing")
@@ -131,7 +133,7 @@ def read_reports(place: Path) -> list[HlsReport]:
         return [read_report(place)]
     paths = sorted(place.rglob("*_csynth.xml"))
     if not paths:
-        raise ValueError(f"{place}: holds no *_csynth.xml: give the folder that v++ -c was run in")
+        raise ValueError(f"{place}: has no *_csynth.xml: give the folder in which v++ -c was run")
     return [read_report(path) for path in paths]
 
 
@@ -173,7 +175,7 @@ def _whole(text: str, where: str, least: int = 1) -> int:
     except ValueError:
         found = least - 1
     if found < least:
-        raise ValueError(f"{where} is {text[:40]!r}: not a whole number of at least {least}")
+        raise ValueError(f"{where} is {text[:40]!r}, not a whole number of at least {least}")
     return found
 
 
@@ -184,7 +186,7 @@ def _period_s(root: ElementTree.Element, place: str, path: Path) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
-        raise ValueError(f"{path}: {place} is {text[:40]!r}: not a number of ns above 0")
+        raise ValueError(f"{path}: {place} is {text[:40]!r}, not a number of ns above 0")
     return found * _NS
 
 
@@ -244,7 +246,7 @@ def beyond_the_model(reports: Sequence[HlsReport]) -> list[str]:
         longest = interval_of(reports, function) or 1
         if longest > 1:
             found.append(
-                f"{function} begins an iteration every {longest} cycles: the model takes 1, so what it reads or writes may "
-                f"take up to {longest} times as long"
+                f"{function} begins an iteration every {longest} cycles: the model assumes 1, so its "
+                f"reads and writes may take up to {longest} times as long"
             )
     return found

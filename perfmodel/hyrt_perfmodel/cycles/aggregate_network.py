@@ -91,7 +91,7 @@ def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None)
     """
     rows = np.asarray(to)
     if rows.ndim != 1:
-        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row an edge")
+        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row per edge")
     if len(rows) and int(rows.min()) < 0:
         raise ValueError(f"aggregate network: edge {int(np.argmin(rows))} leads to row {int(rows.min())}")
     first = np.zeros(len(rows), np.bool_)
@@ -100,7 +100,7 @@ def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None)
         leave = np.asarray(sources)
         if leave.shape != rows.shape:
             raise ValueError(
-                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one an edge"
+                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one per edge"
             )
         first[1:] = leave[1:] != leave[:-1]
     starts = np.flatnonzero(first)

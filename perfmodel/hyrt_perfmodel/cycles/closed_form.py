@@ -73,7 +73,9 @@ class NetworkLoad:
     def __post_init__(self) -> None:
         if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):
             lengths = [len(bank) for bank in self.bank_loads]
-            raise ValueError(f"network load: {len(lengths)} banks with {lengths} parts: give n of n + 1 each")
+            raise ValueError(
+                f"network load: {len(lengths)} banks with {lengths} parts: give n banks of n + 1 parts each"
+            )
         if min(self.groups, self.edges, self.spread) < 0:
             raise ValueError(f"network load: {self.groups} groups, {self.edges} edges, spread {self.spread}")
         parts = (
@@ -83,7 +85,9 @@ class NetworkLoad:
             *(p for bank in self.bank_loads for p in bank),
         )
         if not all(-1e-9 <= part <= 1 + 1e-9 for part in parts):
-            raise ValueError("network load: loads, shares and in_order are parts, between 0 and 1")
+            raise ValueError(
+                "network load: loads, shares and in_order are fractions: give numbers from 0 to 1"
+            )
 
     @property
     def pes(self) -> int:

@@ -78,11 +78,14 @@ class FpgaDesign:
         )
         check_not_negative("FPGA design", launch_s=self.launch_s)
         if self.ddr_efficiency > 1:
-            raise ValueError(f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: it is a part, at most 1")
+            raise ValueError(
+                f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: give a fraction of at most 1"
+            )
         known = {field.name for field in fields(self)} - {"assumed"}
         if unknown := sorted(self.assumed - known):
             raise ValueError(
-                f"FPGA design: assumed names {', '.join(unknown)}: fields are {', '.join(sorted(known))}"
+                f"FPGA design: assumed lists {', '.join(unknown)}, but the fields are "
+                f"{', '.join(sorted(known))}"
             )
 
     @property

@@ -34,7 +34,7 @@ def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlap
     """
     if min(rows, k, cols) < 0:
         raise ValueError(
-            f"systolic array: a product of [{rows}, {k}] and [{k}, {cols}]: sizes are at least 0"
+            f"systolic array: a product of [{rows}, {k}] and [{k}, {cols}]: give sizes of at least 0"
         )
     if min(rows, k, cols) == 0:
         return 0

@@ -127,7 +127,7 @@ def read_calibration(path: Path | None = None) -> Calibration:
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
         raise CalibrationError(
-            f"{path}: is not a calibration that this version of hyrt wrote ({reason}): {_REMEDY}"
+            f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
         ) from error
 
 
@@ -140,19 +140,19 @@ def why_stale(calibration: Calibration, here: Machine) -> list[str]:
     if there.processor != here.processor:
         reasons.append(f"made on another processor ({there.processor})")
     if there.cores != here.cores:
-        reasons.append(f"made with {there.cores} cores, now {here.cores} may be used")
+        reasons.append(f"made with {there.cores} cores, but {here.cores} are available now")
     for name, version in here.versions.items():
         old = there.versions.get(name, "none")
         if old != version:
-            reasons.append(f"made with {name} {old}, now {version}")
+            reasons.append(f"made with {name} {old}, but this is {name} {version}")
     for name in sorted(here.devices.keys() | there.devices.keys()):
         before, now = there.devices.get(name), here.devices.get(name)
         if before is None:
-            reasons.append(f"{name} is new")
+            reasons.append(f"made without {name}")
         elif now is None:
-            reasons.append(f"{name} has gone")
+            reasons.append(f"made with {name}, which is no longer available")
         elif before != now:
-            reasons.append(f"{name} was another device ({before})")
+            reasons.append(f"made when {name} was another device ({before})")
     return reasons
 
 

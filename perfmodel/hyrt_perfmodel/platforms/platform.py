@@ -65,7 +65,9 @@ class Sharing:
         check_not_negative("host: sharing_of", step_s=self.step_s)
         check_positive("host: sharing_of", efficiency=self.efficiency)
         if self.efficiency > 1:
-            raise ValueError(f"host: sharing_of: efficiency is {self.efficiency!r}, a part: give at most 1")
+            raise ValueError(
+                f"host: sharing_of: efficiency is {self.efficiency!r}: give a fraction of at most 1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ class Host:
         )
         check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
         if self.core_efficiency > 1 or self.serial_part > 1:
-            raise ValueError("host: core_efficiency and serial_part are parts: give numbers of at most 1")
+            raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
         if not isinstance(self.trains, bool):
             raise ValueError(f"host: trains is {self.trains!r}: give true or false")
 
@@ -245,7 +247,7 @@ class Accelerator:
             host_cores=self.host_cores,
         )
         if not isinstance(self.kind, str) or not self.kind:
-            raise ValueError(f"an accelerator's kind is {self.kind!r}: give a name, like gpu")
+            raise ValueError(f"an accelerator's kind is {self.kind!r}: give a name, such as gpu")
         for name, value in (("count", self.count), ("host_cores", self.host_cores)):
             if not isinstance(value, int):
                 raise ValueError(f"{owner}: {name} is {value!r}: give a whole number")
@@ -317,7 +319,9 @@ class Platform:
     def __post_init__(self) -> None:
         error = self.relative_error
         if error is not None and not 0 <= error <= 1:
-            raise ValueError(f"platform {self.name!r}: relative_error is {error!r}: give a part, from 0 to 1")
+            raise ValueError(
+                f"platform {self.name!r}: relative_error is {error!r}: give a fraction from 0 to 1"
+            )
         if not self.host.trains and not any(accelerator.count for accelerator in self.accelerators):
             raise ValueError(
                 f"platform {self.name!r} has no trainer: let the host train, or add an accelerator"

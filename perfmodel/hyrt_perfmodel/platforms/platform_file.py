@@ -40,7 +40,7 @@ def _kind(value: Any, where: str) -> str:
     found = _text(value, where)
     if ":" in found or found == "cpu":
         raise ValueError(
-            f"{where} is {found!r}: trainers are named kind:number, cpu:0 is the host's: give another name"
+            f"{where} is {found!r}: trainers are named kind:number, and cpu:0 is the host: give another name"
         )
     return found
 
@@ -173,7 +173,8 @@ def load_platform(name_or_path: str) -> Platform:
     near = difflib.get_close_matches(name_or_path, platform_names(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(
-        f"unknown platform {name_or_path!r}: {hint}There are {', '.join(platform_names())}; or name a .yaml file"
+        f"unknown platform {name_or_path!r}: {hint}The known platforms are "
+        f"{', '.join(platform_names())}; or give a .yaml file"
     )
 
 
@@ -208,7 +209,7 @@ def platform_from(content: Any, where: str) -> Platform:
     given = content.get("relative_error")
     error = None if given is None else number(given, f"{where}: relative_error")
     if error is not None and error < 0:
-        raise ValueError(f"{where}: relative_error is {error:g}: give a part of at least 0, like 0.1")
+        raise ValueError(f"{where}: relative_error is {error:g}: give a fraction of at least 0, such as 0.1")
     try:
         return Platform(
             name=name,

@@ -65,8 +65,8 @@ def initial_assignment(
     most = _most(platform, training, limits)
     if sum(most) < training.batch_size:
         raise ValueError(
-            f"a step of {training.batch_size} targets does not fit: the trainers' memories hold {sum(most)}. Lower "
-            "data.batch_size or sampler.fanout"
+            f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
+            f"{sum(most)}. Lower data.batch_size or sampler.fanout"
         )
     training = replace(training, at=_remembered(training.at))
     costs = _Costs(platform, training, terms)

@@ -45,7 +45,8 @@ class Change:
             raise ValueError(f"change: step is {self.step}: steps count from 0")
         if isinstance(self.trainer, str) and self.trainer not in PARTS:
             raise ValueError(
-                f"change: {self.trainer!r} is no part of a machine: give a trainer's index or one of {', '.join(PARTS)}"
+                f"change: {self.trainer!r} is not a part of a machine: give a trainer's index or one "
+                f"of {', '.join(PARTS)}"
             )
 
 
@@ -70,8 +71,8 @@ class Changes:
         for change in self._left:
             if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
                 raise ValueError(
-                    f"change at step {change.step}: there is no trainer {change.trainer}: "
-                    f"the platform has {num_trainers}, counted from 0"
+                    f"change at step {change.step}: there is no trainer {change.trainer}: the platform "
+                    f"has {num_trainers}, numbered from 0"
                 )
         self._next = 0
         self._speeds: dict[int | str, float] = {}

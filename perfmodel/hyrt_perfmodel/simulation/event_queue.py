@@ -60,7 +60,7 @@ class EventQueue:
         now_s = self._now_s = min(self._finish_s)
         server = self._finish_s.index(now_s)
         step = self._doing[server]
-        assert step is not None, "no server is busy and steps are left"
+        assert step is not None, "no server is busy, but steps are left"
         took_s = now_s - self._began_s[server]
         self._doing[server] = None
         self._finish_s[server] = math.inf

@@ -67,7 +67,7 @@ class PolicyLoop:
         assert self._policy is not None
         before = self._latest
         if len(after.split) != len(before.split) or sum(after.split) != sum(before.split):
-            wrong = f"{sum(before.split)} units in {len(before.split)} parts are to be shared"
+            wrong = f"a step has {sum(before.split)} units for {len(before.split)} trainers"
         elif self._limits.allows(before) and not self._limits.allows(after):
             wrong = f"the limits are {self._limits}"
         else:

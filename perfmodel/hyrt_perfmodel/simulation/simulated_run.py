@@ -59,7 +59,7 @@ class Simulation:
         first = count // 2 if first is None else first
         last = count if last is None else last
         if not 0 <= first < last <= count:
-            raise ValueError(f"no steps {first} to {last - 1} in a run of {count}")
+            raise ValueError(f"a run of {count} steps has no steps {first} to {last - 1}")
         begun_s = self.done_s[first - 1] if first else 0.0
         return float(self.done_s[last - 1] - begun_s) / (last - first)
 

@@ -51,7 +51,7 @@ class DegreeClasses:
         ins = np.asarray(in_degrees)
         outs = ins if out_degrees is None else np.asarray(out_degrees)
         if ins.ndim != 1 or ins.shape != outs.shape:
-            raise ValueError(f"degrees: in {ins.shape} and out {outs.shape}: give one of each a vertex")
+            raise ValueError(f"degrees: in {ins.shape} and out {outs.shape}: give one of each per vertex")
         if max_classes < 16:
             raise ValueError(f"degrees: max_classes is {max_classes}: give at least 16")
         if len(ins) == 0:

@@ -50,10 +50,10 @@ class DegreeMixing:
                 f"mixing: a group is outside 0..{size - 1}: number the groups as the rows of shares"
             )
         if self.shares.min() < 0 or not np.allclose(self.shares.sum(1), 1):
-            raise ValueError("mixing: a row of shares is not a distribution: rows are to add up to 1")
+            raise ValueError("mixing: a row of shares is not a distribution: each row must add up to 1")
         part = self.target_shares
         if part is not None and (part.shape != (size, size) or (part > self.shares + 1e-9).any()):
-            raise ValueError("mixing: target_shares is not a part of shares: no entry may be larger")
+            raise ValueError("mixing: target_shares exceeds shares: no entry may be larger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,14 +102,15 @@ class DegreeDistribution:
             if values is None:
                 continue
             if values.shape != self.counts.shape or values.ndim != 1:
-                raise ValueError(f"degrees: {name} has shape {values.shape}: give one number a class")
+                raise ValueError(f"degrees: {name} has shape {values.shape}: give one number per class")
             if not np.isfinite(values).all() or (len(values) and values.min() < 0):
                 raise ValueError(f"degrees: {name} has a negative or infinite number")
         if not 0 <= self.reciprocity <= 1:
             raise ValueError(f"degrees: reciprocity is {self.reciprocity!r}: give a share between 0 and 1")
         if self.mixing is not None and len(self.mixing.groups) != len(self.counts):
             raise ValueError(
-                f"degrees: mixing has groups of {len(self.mixing.groups)} classes, there are {len(self.counts)}"
+                f"degrees: mixing has groups for {len(self.mixing.groups)} classes, but there are "
+                f"{len(self.counts)}"
             )
 
     @property
@@ -226,7 +227,8 @@ class DegreeDistribution:
             )
         if not sigma >= 0:
             raise ValueError(
-                f"degrees: sigma is {sigma!r}: give the deviation of the degrees' logarithm, 0 or more"
+                f"degrees: sigma is {sigma!r}: give the standard deviation of the logarithm of the "
+                "degrees, at least 0"
             )
         symmetric = reciprocity == 1
         degrees, shares = _log_normal(

@@ -41,8 +41,8 @@ class BlockSizes:
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:
             raise ValueError(
-                f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: "
-                "give one vertex count more than edge counts"
+                f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: give "
+                "one more vertex count than edge counts"
             )
         if not min((*self.vertices, *self.edges)) >= 0:
             raise ValueError(f"sizes: a size of {self.vertices} and {self.edges} is negative or not a number")
@@ -74,7 +74,9 @@ def expected_sizes(
         If a fan-out is neither -1 nor above 0, or `targets` is negative.
     """
     if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
-        raise ValueError(f"sizes: fan-outs {list(fanouts)}: give one a layer, -1 for all or a number above 0")
+        raise ValueError(
+            f"sizes: fan-outs {list(fanouts)}: give one per layer, -1 for all neighbours or a number above 0"
+        )
     if not targets >= 0:
         raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
     chances = _target_chances(degrees, targets, target_degrees)

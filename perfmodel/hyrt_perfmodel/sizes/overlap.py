@@ -47,9 +47,9 @@ class OverlapSample:
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in self.__slots__}
         if len(lengths) != 1:
-            raise ValueError(f"overlap: arrays of lengths {sorted(lengths)}: give one entry a path")
+            raise ValueError(f"overlap: arrays of lengths {sorted(lengths)}: give one entry per path")
         if len(self.others) and min(self.others.min(), self.chance_others.min()) < 0:
-            raise ValueError("overlap: a pair is joined by fewer than no further paths")
+            raise ValueError("overlap: a number of further paths is negative")
 
     def distinct(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
         """Share of the paths of two edges that reach a vertex nothing else of theirs reaches, against chance.

@@ -54,7 +54,7 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     size = whole(content.get("bytes_per_value", 4), f"{where}: bytes_per_value")
     try:
         if not edges:
-            raise ValueError("edges is empty: give one number a layer")
+            raise ValueError("edges is empty: give one number per layer")
         if min([size, *features]) < 1:
             raise ValueError("bytes_per_value and features: give numbers of at least 1")
         work = Workload(
@@ -65,7 +65,7 @@ def load_workload(path: str | Path) -> TrainingWorkload:
             bytes_per_value=size,
         )
         if 0 in vertices:
-            raise ValueError("vertices holds a 0: give numbers above 0, as a mini-batch has targets")
+            raise ValueError("vertices has a 0: give numbers above 0, because every mini-batch has targets")
         return TrainingWorkload(
             at=in_proportion(work, batch),
             targets_per_epoch=targets,

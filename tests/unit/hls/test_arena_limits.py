@@ -147,9 +147,18 @@ def test_the_devices_layout(
 @pytest.mark.parametrize(
     ("work", "says"),
     [
-        (Workload(vertices=(9, 1), edges=(9,), features=(8193, 4), concat=False), "takes rows of 8192"),
-        (Workload(vertices=(9, 1), edges=(9,), features=(4, 8193), concat=False), "takes rows of 8192"),
-        (Workload(vertices=(9, 1), edges=(9,), features=(4097, 4), concat=True), "weights of 8192 rows"),
+        (
+            Workload(vertices=(9, 1), edges=(9,), features=(8193, 4), concat=False),
+            "takes rows of at most 8192",
+        ),
+        (
+            Workload(vertices=(9, 1), edges=(9,), features=(4, 8193), concat=False),
+            "takes rows of at most 8192",
+        ),
+        (
+            Workload(vertices=(9, 1), edges=(9,), features=(4097, 4), concat=True),
+            "weights of at most 8192 rows",
+        ),
         (Workload(vertices=(9,) * 10, edges=(9,) * 9, features=(4,) * 10, concat=True), "at most 8 layers"),
     ],
 )

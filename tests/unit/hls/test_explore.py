@@ -92,7 +92,7 @@ def test_no_design_fits() -> None:
     wide = Workload(vertices=(9e6, 9e6), edges=(9e6,), features=(4000, 4000), concat=False)
     with pytest.raises(ValueError, match=r"no trainer fits u250: arena: one target needs"):
         explore(load_part("u250"), lambda targets: wide, 1, FpgaDesign())
-    with pytest.raises(ValueError, match="no trainer fits u250: layer 1 is 9000 to 4 values wide"):
+    with pytest.raises(ValueError, match="no trainer fits u250: layer 1 maps rows of 9000 values to 4"):
         explore(
             load_part("u250"),
             lambda targets: Workload(vertices=(9, 9), edges=(9,), features=(9000, 4), concat=False),

@@ -115,7 +115,7 @@ def with_edge(task: Task, edge: int, column: int, value: int) -> Task:
         (lambda t: replace(t, features=t.features[:-1]), "features is float32"),
         (lambda t: replace(t, features=t.features.astype(np.float64)), "features is float64"),
         (lambda t: replace(t, features=np.asfortranarray(t.features)), "features is not contiguous"),
-        (lambda t: replace(t, labels=t.labels + 5), "label .* of target 0: there are 5 classes"),
+        (lambda t: replace(t, labels=t.labels + 5), "target 0 has label .*, but there are 5 classes"),
         (lambda t: replace(t, weights=t.weights[:-16]), "layer 2: weights at words"),
         (lambda t: with_layer(t, 1, weights=0), "layer 2: weights at words 0"),
         (lambda t: with_layer(t, 1, num_src=8), "layer 2 takes 8 rows"),

@@ -129,7 +129,7 @@ def test_folders(tmp_path: Path) -> None:
     write(tmp_path / "reports", "not one", "csynth.log")
     assert [report.module for report in read_reports(tmp_path)] == ["a", "b"]
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(ValueError, match=r"holds no \*_csynth.xml"):
+    with pytest.raises(ValueError, match=r"has no \*_csynth.xml"):
         read_reports(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"none_csynth\.xml: cannot be read"):
         read_reports(tmp_path / "none_csynth.xml")

@@ -93,11 +93,11 @@ def test_a_damaged_file_is_said_with_its_name_and_the_remedy(tmp_path: Path, tex
     [
         (replace(MACHINE, node="there"), "another machine"),
         (replace(MACHINE, processor="Acme 10"), "another processor"),
-        (replace(MACHINE, cores=2), "4 cores, now 2"),
-        (replace(MACHINE, versions={"hyrt": "1", "torch": "3"}), "torch 2, now 3"),
-        (replace(MACHINE, devices={"cpu:0": "4 cores", "npu:0": "new"}), "npu:0 is new"),
-        (replace(MACHINE, devices={}), "cpu:0 has gone"),
-        (replace(MACHINE, devices={"cpu:0": "8 cores"}), "cpu:0 was another device"),
+        (replace(MACHINE, cores=2), "4 cores, but 2 are available now"),
+        (replace(MACHINE, versions={"hyrt": "1", "torch": "3"}), "torch 2, but this is torch 3"),
+        (replace(MACHINE, devices={"cpu:0": "4 cores", "npu:0": "new"}), "made without npu:0"),
+        (replace(MACHINE, devices={}), "made with cpu:0, which is no longer available"),
+        (replace(MACHINE, devices={"cpu:0": "8 cores"}), "made when cpu:0 was another device"),
     ],
 )
 def test_a_stale_one_says_why(here: Machine, says: str) -> None:

@@ -96,7 +96,7 @@ def test_wrong_loads_are_refused() -> None:
         network_cycles_expected(load, 1, FpgaDesign())
     with pytest.raises(ValueError, match="chunks is 0"):
         network_cycles_expected(load, 0, FpgaDesign(pes=4))
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="fractions: give numbers from 0 to 1"):
         NetworkLoad.expected({3: 5.0}, 4, row_share=1.5)
     assert network_cycles_expected(NetworkLoad.expected({}, 4), 3, FpgaDesign(pes=4)) == 0
     assert network_cycles_expected(NetworkLoad.of(np.zeros(0, np.int64), 4), 3, FpgaDesign(pes=4)) == 0

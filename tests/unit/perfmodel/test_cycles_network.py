@@ -94,7 +94,7 @@ def test_no_edges_take_no_cycles() -> None:
     ("to", "sources", "chunks", "words"),
     [
         (np.array([1, -2]), None, 1, "edge 1 leads to row -2"),
-        (np.array([1, 2]), np.array([1]), 1, "give one an edge"),
+        (np.array([1, 2]), np.array([1]), 1, "give one per edge"),
         (np.array([[1]]), None, 1, "shape"),
         (np.array([1]), None, 0, "chunks is 0"),
     ],

@@ -125,12 +125,12 @@ def test_the_law_of_the_generator() -> None:
     ("change", "said"),
     [
         ({"counts": np.array([-1.0])}, "negative"),
-        ({"in_degrees": np.array([1.0, 2.0])}, "one number a class"),
+        ({"in_degrees": np.array([1.0, 2.0])}, "one number per class"),
         ({"out_degrees": np.array([np.inf])}, "infinite"),
         ({"reciprocity": 2.0}, "share between 0 and 1"),
         (
             {"mixing": DegreeMixing(groups=np.zeros(2, np.int64), shares=np.ones((1, 1)))},
-            "groups of 2 classes",
+            "groups for 2 classes, but",
         ),
     ],
 )
@@ -161,5 +161,5 @@ def test_a_mixing_table_that_is_none(group: int, shares: np.ndarray, said: str) 
 
 
 def test_targets_have_no_more_edges_than_all() -> None:
-    with pytest.raises(ValueError, match="part of shares"):
+    with pytest.raises(ValueError, match="target_shares exceeds shares"):
         DegreeMixing(groups=np.array([0]), shares=np.ones((1, 1)), target_shares=np.full((1, 1), 1.5))

@@ -138,8 +138,8 @@ def test_given_limits_are_told_with_the_depth_for_their_delay():
 @pytest.mark.parametrize(
     ("after", "text"),
     [
-        (replace(EVEN, split=(1000, 1000, 1000, 1001)), "4000 units in 4 parts"),
-        (replace(EVEN, split=(2000, 2000)), "4000 units in 4 parts"),
+        (replace(EVEN, split=(1000, 1000, 1000, 1001)), "4000 units for 4 trainers"),
+        (replace(EVEN, split=(2000, 2000)), "4000 units for 4 trainers"),
         (start(1000, 1000, 1000, 1000, sample=9), "limits"),
         (start(0, 1000, 1000, 2000), "limits"),
     ],
