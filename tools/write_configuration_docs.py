@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings' own declarations: run it after changing hyrt/config/tree.py."""
+"""Write docs/configuration.md from the declarations of the settings in hyrt/config/tree.py."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-Written by `tools/write_configuration_docs.py` from `hyrt/config/tree.py`: `make docs` writes it anew.
+This page is written by `tools/write_configuration_docs.py` from `hyrt/config/tree.py`. To update it, run
+`make docs`.
 
-Settings come from, later ones winning: the defaults below, a YAML file, the options `--data`, `--model` and
-`--devices`, and words `key.path=value` whose values are read as YAML:
+Settings are taken from the following sources, of which later ones win: the defaults below, a YAML file, the
+options `--data`, `--model` and `--devices`, and arguments `key.path=value`, whose values are read as YAML:
 
-    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]' train.optimizer_options='{eps: 1e-7}'
+    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]' \\
+        train.optimizer_options='{eps: 1e-7}'
 
-`hyrt run --print-config` prints the whole resolved tree, which is a valid file of settings. An unknown key is an error
-with the nearest name. In Python, sections are keywords: `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
+`hyrt run --print-config` prints all settings as YAML that can be used as a settings file. An unknown key is
+an error that names the nearest known one. In Python, sections are keyword arguments:
+`hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
 """

@@ -1,4 +1,4 @@
-"""The best assignment that never changes, by search with the true model: what policies are measured against."""
+"""The best assignment that never changes, by search with the true model: the measure of policies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def _thread_choices(case: Case) -> list[Threads]:
 
 
 def _filled(case: Case, threads: Threads) -> Assignment:
-    """All trainers equally long busy, as far as they hold: for each the most it does in a time, the time by halving."""
+    """All trainers equally long busy, as far as their memory allows.
+
+    Each gets the most that it does within a time, and the time is found by halving.
+    """
     total, most = case.training.batch_size, case.limits.most_units
     count = len(most)
 

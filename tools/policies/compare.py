@@ -2,13 +2,13 @@
 
     python tools/policies/compare.py --cases 500 --processes 2
 
-For each pair: the best assignment that never changes, by search; then each policy from a random start, with 5 % noise, and
-the same noise for the best assignment. Prints, for each policy:
+For each pair: the best assignment that never changes, by search; then each policy from a random start, with 5
+% noise, and the same noise for the best assignment. Prints, for each policy:
 
-settled     its throughput in steps 60 to 159 over that of the best assignment
-at step 30  the same of the assignment that step 30 runs under, without noise
-still       cases in which no later step differs from step 30 in more than 5 % of its targets, or is 5 % slower or faster
-recovered   throughput of the assignment 40 steps after a trainer became half as fast, over that of the best one then
+settled     its throughput in steps 60 to 159 over that of the best assignment at step 30  the same of the
+assignment that step 30 runs under, without noise still       cases in which no later step differs from step
+30 in more than 5 % of its targets, or is 5 % slower or faster recovered   throughput of the assignment 40
+steps after a trainer became half as fast, over that of the best one then
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHANGE, RECOVERED = 60, 100
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a policy did with one case. All ratios are throughputs over those of the best static assignment."""
+    """What a policy did with one case. Ratios are throughputs over those of the best static assignment."""
 
     seed: int
     policy: str
@@ -137,8 +137,9 @@ def _all_outcomes(seeds: range, names: Sequence[str], processes: int) -> list[Ou
 def table(found: Sequence[Outcome]) -> str:
     """The figures of each policy, as Markdown."""
     lines = [
-        "| policy | cases | settled: median | worst | 1st centile | cases < 0.90 | at step 30: median | worst "
-        "| still after step 30 | most moved | recovered in 40: median | worst | cases < 0.90 | decisions |",
+        "| policy | cases | settled: median | worst | 1st centile | cases < 0.90 | at step 30: median "
+        "| worst | still after step 30 | most moved | recovered in 40: median | worst | cases < 0.90 "
+        "| decisions |",
         "| --- " * 14 + "|",
     ]
     for name in dict.fromkeys(outcome.policy for outcome in found):

@@ -1,4 +1,7 @@
-"""Random machines, workloads and starting assignments, on which policies are compared. Seeded; no policy was looked at."""
+"""Random machines, workloads and starting assignments, on which policies are compared.
+
+They are seeded, and were fixed before any policy was looked at.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ DELAY = 4
 
 @dataclass(frozen=True)
 class Case:
-    """One pair of a machine and a workload, and where a run starts; `slow` is a trainer with another speed, and that."""
+    """A machine, a workload and where a run starts; `slow` is a trainer and the factor of its speed."""
 
     seed: int
     platform: Platform

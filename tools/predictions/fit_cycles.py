@@ -1,13 +1,16 @@
 """Fit the closed form of the aggregate network's cycles to its cycle simulation, and show its errors.
 
-    python tools/predictions/fit_cycles.py --fit            # the constants, from cases 0 .. 399
-    python tools/predictions/fit_cycles.py                  # errors of the module's constants, over held-out cases 40000 .. 40399
-    python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout 25,10
+    python tools/predictions/fit_cycles.py --fit            # the constants, from cases 0 .. 399 python
+    tools/predictions/fit_cycles.py                  # errors of the module's constants, over held-out cases
+    40000 .. 40399 python tools/predictions/fit_cycles.py --graph synthetic:products-s,vertices=100k --fanout
+    25,10
 
-Cases are drawn over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks; up to 40,000 edges; sources
-with 1 to 32 edges in the mean (equal, geometric, or every second source with one); destinations uniform or Zipf (exponent 0.5, 1, 1.5) over
-512 to 16,384 rows, a source's all different; and none, half or nine tenths of the edges to the next row in order. With --graph the blocks of sampled mini-batches are
-simulated instead: `arrays` is the closed form on their statistics, `counts` on their sizes alone. Errors are in per cent.
+Cases are drawn over the range that the module states: n of 4, 8, 16; D 4 to 128; A 1 to 8; 1 to 64 chunks; up
+to 40,000 edges; sources with 1 to 32 edges in the mean (equal, geometric, or every second source with one);
+destinations uniform or Zipf (exponent 0.5, 1, 1.5) over 512 to 16,384 rows, a source's all different; and
+none, half or nine tenths of the edges to the next row in order. With --graph the blocks of sampled
+mini-batches are simulated instead: `arrays` is the closed form on their statistics, `counts` on their sizes
+alone. Errors are in per cent.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign, num_chunks
 from hyrt_perfmodel.cycles.task_shape import LayerSizes, edge_list
+from sampled_batches import whole_batches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +146,8 @@ def table(measured: Sequence[Measured]) -> Iterator[str]:
         part = found[groups[name]]
         largest = part[np.argmax(abs(part))]
         beyond = int((abs(part) > 10).sum())
-        yield f"| {name} | {len(part)} | {part.mean():+.1f} | {abs(part).mean():.1f} | {largest:+.1f} | {beyond} |"
+        cells = (name, len(part), f"{part.mean():+.1f}", f"{abs(part).mean():.1f}", f"{largest:+.1f}", beyond)
+        yield f"| {' | '.join(map(str, cells))} |"
 
 
 def blocks_table(
@@ -150,45 +155,41 @@ def blocks_table(
 ) -> Iterator[str]:
     """Of each block of a sampled mini-batch, forward and backward, own rows included (parts 1 and 2)."""
     from hyrt.graph import open_graph
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.neighbor import NeighborSampler
 
     graph = open_graph(spec)
-    sampler = NeighborSampler(graph, graph.split("train"), fanouts, batch, 0)
-    with Workers(1, "fit.sample") as workers:
-        drawn = sampler.sample(0, sampler.units(0), workers, in_place=False)
-        yield "| block | parts | D | direction | chunks | edges | cycles | ideal / cycles | arrays | counts |"
-        yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-        for block, parts, design in itertools.product(drawn.blocks, (1, 2), designs):
-            rows = np.repeat(np.arange(block.num_dst, dtype=np.int64), np.diff(block.indptr))
-            own = np.arange(block.num_dst, dtype=np.int64)
-            sources = np.concatenate([own, block.columns.astype(np.int64)])
-            combined = np.concatenate([own * parts, rows * parts + parts - 1])
-            width = graph.num_features if block.layer == 1 else 256
-            layer = LayerSizes(
-                rows=block.num_dst,
-                parts=parts,
-                num_src=block.num_src,
-                in_width=width,
-                out_width=256,
-                edges=len(sources),
-                own_edges=len(own),
+    batches = whole_batches(graph, fanouts, batch)
+    drawn = next(batches)
+    yield "| block | parts | D | direction | chunks | edges | cycles | ideal / cycles | arrays | counts |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for block, parts, design in itertools.product(drawn.blocks, (1, 2), designs):
+        rows = np.repeat(np.arange(block.num_dst, dtype=np.int64), np.diff(block.indptr))
+        own = np.arange(block.num_dst, dtype=np.int64)
+        sources = np.concatenate([own, block.columns.astype(np.int64)])
+        combined = np.concatenate([own * parts, rows * parts + parts - 1])
+        width = graph.num_features if block.layer == 1 else 256
+        layer = LayerSizes(
+            rows=block.num_dst,
+            parts=parts,
+            num_src=block.num_src,
+            in_width=width,
+            out_width=256,
+            edges=len(sources),
+            own_edges=len(own),
+        )
+        for name, edges, expected in (
+            ("forward", edge_list(sources, combined), layer.forward_load(design.pes)),
+            ("backward", edge_list(combined, sources), layer.backward_load(design.pes)),
+        ):
+            chunks = num_chunks(width)
+            cycles = network_cycles(edges.to, chunks, design, sources=edges.sources)
+            load = NetworkLoad.of(edges.to, design.pes, edges.sources)
+            arrays = 100 * (network_cycles_expected(load, chunks, design) / cycles - 1)
+            counts = 100 * (network_cycles_expected(expected, chunks, design) / cycles - 1)
+            ideal = len(edges.to) * chunks / design.pes / cycles
+            yield (
+                f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | {len(edges.to):,} "
+                f"| {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
             )
-            for name, edges, expected in (
-                ("forward", edge_list(sources, combined), layer.forward_load(design.pes)),
-                ("backward", edge_list(combined, sources), layer.backward_load(design.pes)),
-            ):
-                chunks = num_chunks(width)
-                cycles = network_cycles(edges.to, chunks, design, sources=edges.sources)
-                load = NetworkLoad.of(edges.to, design.pes, edges.sources)
-                arrays = 100 * (network_cycles_expected(load, chunks, design) / cycles - 1)
-                counts = 100 * (network_cycles_expected(expected, chunks, design) / cycles - 1)
-                ideal = len(edges.to) * chunks / design.pes / cycles
-                yield (
-                    f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | {len(edges.to):,} "
-                    f"| {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
-                )
-        drawn.release()
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Predicted epoch times of HyScale-GNN's machines beside the published ones, and their scaling (Table VI and Fig. 9).
+"""Predicted and published epoch times of HyScale-GNN's machines, and their scaling (Table VI and Fig. 9).
 
-In the paper's form of the model: its terms only, 1,024 targets for every trainer, nothing re-split. Nothing is fitted to the
-published times; what the paper does not say is assumed, and printed with the tables, which are Markdown.
+In the paper's form of the model: its terms only, 1,024 targets for every trainer, nothing re-split. Nothing
+is fitted to the published times; what the paper does not say is assumed, and printed with the tables, which
+are Markdown.
 
     python tools/predictions/paper_table.py
     python tools/predictions/paper_table.py --sigma 1.6 --host-memory 308
@@ -107,13 +108,17 @@ def epochs(works: dict[tuple[str, str], TrainingWorkload], machines: Sequence[Pl
             times = " | ".join(f"{found.stages_s[stage] * 1e3:.2f}" for stage in STAGES)
             beside = "- | -" if published is None else f"{published:.2f} | {found.epoch_s / published:.2f}"
             yield (
-                f"| {platform.name} | {model} | {dataset} | {times} | {found.bottleneck} | {found.epoch_s:.3f} | {beside} |"
+                f"| {platform.name} | {model} | {dataset} | {times} | {found.bottleneck} "
+                f"| {found.epoch_s:.3f} | {beside} |"
             )
 
 
 def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platform) -> Iterator[str]:
-    """The paper's other terms and its 1,024 targets for every trainer, but an FPGA takes what the kernels' cycle model says."""
-    yield "| model | dataset | targets a task | tasks | propagate ms, rates | propagate ms, cycles | epoch s | published s | ratio |"
+    """The paper's terms and 1,024 targets a trainer, but the time of an FPGA by the kernels' cycle model."""
+    yield (
+        "| model | dataset | targets a task | tasks | propagate ms, rates | propagate ms, cycles | epoch s "
+        "| published s | ratio |"
+    )
     yield "| --- | --- |" + " ---: |" * 7
     for (model, dataset), work in works.items():
         rates = predict(platform, work, paper=True)
@@ -150,24 +155,34 @@ def assumptions(
         host, link = platform.host.memory_gb_s, platform.accelerators[0].link_gb_s
         yield f"- {platform.name}: {platform.source}"
         yield (
-            f"- {platform.name}: host memory {host:g} GB/s over {link:g} GB/s a link: T_load passes T_transfer at {host / link:.1f} "
-            "trainers, the CPU among them, whatever is sampled"
+            f"- {platform.name}: host memory {host:g} GB/s over {link:g} GB/s a link: T_load passes "
+            f"T_transfer at {host / link:.1f} trainers, the CPU among them, whatever is sampled"
         )
     yield (
-        f"- degrees: log-normal, sigma {chosen.sigma:g}, with the published mean; ogbn-products has its edges in both directions, "
-        "citations in one; training vertices are like all vertices"
+        f"- degrees: log-normal, sigma {chosen.sigma:g}, with the published mean; ogbn-products has its "
+        "edges in both directions, citations in one; training vertices are like all vertices"
     )
     for name, found in sampled.items():
         vertices, edges = (", ".join(f"{n:,.0f}" for n in row) for row in (found.vertices, found.edges))
-        yield f"- {name}: V^0, V^1, V^2 = {vertices}; E^1, E^2 = {edges}; {DATASETS[name].targets:,} training vertices (the dataset's)"
-    yield "- features, activations and weights of 4 bytes; the host trains too; T_sample: 15 M edges a second and core, 128 cores"
+        yield (
+            f"- {name}: V^0, V^1, V^2 = {vertices}; E^1, E^2 = {edges}; {DATASETS[name].targets:,} training "
+            "vertices (the dataset's)"
+        )
+    yield (
+        "- features, activations and weights of 4 bytes; the host trains too; T_sample: 15 M edges a second "
+        "and core, 128 cores"
+    )
     design = machines[0].accelerators[0].design
     assert design is not None
     yield (
-        f"- the cycle model's U250: {design.pes} PEs, {design.mac_rows} x {design.mac_cols} MACs, {design.clock_hz / 1e6:g} MHz, features through one "
-        f"port of {design.ddr_bytes_per_s / 1e9:g} GB/s; no build has confirmed {', '.join(sorted(design.assumed))}"
+        f"- the cycle model's U250: {design.pes} PEs, {design.mac_rows} x {design.mac_cols} MACs, "
+        f"{design.clock_hz / 1e6:g} MHz, features through one port of {design.ddr_bytes_per_s / 1e9:g} GB/s; "
+        f"no build has confirmed {', '.join(sorted(design.assumed))}"
     )
-    yield "- launches, topology, the optimiser and the second backward product cost nothing: the paper has no terms for them"
+    yield (
+        "- launches, topology, the optimiser and the second backward product cost nothing: the paper has no "
+        "terms for them"
+    )
 
 
 def main() -> None:

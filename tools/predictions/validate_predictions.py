@@ -1,8 +1,8 @@
 """Predictions against measured runs on this machine, after `hyrt calibrate`.
 
-The configurations below were fixed before anything was measured. For each: sample a few mini-batches, predict the
-time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst absolute error; the exit code is 1
-where the mean is above 10 % or the worst above 20 %.
+The configurations below were fixed before anything was measured. For each: sample a few mini-batches, predict
+the time of a step, train for a few seconds, compare. Prints a markdown table with mean and worst absolute
+error; the exit code is 1 where the mean is above 10 % or the worst above 20 %.
 
     python tools/predictions/validate_predictions.py --data data --table predictions.md
 """
@@ -97,9 +97,10 @@ def main() -> int:
         print("; ".join(stale))
         return 2
     lines = [
-        f"{calibration.machine.processor}, {calibration.machine.cores} cores, calibrated {calibration.date}.\n",
-        "| graph | devices | model | hidden | fan-out | batch | predicted ms | stages ms (sample, load, propagate) "
-        "| measured ms | stages ms | error |",
+        f"{calibration.machine.processor}, {calibration.machine.cores} cores, "
+        f"calibrated {calibration.date}.\n",
+        "| graph | devices | model | hidden | fan-out | batch | predicted ms "
+        "| stages ms (sample, load, propagate) | measured ms | stages ms | error |",
         "|---|---|---|---:|---|---:|---:|---|---:|---|---:|",
     ]
     errors = []
@@ -139,7 +140,8 @@ def main() -> int:
         )
         if options.parts:
             print(
-                f"cores {1e3 * times.core_s:.1f} ms, propagate and synchronize {1e3 * times.propagate_s:.1f} ms"
+                f"cores {1e3 * times.core_s:.1f} ms, "
+                f"propagate and synchronize {1e3 * times.propagate_s:.1f} ms"
             )
         seen = " ".join(f"{1e3 * run.stage_s[s]:.1f}" for s in ("sample", "load", "propagate", "synchronize"))
         lines.append(

@@ -1,0 +1,39 @@
+"""Mini-batches that are sampled to be counted, not trained on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import MiniBatch
+
+
+def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[MiniBatch]:
+    """Mini-batches of the training split without end, each valid until the next.
+
+    The last mini-batch of an epoch is left out where it is short.
+
+    Parameters
+    ----------
+    graph
+        What to sample.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first.
+    batch
+        The targets of each; all of the split where it has fewer.
+    """
+    from hyrt.machine.workers import Workers
+    from hyrt.sampling.neighbor import NeighborSampler
+
+    targets = graph.split("train")
+    sampler = NeighborSampler(graph, targets, fanouts, batch, 0)
+    with Workers(1, "tool.sample") as workers:
+        for step in itertools.count():
+            units = sampler.units(step)
+            if len(units) == min(batch, len(targets)):
+                drawn = sampler.sample(step, units, workers, in_place=False)
+                yield drawn
+                drawn.release()
