@@ -287,9 +287,9 @@ def code_of(checkout: str) -> Iterator[Path]:
     if Path(checkout, "pyproject.toml").exists():
         yield Path(checkout).resolve()
         return
-    archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", checkout], stdout=subprocess.PIPE, check=True
-    )
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", checkout], capture_output=True)
+    if archive.returncode:
+        sys.exit(f"{checkout} is neither a checkout nor a commit: {archive.stderr.decode().strip()}")
     with tempfile.TemporaryDirectory(prefix="hyrt-checkout-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             files.extractall(folder, filter="data")
