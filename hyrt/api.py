@@ -73,6 +73,7 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
+    from hyrt.observe.injected_faults import faults_of_environment
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.predict_run import predict_run
     from hyrt.training.train import Training
@@ -100,5 +101,6 @@ def train(
         emit=emit or (lambda event: None),
         checkpoints=checkpoints,
         predict=predict_run,
+        hooks=faults_of_environment(),
     )
     return training.run()

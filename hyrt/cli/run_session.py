@@ -16,6 +16,7 @@ from hyrt.errors import HyrtError, Stalled, describe
 from hyrt.graph.graph import Graph
 from hyrt.machine.stop_signals import StopSignals
 from hyrt.observe.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.observe.injected_faults import faults_of_environment
 from hyrt.predict.predict_run import predict_run
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
@@ -118,6 +119,7 @@ class Session:
                 should_stop=lambda: self._signals.requested,
                 on_stall=self._write_stacks,
                 predict=predict_run,
+                hooks=faults_of_environment(),
             )
             if checkpoint is not None:
                 training.resume(checkpoint)
@@ -201,7 +203,7 @@ class Session:
         try:
             # Before the report, which links it.
             if self._training is not None:
-                self._training.save_trace(error)
+                self._training.end_failed(error)
             self._fail(error)
             for note in getattr(error, "__notes__", ()):
                 print(f"warning: {note}", file=sys.stderr, flush=True)

@@ -19,9 +19,9 @@ from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.flow.channel import Channel, ChannelClosed
 from hyrt.flow.queues import Queues
 from hyrt.flow.watchdog import NoProgressGuard
-from hyrt.observe.trace.trace import Trace
+from hyrt.observe.hook import Hook
 from hyrt.pipeline.shares import Share, StepWork
-from hyrt.pipeline.stages import StageCalls
+from hyrt.pipeline.stages import Stages
 
 # A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
 _JOIN_S = 5.0
@@ -47,22 +47,22 @@ class Pipeline:
         For the no-progress guard.
     on_stall
         Called with all threads' stacks when the guard fails the run.
-    trace
-        Takes what is in the channels, and the failure.
+    hooks
+        Hear what is in the channels, and the failure.
     """
 
     def __init__(
         self,
-        stages: StageCalls,
+        stages: Stages,
         steps: Sequence[int],
         *,
         depth: int,
         stall_timeout_s: float,
         on_stall: Callable[[str], None] = lambda stacks: None,
-        trace: Trace | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self._stages = stages
-        self._trace = trace
+        self._hooks = hooks
         self._steps = steps
         self._failure: BaseException | None = None
         self._failing = threading.Lock()
@@ -102,8 +102,8 @@ class Pipeline:
         )
 
     def _channel(self, name: str, capacity: int) -> Channel[Any]:
-        watch = None if self._trace is None else self._trace.counter(f"channel {name}", "items").add
-        return Channel(name, capacity, watch)
+        watches = [watch for hook in self._hooks if (watch := hook.channel(name)) is not None]
+        return Channel(name, capacity, watches[0] if watches else None)
 
     def __enter__(self) -> Pipeline:
         for thread in self._threads:
@@ -278,7 +278,7 @@ class Pipeline:
                 del staged
                 self._done[index].put(again)
             at(step, "synchronize")
-            self._stages.update(index)
+            self._stages.update(index, step)
         self._done[index].close_sender()
 
     # Failing.
@@ -315,8 +315,8 @@ class Pipeline:
             if self._failure is not None:
                 return
             self._failure = failure
-        if self._trace is not None:
-            self._trace.mark(describe(failure))
+        for hook in self._hooks:
+            hook.fail(failure)
         for channel in self._channels():
             channel.fail(failure)
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from hyrt.errors import StageFailure, describe
 from hyrt.pipeline.shares import StepWork
-from hyrt.pipeline.stages import StageCalls
+from hyrt.pipeline.stages import Stages
 
 
-def serial_steps(stages: StageCalls, steps: Iterable[int]) -> Iterator[StepWork]:
+def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
     """Yield the same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
 
     Raises
@@ -39,7 +39,7 @@ def serial_steps(stages: StageCalls, steps: Iterable[int]) -> Iterator[StepWork]
         work.release()
         for index, trainer in enumerate(stages.trainers):
             with _named(f"synchronize on {trainer.name}", step):
-                stages.update(index)
+                stages.update(index, step)
 
 
 @contextmanager

@@ -42,6 +42,8 @@ class Share:
         Index of the trainer.
     units
         Which of the step's units.
+    number
+        The share's place in `work.shares`.
     batch
         Their mini-batch; None where there are no units.
     result
@@ -58,6 +60,7 @@ class Share:
     work: StepWork
     trainer: int
     units: Ids
+    number: int = 0
     is_again: bool = False
     batch: MiniBatch | None = None
     result: StepResult | None = None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from hyrt_perfmodel.assignment import Assignment, Threads
@@ -16,11 +16,14 @@ from hyrt.device import Device, StepResult
 from hyrt.device.check_result import check_result
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure, describe
 from hyrt.machine.workers import Workers
+from hyrt.observe.hook import Call, Hook, call_in
 from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Failure, Share, StepWork, cut, handed_over, recut
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
+
+T = TypeVar("T")
 
 # How often one step's shares are cut smaller before the lack of memory ends the run.
 _RETRIES = 3
@@ -72,27 +75,6 @@ class Trainer:
         return self.most_units is not None
 
 
-class StageCalls(Protocol):
-    """What the pipeline and the serial loop drive: `Stages`, or `TracedStages` around them."""
-
-    trainers: list[Trainer]
-    schedule: Schedule
-
-    def cut(self, step: int) -> list[Share]: ...
-
-    def sample(self, share: Share) -> None: ...
-
-    def load(self, share: Share) -> None: ...
-
-    def transfer(self, share: Share) -> Any: ...
-
-    def propagate(self, share: Share, staged: Any) -> None: ...
-
-    def update(self, index: int) -> None: ...
-
-    def again(self, work: StepWork) -> list[Share]: ...
-
-
 class Stages:
     """What each stage does to a share; the pipeline and the serial loop both drive these.
 
@@ -112,6 +94,8 @@ class Stages:
         Hears, in the consumer's thread, what was moved between trainers and why.
     train_threads
         Of each trainer whose threads can change.
+    hooks
+        Called around every stage's work.
     """
 
     def __init__(
@@ -127,6 +111,7 @@ class Stages:
         continue_on_loss: bool = False,
         notify: Callable[[str], None] = lambda text: None,
         train_threads: int = 1,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.trainers = list(trainers)
         self.schedule = Schedule(
@@ -144,6 +129,7 @@ class Stages:
         self._notify = notify
         self._unsaid: SimpleQueue[str] = SimpleQueue()
         self._retired: set[int] = set()
+        self._hooks = hooks
 
     @property
     def split(self) -> list[int]:
@@ -156,10 +142,21 @@ class Stages:
 
     def cut(self, step: int) -> list[Share]:
         """A step's shares, one a trainer."""
+        assignment = self.schedule.of(step)
+        for hook in self._hooks:
+            hook.cut(assignment)
         work = StepWork(step)
-        pieces = cut(self._sampler.units(step), self.split_of(step))
-        work.shares = [Share(work, index, units) for index, units in enumerate(pieces)]
+        pieces = cut(self._sampler.units(step), assignment.split)
+        work.shares = [Share(work, index, units, index) for index, units in enumerate(pieces)]
         return list(work.shares)
+
+    def _do(self, stage: str, share: Share, work: Callable[[], T]) -> T:
+        """Do a stage's work for a share, inside the hooks."""
+        if not self._hooks:
+            return work()
+        name = self.trainers[share.trainer].name
+        call = Call(stage, name, share.work.step, share.trainer, share.number, len(share.units))
+        return call_in(self._hooks, call, work)
 
     def sample(self, share: Share) -> None:
         if not len(share.units):
@@ -169,7 +166,7 @@ class Stages:
         started = time.perf_counter()
         hops = trainer.hops
         try:
-            share.batch = self._draw(share, hops)
+            share.batch = self._do("sample", share, lambda: self._draw(share, hops))
         except DeviceOutOfMemory as error:
             if hops is None:
                 raise
@@ -191,18 +188,20 @@ class Stages:
         )
 
     def load(self, share: Share) -> None:
-        if share.batch is None:
+        batch = share.batch
+        if batch is None:
             return
         _resize(self._load_workers, self.schedule.of(share.work.step).threads.load)
         started = time.perf_counter()
-        self._loader.load(share.batch, self.trainers[share.trainer].plan, self._load_workers)
+        plan = self.trainers[share.trainer].plan
+        self._do("load", share, lambda: self._loader.load(batch, plan, self._load_workers))
         share.seconds["load"] = time.perf_counter() - started
         share.work.add("load", share.seconds["load"])
 
     def transfer(self, share: Share) -> Any:
         """Stage a share on its device; None where there is nothing to propagate."""
-        trainer = self.trainers[share.trainer]
-        if share.batch is None:
+        trainer, batch = self.trainers[share.trainer], share.batch
+        if batch is None:
             return None
         if trainer.lost is not None:
             share.failure = Failure(trainer.lost, "transfer", is_lost=True)
@@ -210,7 +209,7 @@ class Stages:
         with trainer.quiet:
             started = time.perf_counter()
             try:
-                staged = trainer.device.transfer(share.batch)
+                staged = self._do("transfer", share, lambda: trainer.device.transfer(batch))
             except Exception as error:
                 self._note_failure(share, "transfer", error)
                 return None
@@ -232,7 +231,7 @@ class Stages:
             self._resize_trainer(trainer, share.work.step)
             started = time.perf_counter()
             assert share.batch is not None
-            result = trainer.device.propagate(staged)
+            result = self._do("propagate", share, lambda: trainer.device.propagate(staged))
             check_result(trainer.name, result, share.batch, self._parameters)
             share.result = result
         except Exception as error:
@@ -248,15 +247,16 @@ class Stages:
             trainer.resize(count)
             trainer.threads = count
 
-    def update(self, index: int) -> None:
-        """Hand a trainer the master weights."""
+    def update(self, index: int, step: int) -> None:
+        """Hand a trainer the master weights that a step made."""
         trainer = self.trainers[index]
         if trainer.lost is not None:
             return
         with trainer.quiet:
             started = time.perf_counter()
             try:
-                trainer.device.update(self._parameters)
+                call = Call("update", trainer.name, step, index)
+                call_in(self._hooks, call, lambda: trainer.device.update(self._parameters))
             except Exception as error:
                 if not self._continue_on_loss:
                     raise
@@ -289,7 +289,8 @@ class Stages:
         made: list[Share] = []
         for share, failure in failed:
             num_units = len(share.units)
-            made += self._cut_again(share, failure, share.trainer in newly_short)
+            number = len(work.shares) + len(made)
+            made += self._cut_again(share, failure, share.trainer in newly_short, number)
             trainer = self.trainers[share.trainer]
             if trainer.most_units is not None:
                 # The split may have come to give it less than the half that fits as far as is known.
@@ -324,7 +325,7 @@ class Stages:
         self._notify(f"step {step}: {trainer.name} {what}; split {shares} ({describe(error)})")
         self.schedule.change(step, Assignment(split=tuple(after), threads=self.schedule.latest.threads))
 
-    def _cut_again(self, share: Share, failure: Failure, is_newly_short: bool) -> list[Share]:
+    def _cut_again(self, share: Share, failure: Failure, is_newly_short: bool, number: int) -> list[Share]:
         work, trainer = share.work, self.trainers[share.trainer]
         takers = self._takers(share.trainer)
         new = recut(share.units, share.trainer, self.split, takers, is_lost=trainer.lost is not None)
@@ -341,7 +342,9 @@ class Stages:
                 f"step {work.step}: {trainer.name} is out of memory and nobody can take more: a share that does not fit "
                 f"is done in parts ({describe(failure.error)})"
             )
-        return [Share(work, index, units, is_again=True) for index, units in pieces]
+        return [
+            Share(work, index, units, at, is_again=True) for at, (index, units) in enumerate(pieces, number)
+        ]
 
     def _note_failure(self, share: Share, stage: str, error: Exception) -> None:
         """Keep what can be mended with the share; anything else ends the run."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hyrt_perfmodel.assignment import Threads
@@ -31,20 +31,21 @@ from hyrt.observe.events import (
     Emit,
     EpochEnded,
     Evaluated,
+    Event,
     Notice,
     Predicted,
     RunEnded,
 )
-from hyrt.observe.faults import injected_faults
+from hyrt.observe.hook import HOST, Call, Hook, call_in
+from hyrt.observe.trace.traced_run import TracedRun
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
 from hyrt.pipeline.shares import StepWork
-from hyrt.pipeline.stages import StageCalls, Stages
+from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import StepSummary, Synchronizer
 from hyrt.training.checkpoint import Checkpoint, save_checkpoint
 from hyrt.training.expected_run import ExpectedRun, expected_figures
-from hyrt.training.faulty_parts import FaultyStages, FaultySynchronizer, faulty_trainers, faulty_write
 from hyrt.training.run_started import named_split, run_started
 from hyrt.training.setup import (
     assign_threads,
@@ -58,7 +59,6 @@ from hyrt.training.setup import (
 )
 from hyrt.training.step_group import ALL_STAGES, StepGroups
 from hyrt.training.totals import Totals
-from hyrt.training.traced_run import TracedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TrainResult:
 # Settings, graph, and who hears why there is no prediction.
 Predict = Callable[[Config, Graph, Callable[[str], None]], ExpectedRun | None]
 
-_UNTRACED = nullcontext()
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class _Running:
     works: Iterator[StepWork]
     pipeline: Pipeline | None
     stages: Stages
-    synchronizer: Synchronizer | FaultySynchronizer
+    synchronizer: Synchronizer
     manager: ResourceManager
     groups: StepGroups
     evaluate_workers: Workers
@@ -144,6 +144,8 @@ class Training:
     predict
         Predicts the run, or gives None and tells its third argument why; asked where `balance.predict` wants a
         prediction. None predicts nothing.
+    hooks
+        Watch the run, or disturb it.
     """
 
     def __init__(
@@ -158,16 +160,17 @@ class Training:
         on_stall: Callable[[str], None] = lambda stacks: None,
         policy: Policy | None = None,
         predict: Predict | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self._config = config
         self._graph = graph
         self._own_model = model is None
         self._model = build_model(config, graph) if model is None else model
-        self._trace = None
+        self._hooks = list(hooks)
         if config.runtime.trace:
-            self._trace = TracedRun(config, None if checkpoints is None else checkpoints.parent)
-            emit = self._trace.hearing(emit)
-        self._emit = emit
+            folder = None if checkpoints is None else checkpoints.parent
+            self._hooks.append(TracedRun(config.runtime.trace_events, folder, config.runtime.stall_timeout_s))
+        self._listener = emit
         self._checkpoints = checkpoints
         self._should_stop = should_stop
         self._on_stall = on_stall
@@ -175,9 +178,10 @@ class Training:
         self._predict = predict
         self._targets = graph.split("train", config.data.split)
         if config.sampler.kind == "saint":
-            emit(Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ..."))
+            self._emit(
+                Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ...")
+            )
         self._sampler = build_sampler(config, graph, self._targets)
-        self._faults = injected_faults(config.train.epochs * self._sampler.steps_per_epoch())
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not self._parameters:
             raise ConfigError("the model has no parameters to train")
@@ -238,20 +242,23 @@ class Training:
         try:
             status = self._train()
         except BaseException as error:
-            self.save_trace(error)
+            self.end_failed(error)
             raise
-        if self._trace is not None and (notice := self._trace.saved()) is not None:
-            self._emit(notice)
         return self._finish(status)
 
-    def save_trace(self, error: BaseException) -> None:
-        """Write the trace of a run that failed, where one is wanted; a failure of that is a note to the error."""
-        if self._trace is not None:
-            self._trace.save_after(error)
+    def end_failed(self, error: BaseException) -> None:
+        """Let the hooks know that the run has failed; where one of them fails too, that is a note to the error."""
+        for hook in self._hooks:
+            hook.end_failed(error)
+
+    def _emit(self, event: Event) -> None:
+        for hook in self._hooks:
+            hook.hear(event)
+        self._listener(event)
 
     def _train(self) -> str:
         """Run the steps; returns the run's status."""
-        config, trace = self._config, self._trace
+        config = self._config
         found = find_trainers(config)
         if self._predict is not None and config.balance.predict and self._own_model:
             self._expected = self._predict(
@@ -271,9 +278,10 @@ class Training:
             trainers = stack.enter_context(
                 open_trainers(config, found, self._graph, self._model, threads, self._warn)
             )
-            team = Workers if trace is None else trace.team
-            sample_workers = stack.enter_context(team(threads.sample, "hyrt.sample"))
-            load_workers = stack.enter_context(team(threads.load, "hyrt.load"))
+            sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
+            load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
+            for hook in self._hooks:
+                sample_workers.watch = load_workers.watch = hook.watch or load_workers.watch
             evaluate_workers = stack.enter_context(evaluation_workers(threads))
             stages = Stages(
                 self._sampler,
@@ -286,12 +294,16 @@ class Training:
                 continue_on_loss=config.runtime.on_device_loss == "continue",
                 notify=self._warn,
                 train_threads=threads.train,
+                hooks=self._hooks,
             )
             manager = self._managed(stages, threads, per_epoch, last)
-            synchronizer: Synchronizer | FaultySynchronizer
             synchronizer = Synchronizer(self._parameters, self._optimizer, trainers, config.seed)
             self._simulated = any(trainer.device.info.simulated for trainer in trainers)
+            devices = [trainer.device for trainer in trainers]
+            warnings = [hook.begin(devices, range(self._step, last)) for hook in self._hooks]
             self._announce(stages, per_epoch)
+            for warning in warnings:
+                self._say(warning)
             status = "finished"
             if self._unevaluated is not None and self._end_epoch(evaluate_workers, lambda: None):
                 # Else a run killed after this would evaluate, and record, once more.
@@ -301,24 +313,19 @@ class Training:
             elif self._is_out_of_patience() and self._step < last:
                 status = "early-stopped"
             steps = range(self._step, last if status == "finished" else self._step)
-            driven: StageCalls = stages if trace is None else trace.stages(stages, self._step)
-            if self._faults is not None:
-                faulty_trainers(trainers, self._faults)
-                driven = FaultyStages(driven, self._faults)
-                synchronizer = FaultySynchronizer(synchronizer, self._faults)
             pipeline = None
             if config.runtime.pipelined:
                 pipeline = stack.enter_context(
                     Pipeline(
-                        driven,
+                        stages,
                         steps,
                         depth=config.runtime.depth,
                         stall_timeout_s=config.runtime.stall_timeout_s,
                         on_stall=self._on_stall,
-                        trace=None if trace is None else trace.trace,
+                        hooks=self._hooks,
                     )
                 )
-            works = serial_steps(driven, steps) if pipeline is None else pipeline.steps()
+            works = serial_steps(stages, steps) if pipeline is None else pipeline.steps()
             groups = StepGroups(
                 self._emit,
                 per_epoch,
@@ -380,8 +387,12 @@ class Training:
         self._epoch_sums = groups.epoch_sums
         self._save()
 
-    def _slice(self, name: str, step: int) -> AbstractContextManager[None]:
-        return _UNTRACED if self._trace is None else self._trace.slice(name, step)
+    def _do(self, name: str, step: int, work: Callable[[], T]) -> T:
+        return call_in(self._hooks, Call(name, HOST, step), work)
+
+    def _say(self, notice: Notice | None) -> None:
+        if notice is not None:
+            self._emit(notice)
 
     def _warn(self, text: str) -> None:
         self._emit(Notice(kind="warning", text=text))
@@ -407,14 +418,14 @@ class Training:
         self._epoch_s = 0.0
 
     def _synchronize(
-        self, synchronizer: Synchronizer | FaultySynchronizer, work: StepWork, pipeline: Pipeline | None
+        self, synchronizer: Synchronizer, work: StepWork, pipeline: Pipeline | None
     ) -> StepSummary:
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
         guarded = nullcontext() if pipeline is None else pipeline.guarded(doing)
         try:
-            with guarded, self._slice("synchronize", work.step):
-                summary = synchronizer.step(work)
+            with guarded:
+                summary = self._do("synchronize", work.step, lambda: synchronizer.step(work))
         except (HyrtError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -465,8 +476,9 @@ class Training:
             check()
             return self._should_stop()
 
-        with self._slice("evaluate", self._step):
-            metrics = self._evaluator.evaluate(self._model, workers, should_stop)
+        metrics = self._do(
+            "evaluate", self._step, lambda: self._evaluator.evaluate(self._model, workers, should_stop)
+        )
         chosen = self._evaluator.metric
         # With no validation vertices the last evaluation counts.
         value = metrics["val"][chosen] if "val" in metrics else float(epoch)
@@ -510,11 +522,16 @@ class Training:
             "balance": self._keep(),
             "config": to_yaml(self._config),
         }
-        with self._slice("checkpoint", self._step):
-            write = write_atomically if self._faults is None else faulty_write(self._faults, self._step)
-            path = save_checkpoint(
-                self._checkpoints, self._step, state, keep=self._config.checkpoint.keep, write=write
-            )
+        folder, step, keep = self._checkpoints, self._step, self._config.checkpoint.keep
+
+        def before(operation: str) -> None:
+            for hook in self._hooks:
+                hook.before_write(step, operation)
+
+        write = partial(write_atomically, before=before)
+        path = self._do(
+            "checkpoint", step, lambda: save_checkpoint(folder, step, state, keep=keep, write=write)
+        )
         self._emit(Checkpointed(step=self._step, path=path))
 
     def _finish(self, status: str) -> TrainResult:
@@ -537,11 +554,8 @@ class Training:
             "predicted": None if self._expected is None else expected_figures(self._expected),
             "peak_memory_bytes": self._totals.see_memory(),
         }
-        if self._faults is not None:
-            summary["faults"] = self._faults.warning
-            if outstanding := self._faults.outstanding:
-                summary["faults"] += f"; {outstanding}"
-                self._warn(f"an injected fault {outstanding}")
+        for hook in self._hooks:
+            self._say(hook.end(summary))
         self._emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, self._model, best.metrics, summary)
 
@@ -589,5 +603,3 @@ class Training:
             self._emit(Notice(kind="warning", text=self._evaluator.warning))
         if self._first_step:
             self._emit(Notice(kind="info", text=f"continuing after step {self._first_step}"))
-        if self._faults is not None:
-            self._warn(self._faults.warning)

@@ -11,7 +11,8 @@ from graphs import random_graph
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, StageFailure
 from hyrt.observe.events import Notice, RunEnded
-from hyrt.observe.faults import KINDS, VARIABLE, Fault, Faults, injected_faults, parse_faults
+from hyrt.observe.faults import KINDS, VARIABLE, Fault, parse_faults
+from hyrt.observe.injected_faults import InjectedFaults, faults_of_environment
 from hyrt.training.train import Training
 
 
@@ -24,7 +25,14 @@ def training(**more: Any) -> tuple[Training, list[Any]]:
         "train": {"epochs": 2},
         "balance": {"policy": "static", "predict": False},
     }
-    return Training(build_config(settings), random_graph(), emit=events.append, **more), events
+    run = Training(
+        build_config(settings),
+        random_graph(),
+        emit=events.append,
+        hooks=faults_of_environment(),
+        **more,
+    )
+    return run, events
 
 
 def test_what_is_asked_for() -> None:
@@ -59,7 +67,8 @@ def test_what_cannot_be_read(text: str, problem: str) -> None:
 
 
 def test_once_or_from_then_on() -> None:
-    faults = Faults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:slow"), 20)
+    faults = InjectedFaults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:slow"))
+    faults.arm(20)
     assert [faults.due("load", "cpu:0", step) for step in (3, 4, 5)] == [None, "raise", None]
     assert [faults.due("load", "cpu:1", step) for step in (3, 4, 5)] == [None, "slow", "slow"]
     assert faults.due("sample", "cpu:0", 9) is None
@@ -68,9 +77,9 @@ def test_once_or_from_then_on() -> None:
 
 def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert injected_faults(10) is None
+    assert faults_of_environment() == []
     monkeypatch.setenv(VARIABLE, "")
-    assert injected_faults(10) is None
+    assert faults_of_environment() == []
     run, events = training()
     run.run()
     assert not [event for event in events if isinstance(event, Notice) and "faults" in event.text]

@@ -13,9 +13,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from hyrt.observe.hook import NONE
 from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
 from hyrt.observe.trace.flows import STAGES, Flows, Visit
-from hyrt.observe.trace.trace import NONE, Trace, Track
+from hyrt.observe.trace.trace import Trace, Track
 
 _HOST = 1
 # Rows of a queue that runs several commands at once.
@@ -42,7 +43,7 @@ def left_out(trace: Trace) -> dict[str, int]:
     """How many events of each track, queue, counter and of the marks were let go; only those that lost some."""
     losses = {track.name: track.ring.left_out for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.left_out for (device, queue), ring in trace.queues.items()}
-    losses |= {f"counter {name}": series.left_out for name, series in trace.series.items()}
+    losses |= {f"counter {name}": counter.left_out for name, counter in trace.counters.items()}
     losses["marks"] = trace.num_marks - len(trace.marks)
     return {name: count for name, count in losses.items() if count > 0}
 
@@ -67,9 +68,9 @@ class _Writer:
             self._slices(number, track)
         self._marks(numbers)
         self._arrows()
-        for name, series in self._trace.series.items():
-            shown, unit = _text(name), _text(series.unit)
-            for time, value in series.rows():
+        for name, counter in self._trace.counters.items():
+            shown, unit = _text(name), _text(counter.unit)
+            for time, value in counter.rows():
                 self._lines.append(
                     f'{{"ph":"C","pid":{_HOST},"name":{shown},"ts":{self._at(time)},"args":{{{unit}:{value}}}}}'
                 )

@@ -20,14 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.device import Span
+from hyrt.observe.hook import NONE
 
 _SLICE = np.dtype(
     [("start", "i8"), ("end", "i8"), *((key, "i4") for key in ("name", "step", "trainer", "share", "units"))]
 )
 _SPAN = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])
-
-NONE = -1
-"""Step, trainer, share or units of a slice that has none."""
 
 
 class Ring:
@@ -107,7 +105,7 @@ class Track:
         ring.write(ring.next(), start, end, *what)
 
 
-class Series:
+class Counter:
     """A value over time, of what `unit` says; one thread at a time adds to it."""
 
     def __init__(self, unit: str, limit: int, clock: Callable[[], int]) -> None:
@@ -156,7 +154,7 @@ class Trace:
         self.started_unix_s = time.time()
         self.names: list[str] = []
         self.tracks: list[Track] = []
-        self.series: dict[str, Series] = {}
+        self.counters: dict[str, Counter] = {}
         self.queues: dict[tuple[str, str], Ring] = {}
         """What device queues ran, by device and queue: `start` and `end` on the device's clock, `handed` on the host's."""
         self.marks: deque[tuple[int, Track, str]] = deque(maxlen=limit)
@@ -197,12 +195,12 @@ class Trace:
             self.tracks.append(track)
             return track
 
-    def counter(self, name: str, unit: str) -> Series:
-        """The series of a name."""
+    def counter(self, name: str, unit: str) -> Counter:
+        """The counter of a name."""
         with self._making:
-            if name not in self.series:
-                self.series[name] = Series(unit, self.limit, self.clock)
-            return self.series[name]
+            if name not in self.counters:
+                self.counters[name] = Counter(unit, self.limit, self.clock)
+            return self.counters[name]
 
     def mark(self, text: str) -> None:
         """Note something that happened at one moment in the calling thread."""

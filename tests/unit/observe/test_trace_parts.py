@@ -18,7 +18,7 @@ from hyrt.machine.workers import Workers
 from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
 from hyrt.observe.trace.file import left_out, trace_json
 from hyrt.observe.trace.trace import Ring, Trace
-from hyrt.training.traced_stages import watched
+from hyrt.observe.trace.traced_run import watched
 
 PAIRS = np.dtype([("key", "i4"), ("value", "i8")])
 SPANS = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])

@@ -1,0 +1,193 @@
+"""The hook that traces a run: from its start to the file in the run folder."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hyrt_perfmodel.assignment import Assignment
+
+from hyrt import __version__
+from hyrt.device import Device, QueueListener
+from hyrt.device.calls import call_device
+from hyrt.errors import ConfigError, DeviceFault, describe
+from hyrt.machine.atomic_write import write_atomically
+from hyrt.machine.workers import Chunk, Worked
+from hyrt.observe.events import Balanced, Event, Notice, StepGroup
+from hyrt.observe.hook import Call, Hook
+from hyrt.observe.trace.file import left_out, trace_json
+from hyrt.observe.trace.trace import Counter, Trace
+
+T = TypeVar("T")
+
+# A seventh of the size already, in a few hundredths of a second for each ten thousand events.
+_COMPRESSION = 1
+
+
+class TracedRun(Hook):
+    """Notes when every call began and ended, and writes the file when the run has ended.
+
+    Parameters
+    ----------
+    limit
+        Most events that each track and each counter keeps: the newest.
+    folder
+        Where the trace goes.
+    timeout_s
+        How long a device may take to answer that it will be traced.
+
+    Raises
+    ------
+    ConfigError
+        If there is no folder.
+    """
+
+    def __init__(self, limit: int, folder: Path | None, timeout_s: float) -> None:
+        if folder is None:
+            raise ConfigError(
+                "runtime.trace: there is no folder to write it to: give one (hyrt.train(..., folder=...))"
+            )
+        self._trace = Trace(limit)
+        self.watch = partial(watched, self._trace)
+        self._folder = folder
+        self._timeout_s = timeout_s
+        self._memory = self._trace.counter("memory", "bytes")
+        self._trainers: list[str] = []
+        self._first_step = 0
+        self._split: list[Counter] = []
+        self._threads: dict[str, Counter] = {}
+        self._assignment: Assignment | None = None
+
+    def begin(self, devices: Sequence[Device], steps: range) -> None:
+        """Ask the devices that can for what their queues run, and for when their threads work.
+
+        Raises
+        ------
+        HyrtError
+            Naming the device, when it fails or takes too long.
+        """
+        trace = self._trace
+        self._trainers = [device.info.name for device in devices]
+        self._first_step = steps.start
+        self._split = [trace.counter(f"split {name}", "units") for name in self._trainers]
+        self._threads = {
+            "sample": trace.counter("threads sample", "threads"),
+            "load": trace.counter("threads load", "threads"),
+            "train": trace.counter("threads propagate", "threads"),
+        }
+        for device in devices:
+            name = device.info.name
+            ask = getattr(device, "trace", None)
+            if ask is not None:
+                hear: QueueListener = partial(trace.hear, name)
+                call_device(name, "trace", partial(ask, hear), timeout_s=self._timeout_s, fault=DeviceFault)
+            watch = getattr(device, "watch", None)
+            if watch is not None:
+                watch(self.watch)
+
+    def around(self, call: Call, work: Callable[[], T]) -> T:
+        """Note the call as a slice of the calling thread."""
+        trace = self._trace
+        stage, _, step, trainer, share, units = call
+        with trace.track().begin(trace.number(stage), step, trainer, share, units):
+            return work()
+
+    def cut(self, assignment: Assignment) -> None:
+        """Note what changes with an assignment."""
+        before = self._assignment
+        if assignment is before:
+            return
+        self._assignment = assignment
+        for at, counter in enumerate(self._split):
+            if before is None or before.split[at] != assignment.split[at]:
+                counter.add(assignment.split[at])
+        for stage, counter in self._threads.items():
+            count = getattr(assignment.threads, stage)
+            if before is None or getattr(before.threads, stage) != count:
+                counter.add(count)
+
+    def channel(self, name: str) -> Callable[[int], None]:
+        """Note how many items a channel holds."""
+        return self._trace.counter(f"channel {name}", "items").add
+
+    def hear(self, event: Event) -> None:
+        """Note the memory that events tell of, decisions and notices."""
+        match event:
+            case StepGroup():
+                self._memory.add(event.memory_bytes)
+            case Balanced():
+                self._trace.mark(event.reason)
+            case Notice():
+                self._trace.mark(event.text)
+
+    def fail(self, failure: BaseException) -> None:
+        """Note the failure where it happened."""
+        self._trace.mark(describe(failure))
+
+    def end(self, summary: dict[str, Any]) -> Notice | None:
+        """Write the file, unless nothing was done; what to say of it is a warning where that fails."""
+        if self._trace.is_empty:
+            return None
+        try:
+            self._write()
+        except OSError as error:
+            return Notice(kind="warning", text=self._not_written(error))
+        losses = left_out(self._trace)
+        lost = ""
+        if losses:
+            lost = (
+                f"; {sum(losses.values()):,} early events are left out of it "
+                f"(runtime.trace_events={self._trace.limit} a track)"
+            )
+        return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{lost}")
+
+    def end_failed(self, error: BaseException) -> None:
+        """Write the file, unless nothing had begun; a failure of that is a note to the error."""
+        if self._trace.is_empty:
+            return
+        try:
+            self._write()
+        except OSError as second:
+            error.add_note(self._not_written(second))
+
+    @property
+    def path(self) -> Path:
+        """`trace.json.gz`; `trace-from-<step>.json.gz` of a run that goes on, so that the earlier one stays."""
+        name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
+        return self._folder / name
+
+    def _write(self) -> None:
+        about = {"hyrt": __version__, "first_step": self._first_step}
+        text = trace_json(self._trace, self._trainers, about)
+        write_atomically(self.path, gzip.compress(text, _COMPRESSION, mtime=0))
+
+    def _not_written(self, error: OSError) -> str:
+        return f"{self.path}: the trace cannot be written: {error.strerror or error}. Everything else is as it was"
+
+
+def watched(trace: Trace, work: Chunk) -> Worked | None:
+    """Note in the track of each thread of a team which calls of `Workers.run` it worked at.
+
+    A slice is named after the function that shares its work out, and has the step of what the calling thread
+    is doing. There is one for each such call and thread: however many chunks there are, they cost the same.
+    """
+    outer = trace.track().open
+    if not outer:
+        return None
+    what = (trace.number(_function(work)), *outer[-1][2:])
+
+    def worked(began: int, ended: int) -> None:
+        trace.track().add(began, ended, what)
+
+    return worked
+
+
+def _function(work: object) -> str:
+    """`aggregate` of a function in `aggregate`, and of a partial function of it."""
+    while isinstance(work, partial):
+        work = work.func
+    name = getattr(work, "__qualname__", None) or getattr(work, "__name__", type(work).__name__)
+    return str(name).split(".<locals>")[0].replace("._", ".").lstrip("_")
