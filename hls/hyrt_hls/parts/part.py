@@ -63,10 +63,6 @@ class Part:
     clock_mhz: int | None = None
 
     @property
-    def num_slrs(self) -> int:
-        return len(self.slr_dsp)
-
-    @property
     def bank_bytes_per_s(self) -> float:
         """Peak of one bank: what an argument of the kernel, which has one port, is read with at most."""
         return self.peak_bytes_per_s / self.memory_banks

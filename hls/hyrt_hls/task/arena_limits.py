@@ -48,10 +48,6 @@ class TaskLimits:
     row_words: int
     pes: int
 
-    def most_rows(self, width: int) -> int:
-        """Rows of one matrix of that width that fit where sums are kept, with nothing beside it."""
-        return self.sum_words // num_chunks(width) * self.pes
-
 
 def limits(pes: int, arena_words: int) -> TaskLimits:
     """The limits of a design.

@@ -15,9 +15,9 @@ from hyrt_devices.fpga.staged import INPUTS, StagedTasks, TaskStager
 from hyrt_devices.fpga.units import Units
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_hls.task.layout import Task
-from hyrt_hls.task.reference import run_reference
 from twin_programs import DESIGN, Machine
 from unit.hls.golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks
+from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel

@@ -14,7 +14,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout
 from hyrt_hls.task.layout import Task
-from hyrt_hls.task.reference import run_reference
+from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory

@@ -12,7 +12,7 @@ import pytest
 from golden import GOLDEN_ARENA
 from hyrt_hls.simulation.simulator import KernelDesign, Simulator, TaskOutcome
 from hyrt_hls.task.layout import Task
-from hyrt_hls.task.reference import run_reference
+from unit.hls.task_reference import run_reference
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the kernels are simulated with g++: there is none"

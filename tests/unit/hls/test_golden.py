@@ -9,8 +9,8 @@ from golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks, random_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_hls.task.layout import LANES, Dropout, Task
-from hyrt_hls.task.reference import dropout_factors, run_reference
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
+from unit.hls.task_reference import dropout_factors, run_reference
 
 from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.operators.dropout import dropout

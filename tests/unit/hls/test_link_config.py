@@ -50,7 +50,7 @@ def test_every_argument_of_every_unit_has_banks_that_exist(name: str, units: int
         assert [argument for argument, _ in bound] == list(ARGUMENTS)
         assert all(bank in range(part.memory_banks) for _, there in bound for bank in there)
     slrs = [int(slr) for slr in re.findall(r"^slr=hyrt_train_\d:SLR(\d)$", text, re.M)]
-    assert slrs == [unit % part.num_slrs for unit in range(units)]
+    assert slrs == [unit % len(part.slr_dsp) for unit in range(units)]
 
 
 def test_features_have_a_bank_alone() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.cycles.aggregate_network import edge_groups, network_cycles
 from hyrt_perfmodel.cycles.design import LANES, FpgaDesign
-from hyrt_perfmodel.cycles.systolic import simulate_tiles, systolic_cycles
+from hyrt_perfmodel.cycles.systolic import systolic_cycles
 from numpy.typing import NDArray
 from unit.hls import rtl_twins
+from unit.perfmodel.array_by_registers import simulate_tiles
 
 pytestmark = pytest.mark.skipif(bool(rtl_twins.missing()), reason=rtl_twins.missing())
 

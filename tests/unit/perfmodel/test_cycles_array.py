@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.systolic import simulate_tiles, systolic_cycles
+from hyrt_perfmodel.cycles.systolic import systolic_cycles
+from unit.perfmodel.array_by_registers import simulate_tiles
 
 
 @settings(max_examples=60)

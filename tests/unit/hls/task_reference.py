@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-
 from hyrt_hls.task.layout import LANES, Dropout, LayerRecord, Task
+from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 
