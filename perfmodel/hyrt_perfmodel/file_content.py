@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -139,6 +145,19 @@ def truth(value: Any, where: str) -> bool:
     return value
 
 
+def text(value: Any, where: str) -> str:
+    """A name.
+
+    Raises
+    ------
+    ValueError
+        For anything else, and for an empty text.
+    """
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{where} is {_shown(value)}: give a name")
+    return value
+
+
 def listed(value: Any, where: str) -> list[Any]:
     """A list.
 
@@ -150,6 +169,71 @@ def listed(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{where} is {_shown(value)}: give a list")
     return value
+
+
+def made_of(
+    kind: type[T], content: Any, where: str, *, required: Collection[str] = (), infinite: bool = False
+) -> T:
+    """A dataclass from a mapping with a key for each of its fields; values are read as the fields' annotations say.
+
+    Parameters
+    ----------
+    kind
+        The dataclass.
+    content
+        The mapping. Fields with a default may be missing.
+    where
+        The mapping's place, for messages.
+    required
+        Fields that may not be missing although they have a default.
+    infinite
+        Whether every number may be infinite, and not only those that their annotation allows it.
+
+    Raises
+    ------
+    ValueError
+        Naming the place and what is wrong there.
+    """
+    content = mapping(content, where)
+    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    hints = get_type_hints(kind, include_extras=True)
+    only_keys(content, hints.keys(), [*needed, *required], where)
+    values = {key: _read(hints[key], value, f"{where}.{key}", infinite) for key, value in content.items()}
+    try:
+        return kind(**values)
+    except ValueError as problem:
+        raise ValueError(within(str(problem), where)) from problem
+
+
+def within(message: str, where: str) -> str:
+    """The message with its place, once."""
+    return message if message.startswith(where) else f"{where}: {message}"
+
+
+def _read(hint: Any, value: Any, where: str, infinite: bool) -> Any:
+    """The value as an annotation says."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if type(None) in parts:
+        return None if value is None else _read(parts[0], value, where, infinite)
+    if origin is Annotated:
+        unbounded = infinite or "a file may say .inf" in hint.__metadata__
+        return _read(parts[0], value, where, unbounded)
+    if origin is Literal:
+        if value not in parts:
+            raise ValueError(f"{where} is {_shown(value)}: give one of {', '.join(parts)}")
+        return value
+    if origin in (tuple, frozenset):
+        entries = listed(value, where)
+        return origin(_read(parts[0], each, f"{where}[{i}]", infinite) for i, each in enumerate(entries))
+    if origin is Mapping:
+        keyed = mapping(value, where)
+        return {key: _read(parts[1], each, f"{where}.{key}", infinite) for key, each in keyed.items()}
+    if isinstance(hint, type) and is_dataclass(hint):
+        return made_of(hint, value, where, infinite=infinite)
+    if hint is float:
+        return number_or_infinity(value, where) if infinite else number(value, where)
+    readers: dict[Any, Callable[[Any, str], Any]] = {int: whole, bool: truth, str: text}
+    return "" if hint is str and value == "" else readers[hint](value, where)
 
 
 def _shown(value: Any) -> str:

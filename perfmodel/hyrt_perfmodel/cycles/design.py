@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.checks import NotNegative, Positive, check_numbers
 
 LANES = 16
 """Values of a word: a row is aggregated in chunks of so many."""
@@ -54,13 +54,13 @@ class FpgaDesign:
     mac_cols: int = 64
     fifo_depth: int = 32
     adder_latency: int = 7
-    clock_hz: float = 300e6
+    clock_hz: Positive = 300e6
     update_ii: int = 1
     network_ii: int = 1
     edge_ii: int = 1
-    ddr_bytes_per_s: float = 77e9
-    ddr_efficiency: float = 0.8
-    launch_s: float = 1e-4
+    ddr_bytes_per_s: Positive = 77e9
+    ddr_efficiency: Positive = 0.8
+    launch_s: NotNegative = 1e-4
     assumed: frozenset[str] = _MEASURED
 
     def __post_init__(self) -> None:
@@ -70,13 +70,7 @@ class FpgaDesign:
                 raise ValueError(f"FPGA design: {name} is {value!r}: give a whole number of at least 1")
         if self.pes > _MOST_PES:
             raise ValueError(f"FPGA design: pes is {self.pes}: give at most {_MOST_PES}")
-        check_positive(
-            "FPGA design",
-            clock_hz=self.clock_hz,
-            ddr_bytes_per_s=self.ddr_bytes_per_s,
-            ddr_efficiency=self.ddr_efficiency,
-        )
-        check_not_negative("FPGA design", launch_s=self.launch_s)
+        check_numbers("FPGA design", self)
         if self.ddr_efficiency > 1:
             raise ValueError(
                 f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: give a fraction of at most 1"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform as python_platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
+from hyrt_perfmodel.file_content import made_of
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 
 _REMEDY = "run `hyrt calibrate`"
 
@@ -111,16 +111,19 @@ def read_calibration(path: Path | None = None) -> Calibration:
         raise CalibrationError(f"{path}: cannot be read: {error}: {_REMEDY}") from error
     try:
         content = yaml.safe_load(text)
+        where = str(path)
         return Calibration(
-            machine=Machine(**content["machine"]),
+            machine=made_of(Machine, content["machine"], where),
             date=str(content["date"]),
             seconds=float(content["seconds"]),
             platform=Platform(
                 name=content["name"],
                 source=content["source"],
                 relative_error=content["relative_error"],
-                host=_host(content["host"]),
-                accelerators=tuple(_accelerator(entry) for entry in content["accelerators"]),
+                host=made_of(Host, content["host"], where, infinite=True),
+                accelerators=tuple(
+                    made_of(Accelerator, entry, where, infinite=True) for entry in content["accelerators"]
+                ),
             ),
             measured=content["measured"],
         )
@@ -154,43 +157,6 @@ def why_stale(calibration: Calibration, here: Machine) -> list[str]:
         elif before != now:
             reasons.append(f"made when {name} was another device ({before})")
     return reasons
-
-
-def _host(content: Mapping[str, Any]) -> Host:
-    return Host(
-        **{
-            **_of(Host, content),
-            "models": _models(content, "models"),
-            "models_alone": _models(content, "models_alone"),
-            "sharing_of": {
-                kinds: Sharing(**sharing) for kinds, sharing in content.get("sharing_of", {}).items()
-            },
-            "forms": tuple(content.get("forms", ("rows",))),
-            "loading": tuple(LoadCost(**entry) for entry in content.get("loading", ())),
-            "sampling": tuple(SampleCost(**entry) for entry in content.get("sampling", ())),
-        }
-    )
-
-
-def _accelerator(content: Mapping[str, Any]) -> Accelerator:
-    return Accelerator(
-        **{
-            **_of(Accelerator, content),
-            "models": _models(content, "models"),
-            "forms": tuple(content.get("forms", ("rows",))),
-        }
-    )
-
-
-def _models(content: Mapping[str, Any], key: str) -> dict[str, TrainerRates]:
-    return {kind: TrainerRates(**rates) for kind, rates in content.get(key, {}).items()}
-
-
-def _of(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = content.keys() - {field.name for field in fields(kind)}
-    if unknown:
-        raise ValueError(f"unknown key {min(unknown)!r}")
-    return dict(content)
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.checks import Count, NotNegative, Positive, check_numbers
 from hyrt_perfmodel.workloads.workload import LoadForm
 
 
@@ -32,14 +32,13 @@ class LoadCost:
 
     form: LoadForm
     model: str = ""
-    matrix_bytes: float
-    threads: int
-    row_s: float
-    gb_s: float
+    matrix_bytes: Positive
+    threads: Count
+    row_s: NotNegative
+    gb_s: Positive
 
     def __post_init__(self) -> None:
-        check_positive("loading", matrix_bytes=self.matrix_bytes, threads=self.threads, gb_s=self.gb_s)
-        check_not_negative("loading", row_s=self.row_s)
+        check_numbers("loading", self)
 
     def seconds(self, rows: float, row_bytes: float) -> float:
         """Time to load that many rows."""
@@ -65,19 +64,13 @@ class SampleCost:
     """
 
     renumbers: bool
-    graph_bytes: float
-    edges: float
-    threads: int
-    edges_per_s: float
+    graph_bytes: Positive
+    edges: Positive
+    threads: Count
+    edges_per_s: Positive
 
     def __post_init__(self) -> None:
-        check_positive(
-            "sampling",
-            graph_bytes=self.graph_bytes,
-            edges=self.edges,
-            threads=self.threads,
-            edges_per_s=self.edges_per_s,
-        )
+        check_numbers("sampling", self)
 
 
 def load_seconds(

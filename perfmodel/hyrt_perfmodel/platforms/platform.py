@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.checks import Count, NotNegative, Positive, Unbounded, check_numbers
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.workloads.workload import LoadForm
@@ -30,16 +31,13 @@ class TrainerRates:
         Values a second that enter and leave the updates; infinite where products hide them.
     """
 
-    memory_gb_s: float
-    macs_per_s: float
-    launch_s: float = 0.0
-    values_per_s: float = math.inf
+    memory_gb_s: Positive
+    macs_per_s: Positive
+    launch_s: NotNegative = 0.0
+    values_per_s: Unbounded = math.inf
 
     def __post_init__(self) -> None:
-        check_positive(
-            "rates", memory_gb_s=self.memory_gb_s, macs_per_s=self.macs_per_s, values_per_s=self.values_per_s
-        )
-        check_not_negative("rates", launch_s=self.launch_s)
+        check_numbers("rates", self)
 
     @property
     def memory_bytes_per_s(self) -> float:
@@ -58,12 +56,11 @@ class Sharing:
         Part of the cores' time that the stages use where the cores are the bottleneck.
     """
 
-    step_s: float
-    efficiency: float
+    step_s: NotNegative
+    efficiency: Positive
 
     def __post_init__(self) -> None:
-        check_not_negative("host: sharing_of", step_s=self.step_s)
-        check_positive("host: sharing_of", efficiency=self.efficiency)
+        check_numbers("host: sharing_of", self)
         if self.efficiency > 1:
             raise ValueError(
                 f"host: sharing_of: efficiency is {self.efficiency!r}: give a fraction of at most 1"
@@ -115,42 +112,29 @@ class Host:
         a simulation; None where they do not slow each other.
     """
 
-    memory_gb_s: float
-    macs_per_s: float
+    memory_gb_s: Positive
+    macs_per_s: Positive
     trains: bool = True
-    cores: int | None = None
-    memory_gib: float | None = None
-    thread_load_gb_s: float | None = None
-    thread_edges_per_s: float | None = None
-    launch_s: float = 0.0
-    values_per_s: float = math.inf
-    step_s: float = 0.0
-    weights_gb_s: float = math.inf
+    cores: Count | None = None
+    memory_gib: Positive | None = None
+    thread_load_gb_s: Positive | None = None
+    thread_edges_per_s: Positive | None = None
+    launch_s: NotNegative = 0.0
+    values_per_s: Unbounded = math.inf
+    step_s: NotNegative = 0.0
+    weights_gb_s: Unbounded = math.inf
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
     models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
-    serial_part: float = 0.0
-    core_efficiency: float = 1.0
+    serial_part: NotNegative = 0.0
+    core_efficiency: Positive = 1.0
     sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
-    shared_memory_gb_s: float | None = None
+    shared_memory_gb_s: Positive | None = None
 
     def __post_init__(self) -> None:
-        check_positive(
-            "host",
-            memory_gb_s=self.memory_gb_s,
-            shared_memory_gb_s=self.shared_memory_gb_s,
-            macs_per_s=self.macs_per_s,
-            cores=self.cores,
-            memory_gib=self.memory_gib,
-            thread_load_gb_s=self.thread_load_gb_s,
-            thread_edges_per_s=self.thread_edges_per_s,
-            values_per_s=self.values_per_s,
-            core_efficiency=self.core_efficiency,
-            weights_gb_s=self.weights_gb_s,
-        )
-        check_not_negative("host", launch_s=self.launch_s, step_s=self.step_s, serial_part=self.serial_part)
+        check_numbers("host", self)
         if self.core_efficiency > 1 or self.serial_part > 1:
             raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
         if not isinstance(self.trains, bool):
@@ -204,48 +188,29 @@ class Accelerator:
     """
 
     kind: str
-    memory_gb_s: float
-    macs_per_s: float
-    link_gb_s: float
+    memory_gb_s: Positive
+    macs_per_s: Positive
+    link_gb_s: Unbounded
     pipelined: bool = False
     reads_each_source_once: bool = False
-    count: int = 1
-    memory_gib: float | None = None
-    link_latency_s: float = 0.0
-    launch_s: float = 0.0
-    flush_s: float = 0.0
-    fill_s: float = 0.0
-    values_per_s: float = math.inf
-    host_cores: int = 0
+    count: Annotated[int, "of at least 0"] = 1
+    memory_gib: Positive | None = None
+    link_latency_s: NotNegative = 0.0
+    launch_s: NotNegative = 0.0
+    flush_s: NotNegative = 0.0
+    fill_s: NotNegative = 0.0
+    values_per_s: Unbounded = math.inf
+    host_cores: Annotated[int, "of at least 0"] = 0
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
-    switch_gb_s: float | None = None
+    switch_gb_s: Positive | None = None
     design: FpgaDesign | None = None
-    arena_words: int | None = None
-    task_targets: int | None = None
+    arena_words: Count | None = None
+    task_targets: Count | None = None
 
     def __post_init__(self) -> None:
         owner = f"accelerator {self.kind!r}"
-        check_positive(
-            owner,
-            memory_gb_s=self.memory_gb_s,
-            macs_per_s=self.macs_per_s,
-            link_gb_s=self.link_gb_s,
-            memory_gib=self.memory_gib,
-            values_per_s=self.values_per_s,
-            switch_gb_s=self.switch_gb_s,
-            arena_words=self.arena_words,
-            task_targets=self.task_targets,
-        )
-        check_not_negative(
-            owner,
-            count=self.count,
-            link_latency_s=self.link_latency_s,
-            launch_s=self.launch_s,
-            flush_s=self.flush_s,
-            fill_s=self.fill_s,
-            host_cores=self.host_cores,
-        )
+        check_numbers(owner, self)
         if not isinstance(self.kind, str) or not self.kind:
             raise ValueError(f"an accelerator's kind is {self.kind!r}: give a name, such as gpu")
         for name, value in (("count", self.count), ("host_cores", self.host_cores)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hyrt_perfmodel.checks import check_positive
+from hyrt_perfmodel.checks import Positive, check_numbers
 from hyrt_perfmodel.platforms.platform import Host
 
 PARTS = ("sample", "links", "host_memory")
@@ -37,10 +37,10 @@ class Change:
 
     step: int
     trainer: int | str
-    factor: float
+    factor: Positive
 
     def __post_init__(self) -> None:
-        check_positive("change", factor=self.factor)
+        check_numbers("change", self)
         if self.step < 0:
             raise ValueError(f"change: step is {self.step}: steps count from 0")
         if isinstance(self.trainer, str) and self.trainer not in PARTS:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.checks import check_not_negative
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.policy import AssignmentLimits, Policy
 from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -76,7 +75,8 @@ def simulate(
         If a number is out of range, a change is of no trainer, the start does not belong to the platform, or the policy
         decides what the limits do not allow.
     """
-    check_not_negative("simulation", noise=noise)
+    if not noise >= 0:
+        raise ValueError(f"simulation: noise is {noise!r}: give a number of at least 0")
     for name, value in (("iterations", iterations), ("depth", depth)):
         if value < 1:
             raise ValueError(f"simulation: {name} is {value}: give a number of at least 1")

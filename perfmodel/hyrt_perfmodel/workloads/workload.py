@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hyrt_perfmodel.checks import check_not_negative, check_positive
+from hyrt_perfmodel.checks import Count, NotNegative, check_numbers
 
 LoadForm = Literal["rows", "aggregated", "in_place"]
 """What the load stage hands on: gathered rows, their first aggregate, or the whole matrix where it lies."""
@@ -120,23 +120,17 @@ class TrainingWorkload:
     """
 
     at: Callable[[float], Workload]
-    targets_per_epoch: int
-    batch_size: int
-    batch_per_trainer: int | None = None
-    sample_s: float | None = None
+    targets_per_epoch: Count
+    batch_per_trainer: Count | None = None
+    batch_size: Count
+    sample_s: NotNegative | None = None
     model: str = ""
     best_form: LoadForm = "rows"
     feature_bytes: float = math.inf
     graph_bytes: float = math.inf
 
     def __post_init__(self) -> None:
-        check_positive(
-            "workload",
-            targets_per_epoch=self.targets_per_epoch,
-            batch_per_trainer=self.batch_per_trainer,
-            batch_size=self.batch_size,
-        )
-        check_not_negative("workload", sample_s=self.sample_s)
+        check_numbers("workload", self)
 
 
 def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
