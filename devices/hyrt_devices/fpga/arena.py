@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from hyrt_hls.task.layout import LayerRecord, Region, regions, row_base
 
@@ -62,7 +62,7 @@ def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRe
     """
     base = row_base(limits.arena_words)
     kept = regions(records, limits.pes)
-    offsets: list[dict[str, int]] = [{} for _ in records]
+    offsets: list[dict[str, Any]] = [{} for _ in records]
     for of_rows, first, end in ((False, 0, base), (True, base, limits.arena_words)):
         mine = [region for region in kept if region.of_rows == of_rows]
         places, height = min(
@@ -70,33 +70,22 @@ def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRe
         )
         if height > end - first:
             return Shortage("rows" if of_rows else "sums", height, end - first)
-        for name, offset in places.items():
-            layer, what = name.split(": ")
-            offsets[int(layer.removeprefix("layer ")) - 1][what] = first + offset
-    return [_placed(record, where) for record, where in zip(records, offsets, strict=True)]
+        for (layer, matrix), offset in places.items():
+            offsets[layer][matrix] = first + offset
+    return [replace(record, **where) for record, where in zip(records, offsets, strict=True)]
 
 
-def _placed(record: LayerRecord, where: dict[str, int]) -> LayerRecord:
-    return replace(
-        record,
-        combined=where["combined"],
-        output=where["output"],
-        output_gradient=where["output_gradient"],
-        combined_gradient=where.get("combined_gradient", -1),
-    )
-
-
-def _stack(kept: Sequence[Region]) -> tuple[dict[str, int], int]:
-    """Offsets by name, each the lowest that is free through the matrix's life, and the words they take together."""
-    places: dict[str, int] = {}
+def _stack(kept: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]:
+    """Offsets by layer and matrix, each the lowest that is free through the matrix's life, and the words they take together."""
+    places: dict[tuple[int, str], int] = {}
     height = 0
     for number, region in enumerate(kept):
         offset = 0
         beside = [r for r in kept[:number] if r.born <= region.dies and region.born <= r.dies]
-        for other in sorted(beside, key=lambda r: places[r.name]):
-            if offset + region.words <= places[other.name]:
+        for other in sorted(beside, key=lambda r: places[r.layer, r.matrix]):
+            if offset + region.words <= places[other.layer, other.matrix]:
                 break
-            offset = max(offset, places[other.name] + other.words)
-        places[region.name] = offset
+            offset = max(offset, places[other.layer, other.matrix] + other.words)
+        places[region.layer, region.matrix] = offset
         height = max(height, offset + region.words)
     return places, height

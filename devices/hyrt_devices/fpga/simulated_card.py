@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hyrt_hls.parts.part import Part, load_part
@@ -69,11 +69,5 @@ def simulated_card() -> SimulatedCard:
 
 def assumed_design(design: KernelDesign, part: Part) -> FpgaDesign:
     """What the cycle model takes a trainer to be that has not been built."""
-    return FpgaDesign(
-        pes=design.pes,
-        mac_rows=design.mac_rows,
-        mac_cols=design.mac_cols,
-        fifo_depth=design.fifo_depth,
-        # Features come through one port, from one bank.
-        ddr_bytes_per_s=part.bank_bytes_per_s,
-    )
+    # Features come through one port, from one bank.
+    return replace(design.design, ddr_bytes_per_s=part.bank_bytes_per_s)

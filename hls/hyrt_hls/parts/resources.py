@@ -144,7 +144,7 @@ def lut(design: FpgaDesign) -> int:
 def uram(design: FpgaDesign, arena_words: int) -> int:
     """The arena and a panel of the weights, each 512 bits wide (8 UltraRAM side by side) and 4096 words deep.
 
-    The arena has n banks of two memories (`task_layout.row_base`), the panel a memory for each 16 columns of the array.
+    The arena has n banks of two memories (`layout.row_base`), the panel a memory for each 16 columns of the array.
     """
     sums = row_base(arena_words)
     deep = math.ceil(sums / URAM_DEPTH) + math.ceil((arena_words - sums) / URAM_DEPTH)

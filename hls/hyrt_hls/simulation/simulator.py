@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from hyrt_perfmodel.cycles.design import FpgaDesign
 
+from hyrt_hls.parts.resources import check_buildable
 from hyrt_hls.simulation.compile import compile_library
-from hyrt_hls.task.layout import LANES, Floats, Task, row_base
+from hyrt_hls.task.layout import LANES, Floats, Task
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 SOURCE = Path(__file__).parents[1] / "csim" / "csim.cpp"
@@ -50,20 +52,17 @@ class KernelDesign:
     fifo_depth: int = 32
 
     def __post_init__(self) -> None:
-        if self.pes < 1 or self.fifo_depth < 2:
-            raise ValueError(
-                f"design: {self.pes} units and queues of {self.fifo_depth}: give at least 1 unit and "
-                "queues of at least 2"
-            )
-        if self.mac_cols < LANES or self.mac_cols % LANES:
-            raise ValueError(f"design: mac_cols is {self.mac_cols}: give a multiple of {LANES}")
-        if self.mac_rows < 1 or self.mac_rows % self.pes or (self.mac_rows % LANES and LANES % self.mac_rows):
-            raise ValueError(
-                f"design: mac_rows is {self.mac_rows}: give a multiple of pes ({self.pes}) "
-                f"that divides {LANES} or is a multiple of it"
-            )
-        if row_base(self.arena_words) < 1:
-            raise ValueError(f"design: an arena of {self.arena_words} words per bank holds nothing")
+        try:
+            check_buildable(self.design, self.arena_words)
+        except ValueError as error:
+            raise ValueError(f"design: {error}") from error
+
+    @property
+    def design(self) -> FpgaDesign:
+        """The same as the cycle model takes it."""
+        return FpgaDesign(
+            pes=self.pes, mac_rows=self.mac_rows, mac_cols=self.mac_cols, fifo_depth=self.fifo_depth
+        )
 
 
 @dataclass(frozen=True, slots=True)

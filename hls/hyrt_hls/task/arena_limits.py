@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hyrt_perfmodel.workloads.workload import Workload
 
@@ -23,34 +23,23 @@ from hyrt_hls.task.layout import (
 _MOST_HALVINGS = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLimits:
-    """What one task may be, of a design with `pes` banks of `arena_words` words.
+class BankWords(NamedTuple):
+    """Words of each bank of an arena.
 
     Parameters
     ----------
-    width
-        Values of a row.
-    weight_rows
-        Rows of a weight matrix, padding among them: f_in, twice that where a layer concatenates.
-    layers
-        Of the model.
-    sum_words, row_words
-        Words of a bank for sums (combined rows, gradients of outputs) and for rows (outputs, gradients of combined rows).
-    pes
-        Banks.
+    sums
+        For combined rows and gradients of outputs.
+    rows
+        For outputs and gradients of combined rows.
     """
 
-    width: int
-    weight_rows: int
-    layers: int
-    sum_words: int
-    row_words: int
-    pes: int
+    sums: int
+    rows: int
 
 
-def limits(pes: int, arena_words: int) -> TaskLimits:
-    """The limits of a design.
+def bank_words(pes: int, arena_words: int) -> BankWords:
+    """What a design with `pes` banks of `arena_words` words has.
 
     Raises
     ------
@@ -60,20 +49,13 @@ def limits(pes: int, arena_words: int) -> TaskLimits:
     if min(pes, arena_words) < 1:
         raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
     sums = row_base(arena_words)
-    return TaskLimits(
-        width=MOST_CHUNKS * LANES,
-        weight_rows=PANEL_ROWS,
-        layers=MOST_LAYERS,
-        sum_words=sums,
-        row_words=arena_words - sums,
-        pes=pes,
-    )
+    return BankWords(sums, arena_words - sums)
 
 
-def needed_words(work: Workload, pes: int) -> tuple[int, int]:
+def needed_words(work: Workload, pes: int) -> BankWords:
     """Words of a bank that a task keeps at the same time, of sums and of rows: the most over the steps of its launch.
 
-    Every matrix lives from the step that writes it to the last that reads it (`task_layout.regions`). No layout takes less, and one that
+    Every matrix lives from the step that writes it to the last that reads it (`layout.regions`). No layout takes less, and one that
     cannot move a matrix may take more.
 
     Raises
@@ -82,7 +64,9 @@ def needed_words(work: Workload, pes: int) -> tuple[int, int]:
         If the widths are beyond what a trainer takes.
     """
     kept = regions(layer_records(work), pes)
-    return _peak([each for each in kept if not each.of_rows]), _peak([each for each in kept if each.of_rows])
+    sums = [each for each in kept if not each.of_rows]
+    rows = [each for each in kept if each.of_rows]
+    return BankWords(_peak(sums), _peak(rows))
 
 
 def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
@@ -102,17 +86,17 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
     ValueError
         If not even one target fits, with what it needs; or the widths are beyond what a trainer takes.
     """
-    room = limits(pes, arena_words)
+    room = bank_words(pes, arena_words)
     for halvings in range(_MOST_HALVINGS):
         count = min(1 << halvings, targets)
         sums, rows = needed_words(at(math.ceil(targets / count)), pes)
-        if sums <= room.sum_words and rows <= room.row_words:
+        if sums <= room.sums and rows <= room.rows:
             return count
         if count == targets:
             break
     raise ValueError(
         f"arena: one target needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
-        f"but there are {room.sum_words:,} and {room.row_words:,}: raise arena_words, or lower the "
+        f"but there are {room.sums:,} and {room.rows:,}: raise arena_words, or lower the "
         "fan-outs or widths"
     )
 
@@ -167,15 +151,6 @@ def layer_records(work: Workload) -> list[LayerRecord]:
                 in_chunks=num_chunks(width),
                 out_chunks=num_chunks(out),
                 relu=layer < work.layers,
-                first_edge=0,
-                num_edges=0,
-                first_back_edge=0,
-                num_back_edges=0,
-                weights=0,
-                combined=0,
-                output=0,
-                output_gradient=0,
-                combined_gradient=0 if layer > 1 else -1,
                 out_width=out,
                 in_width=width,
             )

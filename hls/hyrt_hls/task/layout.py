@@ -108,18 +108,18 @@ class LayerRecord:
     in_chunks: int
     out_chunks: int
     relu: bool
-    first_edge: int
-    num_edges: int
-    first_back_edge: int
-    num_back_edges: int
-    weights: int
-    combined: int
-    output: int
-    output_gradient: int
-    combined_gradient: int
+    dropout: Dropout = Dropout()
+    first_edge: int = 0
+    num_edges: int = 0
+    first_back_edge: int = 0
+    num_back_edges: int = 0
+    weights: int = 0
+    combined: int = 0
+    output: int = 0
+    output_gradient: int = 0
+    combined_gradient: int = -1
     out_width: int
     in_width: int
-    dropout: Dropout = Dropout()
 
     @property
     def depth(self) -> int:
@@ -132,16 +132,44 @@ class LayerRecord:
         return (self.depth + 1) * self.out_chunks
 
 
+# A record's int32 before its dropout, and from the tenth on.
+_SIZES = ("rows", "parts", "num_src", "in_chunks", "out_chunks", "relu")
+_PLACES = (
+    *("first_edge", "num_edges", "first_back_edge", "num_back_edges", "weights"),
+    *("combined", "output", "output_gradient", "combined_gradient", "out_width", "in_width"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A matrix in the arena: what it is, where, and the first and last step at which it holds data."""
+    """A matrix in the arena: whose it is, where, and the first and last step at which it holds data.
 
-    name: str
+    Parameters
+    ----------
+    layer
+        The layer's index, from 0.
+    matrix
+        The field of the layer's record that has its offset.
+    offset, words
+        Its place in every bank.
+    of_rows
+        Whether it lies in the memory of rows.
+    born, dies
+        The steps.
+    """
+
+    layer: int
+    matrix: str
     offset: int
     words: int
     of_rows: bool
     born: int
     dies: int
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"layer {self.layer + 1}: {self.matrix}"
 
 
 def describe(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
@@ -160,11 +188,9 @@ def describe(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
     task[10] = header.in_width
     for i, r in enumerate(records):
         at = task[HEADER + i * RECORD :][:RECORD]
-        at[:6] = r.rows, r.parts, r.num_src, r.in_chunks, r.out_chunks, r.relu
+        at[:6] = [getattr(r, name) for name in _SIZES]
         at[6:10] = _dropout_words(r.dropout)
-        at[10:15] = r.first_edge, r.num_edges, r.first_back_edge, r.num_back_edges, r.weights
-        at[15:19] = r.combined, r.output, r.output_gradient, r.combined_gradient
-        at[19:21] = r.out_width, r.in_width
+        at[10:21] = [getattr(r, name) for name in _PLACES]
     return task
 
 
@@ -206,29 +232,10 @@ def read_records(task: Ints) -> list[LayerRecord]:
     """
     records = []
     for i in range(read_header(task).layers):
-        r = [int(value) for value in task[HEADER + i * RECORD :][:RECORD]]
-        records.append(
-            LayerRecord(
-                rows=r[0],
-                parts=r[1],
-                num_src=r[2],
-                in_chunks=r[3],
-                out_chunks=r[4],
-                relu=bool(r[5]),
-                dropout=_read_dropout(task[HEADER + i * RECORD :][6:10]),
-                first_edge=r[10],
-                num_edges=r[11],
-                first_back_edge=r[12],
-                num_back_edges=r[13],
-                weights=r[14],
-                combined=r[15],
-                output=r[16],
-                output_gradient=r[17],
-                combined_gradient=r[18],
-                out_width=r[19],
-                in_width=r[20],
-            )
-        )
+        words = task[HEADER + i * RECORD :][:RECORD]
+        numbers = dict(zip((*_SIZES, *_PLACES), [*words[:6].tolist(), *words[10:21].tolist()], strict=True))
+        relu = bool(numbers.pop("relu"))
+        records.append(LayerRecord(**numbers, relu=relu, dropout=_read_dropout(words[6:10])))
     return records
 
 
@@ -241,32 +248,18 @@ def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
         mask = loss + 1 + 4 * (layers - 1 - i)
         last = i == layers - 1
         output_read = mask if r.relu else loss if last else aggregate + 2
-        dz_born = loss if last else mask - 1
-        name = f"layer {i + 1}: "
-        kept.append(
-            Region(
-                name + "combined",
-                r.combined,
-                _words(r.rows * r.parts, r.in_chunks, pes),
-                False,
-                aggregate,
-                mask + 1,
-            )
-        )
-        kept.append(
-            Region(
-                name + "output", r.output, _words(r.rows, r.out_chunks, pes), True, aggregate + 1, output_read
-            )
-        )
-        words = _words(r.rows, r.out_chunks, pes)
-        kept.append(
-            Region(name + "output_gradient", r.output_gradient, words, False, dz_born, mask + (2 if i else 1))
-        )
+        output_gradient_born = loss if last else mask - 1
+        combined_words = _words(r.rows * r.parts, r.in_chunks, pes)
+        output_words = _words(r.rows, r.out_chunks, pes)
+        lives: list[tuple[str, int, bool, int, int]] = [
+            ("combined", combined_words, False, aggregate, mask + 1),
+            ("output", output_words, True, aggregate + 1, output_read),
+            ("output_gradient", output_words, False, output_gradient_born, mask + (2 if i else 1)),
+        ]
         if i:
-            words = _words(r.rows * r.parts, r.in_chunks, pes)
-            kept.append(
-                Region(name + "combined_gradient", r.combined_gradient, words, True, mask + 2, mask + 3)
-            )
+            lives.append(("combined_gradient", combined_words, True, mask + 2, mask + 3))
+        for matrix, words, of_rows, born, dies in lives:
+            kept.append(Region(i, matrix, getattr(r, matrix), words, of_rows, born, dies))
     return kept
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_devices.fpga.arena import Shortage, lay_out
-from hyrt_hls.task.arena_limits import layer_records, limits, needed_words, tiles
+from hyrt_hls.task.arena_limits import bank_words, layer_records, needed_words, tiles
 from hyrt_perfmodel.workloads.workload import Workload, in_proportion
 
 
@@ -86,13 +86,13 @@ AT = in_proportion(WORK, 1024)
 def test_tasks_are_halved_until_they_fit() -> None:
     for arena_words in (4096, 16_384, 65_536, 2**20):
         count = tiles(AT, 1024, 8, arena_words)
-        room = limits(8, arena_words)
+        room = bank_words(8, arena_words)
         sums, rows = needed_words(AT(1024 / count), 8)
-        assert sums <= room.sum_words
-        assert rows <= room.row_words
+        assert sums <= room.sums
+        assert rows <= room.rows
         if count > 1:
             sums, rows = needed_words(AT(1024 / count * 2), 8)
-            assert sums > room.sum_words or rows > room.row_words
+            assert sums > room.sums or rows > room.rows
     assert count == 1
 
 
@@ -104,9 +104,8 @@ def test_one_target_that_does_not_fit() -> None:
 
 
 def test_limits() -> None:
-    found = limits(8, 32_768)
-    assert (found.width, found.weight_rows, found.layers) == (8192, 8192, 8)
-    assert found.sum_words + found.row_words == 32_768
+    found = bank_words(8, 32_768)
+    assert (found.sums, found.rows) == (20_480, 12_288)
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,13 @@ def test_the_devices_layout(
         vertices=vertices, edges=(1.0,) * layers, features=tuple(widths[: layers + 1]), concat=concat
     )
     sums, rows = needed_words(work, pes)
-    room = limits(pes, arena_words)
+    room = bank_words(pes, arena_words)
     placed = not isinstance(lay_out(layer_records(work), Arena(pes, arena_words)), Shortage)
     if placed:
-        assert sums <= room.sum_words
-        assert rows <= room.row_words
+        assert sums <= room.sums
+        assert rows <= room.rows
     else:
-        assert sums * 1.25 > room.sum_words or rows * 1.25 > room.row_words
+        assert sums * 1.25 > room.sums or rows * 1.25 > room.rows
 
 
 @pytest.mark.parametrize(
@@ -167,4 +166,4 @@ def test_models_beyond_a_trainer(work: Workload, says: str) -> None:
 
 def test_no_design() -> None:
     with pytest.raises(ValueError, match="0 banks of 5 words"):
-        limits(0, 5)
+        bank_words(0, 5)

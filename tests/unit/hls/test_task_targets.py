@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hyrt_hls.task.arena_limits import limits, needed_words
+from hyrt_hls.task.arena_limits import bank_words, needed_words
 from hyrt_hls.task.targets import with_task_targets
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.cycles.task_shape import TaskShape
@@ -36,13 +36,13 @@ def test_a_task_fits_and_twice_as_much_does_not(kind: str, batch: int) -> None:
     assert card.design is not None
     assert card.arena_words is not None
     assert card.task_targets is not None
-    room = limits(card.design.pes, card.arena_words)
+    room = bank_words(card.design.pes, card.arena_words)
     sums, rows = needed_words(work.at(card.task_targets), card.design.pes)
-    assert sums <= room.sum_words
-    assert rows <= room.row_words
+    assert sums <= room.sums
+    assert rows <= room.rows
     if card.task_targets < batch:
         sums, rows = needed_words(work.at(min(2 * card.task_targets, batch)), card.design.pes)
-        assert sums > room.sum_words or rows > room.row_words
+        assert sums > room.sums or rows > room.rows
 
 
 def test_a_step_is_its_tasks() -> None:
