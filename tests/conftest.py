@@ -1,4 +1,4 @@
-"""For every test: a watchdog, the same random examples each time in CI, a cache of its own, and no thread left behind."""
+"""For every test: a watchdog, equal examples each time in CI, a cache of its own, and no thread left."""
 
 from __future__ import annotations
 

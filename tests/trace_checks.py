@@ -78,7 +78,7 @@ class Trace:
         return tracks
 
     def assert_is_whole(self) -> None:
-        """Slices of a track nest or are disjoint; every track has a name; arrows join slices and go forward."""
+        """Slices of a track nest or are disjoint, tracks have names, arrows join slices and go forward."""
         for track, slices in self._by_track().items():
             assert track in self.threads
             assert track[0] in self.processes

@@ -1,4 +1,4 @@
-"""A complete device backend in one file: it trains described models (GraphSAGE with mean, GCN, GIN) in NumPy."""
+"""A complete device backend in one file: it trains GraphSAGE with mean, GCN and GIN in NumPy."""
 
 from __future__ import annotations
 

@@ -85,5 +85,6 @@ def assert_agrees(found: StepResult, wanted: dict[str, Any], bound: float = 2e-5
         assert mine.dtype == torch.float32
         if exact.numel():
             off = float((mine.double() - exact).abs().max())
-            # A probability near one differs from it by float32's rounding at least, however small the gradient is.
+            # A probability near one differs from it by float32's rounding at least, however small the
+            # gradient is.
             assert off <= bound * max(scale, 0.05), f"{off} off at scale {scale}"

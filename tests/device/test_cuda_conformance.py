@@ -1,4 +1,4 @@
-"""The public conformance suite on the torch device over a double of its driver, with and without emulated kernels."""
+"""The conformance suite on the torch device over a double of its driver, also with emulated kernels."""
 
 from __future__ import annotations
 

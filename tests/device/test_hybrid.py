@@ -1,4 +1,4 @@
-"""CPU and OpenCL train one model in one step: any split gives the weights of one device on the union batch."""
+"""CPU and OpenCL train one model in one step: any split gives one device's weights on the union batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def weights(
         "data": {"batch_size": BATCH},
         "sampler": {"fanout": [10, 5], **sections.pop("sampler", {})},
         "model": {"kind": kind, "hidden": 32, **sections.pop("model", {})},
-        # Adam's first steps are the sign of a gradient: where one is zero up to rounding, they differ by the whole rate.
+        # Adam's first steps are the sign of a gradient: where one is zero up to rounding, they differ by the
+        # whole rate.
         "train": {
             "epochs": STEPS // per_epoch,
             "optimizer": "SGD",

@@ -1,4 +1,4 @@
-"""The part of the accuracy table that takes seconds: one seed of the two smallest graphs, by the tool itself."""
+"""The part of the accuracy table that takes seconds: one seed of the two smallest graphs, by the tool."""
 
 from __future__ import annotations
 

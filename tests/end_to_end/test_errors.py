@@ -1,4 +1,4 @@
-"""What is wrong is said in one line, with exit code 2 (1 for the machine's fault), and leaves nothing behind."""
+"""An error is one line, with exit code 2 (1 where it is the machine's fault), and leaves nothing behind."""
 
 from __future__ import annotations
 

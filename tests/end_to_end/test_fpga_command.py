@@ -22,7 +22,8 @@ WORKLOAD = {
     "batch_per_trainer": 1024,
 }
 REPORT = """<profile>
-<UserAssignments><Part>xcu250-figd2104-2L-e</Part><TopModelName>NAME</TopModelName><TargetClockPeriod>4.00</TargetClockPeriod></UserAssignments>
+<UserAssignments><Part>xcu250-figd2104-2L-e</Part><TopModelName>NAME</TopModelName>
+<TargetClockPeriod>4.00</TargetClockPeriod></UserAssignments>
 <PerformanceEstimates>
 <SummaryOfTimingAnalysis><EstimatedClockPeriod>3.1</EstimatedClockPeriod></SummaryOfTimingAnalysis>
 <SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>
@@ -234,7 +235,8 @@ def test_designs_with_streams_that_tools_may_refuse_are_marked(files: Path) -> N
     """On a part so large that more than eight units pay."""
     part = {
         "device": "x", "platform": "x", "source": "none", "dsp": 100_000, "lut": 20_000_000, "ff": 40_000_000,
-        "bram36": 20_000, "uram": 10_000, "slr_dsp": [100_000], "memory": {"kind": "HBM", "banks": 1, "peak_gb_s": 2000},
+        "bram36": 20_000, "uram": 10_000, "slr_dsp": [100_000],
+        "memory": {"kind": "HBM", "banks": 1, "peak_gb_s": 2000},
         "trainer": {"pes": 8, "mac_rows": 32, "mac_cols": 64, "arena_words": 32768},
     }  # fmt: skip
     (files / "large.yaml").write_text(yaml.safe_dump(part))

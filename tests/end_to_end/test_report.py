@@ -23,12 +23,15 @@ PROBE = """<script>addEventListener("load", () => {
   const seen = {
     across: document.documentElement.scrollWidth, window: innerWidth,
     charts: [...document.querySelectorAll("svg.chart")].map(each => {
-      const box = each.getBoundingClientRect(); return [box.width, box.height, each.querySelectorAll("path.line").length]; }),
+      const box = each.getBoundingClientRect();
+      return [box.width, box.height, each.querySelectorAll("path.line").length]; }),
     paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
     shown: [...document.querySelectorAll("details")].forEach(each => each.open = true),
-    focusable: [...document.querySelectorAll("a[href], summary, [tabindex]")].filter(each => { each.focus(); return document.activeElement === each; }).length,
+    focusable: [...document.querySelectorAll("a[href], summary, [tabindex]")].filter(each => {
+      each.focus(); return document.activeElement === each; }).length,
     reachable: document.querySelectorAll("a[href], summary, [tabindex]").length,
-    broken: [...document.querySelectorAll("nav a")].filter(each => !document.querySelector(each.getAttribute("href"))).length,
+    broken: [...document.querySelectorAll("nav a")].filter(
+      each => !document.querySelector(each.getAttribute("href"))).length,
   };
   document.body.dataset.seen = JSON.stringify(seen);
 });</script>"""

@@ -64,7 +64,8 @@ def test_each_thread_has_its_track(two_trainers: Path) -> None:
     assert len(names) == len(set(names))
     assert set(names) - {"hyrt.sample.1", "hyrt.load.1"} == {
         "hyrt.main", "hyrt.sample", "hyrt.load",
-        *(f"hyrt.{stage}.{trainer}" for stage in ("transfer", "propagate") for trainer in ("cpu:0", "null:0")),
+        *(f"hyrt.transfer.{trainer}" for trainer in ("cpu:0", "null:0")),
+        *(f"hyrt.propagate.{trainer}" for trainer in ("cpu:0", "null:0")),
     }  # fmt: skip
     # The master weights go to each trainer after each step.
     for trainer in ("cpu:0", "null:0"):

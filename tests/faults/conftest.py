@@ -1,4 +1,4 @@
-"""The tools that the counts in benchmarks/ come from, on the path; and one server of runs for all tests here."""
+"""The tools that the counts in benchmarks/ come from, on the path, and one server of runs for all tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A few of the kills of tools/faults/kill_nine.py, of the trials of tools/faults/flip_bytes.py, and of the runs of tools/faults/soak.py."""
+"""A few of the trials of the tools in tools/faults/.
+
+They are kills of kill_nine.py, damages of flip_bytes.py and runs of soak.py and seeds.py.
+"""
 
 from __future__ import annotations
 

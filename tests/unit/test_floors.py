@@ -1,4 +1,4 @@
-"""The rooms and their floors: imports point downwards, no two rooms import each other, and rooms stay small."""
+"""The rooms and their floors: imports point downwards, no two rooms import each other, rooms stay small."""
 
 from __future__ import annotations
 

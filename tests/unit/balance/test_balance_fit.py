@@ -25,7 +25,7 @@ LIMITS = AssignmentLimits(
 
 
 def times(split: tuple[int, int], threads: Threads = THREADS, *, noise: float = 0.0, seed: int = 0):
-    """A machine of two trainers: affine times, a perfectly shared loader and a sampler of which a tenth is serial."""
+    """Two trainers of affine times, a loader that scales perfectly, a sampler of which a tenth is serial."""
     rng = np.random.default_rng(seed)
     factor = np.exp(noise * rng.standard_normal(6))
     host = (0.002 + 4e-4 * split[0] / threads.train) if split[0] else 0.0

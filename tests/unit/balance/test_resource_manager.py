@@ -1,4 +1,4 @@
-"""The resource manager in a run: what policies are told, when their decisions act, and that they change nothing else."""
+"""The resource manager in a run: what policies see, when they act, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_subgraphs_move_whole(pipelined: bool) -> None:
 @pytest.mark.parametrize("pipelined", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_out_of_memory_while_a_policy_moves(undisturbed, pipelined: bool, seed: int) -> None:
-    """The device has room for 9; the policy asks for what it was told it may, and is told when that shrinks."""
+    """The device has room for 9; the policy asks for what it was allowed, and hears when that shrinks."""
     policy = wandering(seed)
     plain = policy._choose
     policy._choose = lambda step, present: fitted(plain(step, present), policy.limits[-1])
@@ -391,7 +391,10 @@ def interrupted(folder: Path, policy: Scripted, at: int | None, *, resume: bool 
 
 @pytest.mark.parametrize("at", [3, 4, 6, 9])
 def test_a_resumed_run_goes_on_from_the_split_and_the_threads(tmp_path: Path, at: int) -> None:
-    """Also from a decision that has not acted yet, on the step it was decided for: bit-equal to a run that went on."""
+    """Also from a decision that has not acted yet, on the step it was decided for.
+
+    The result is bit-equal to that of a run that went on.
+    """
     after = Assignment(split=(5, 19), threads=Threads(sample=2, load=1, train=1))
 
     def choose(step: int, present: Assignment) -> Assignment:
@@ -400,7 +403,8 @@ def test_a_resumed_run_goes_on_from_the_split_and_the_threads(tmp_path: Path, at
     whole, _, told = interrupted(tmp_path / "a", Scripted(choose), None)
     _, result, before = interrupted(tmp_path / "b", Scripted(choose), at)
     assert result.status == "interrupted"
-    # Where it was decided already, the policy of the second run moves nothing: what it has comes from the checkpoint.
+    # Where it was decided already, the policy of the second run moves nothing: what it has comes from the
+    # checkpoint.
     second, result, later = interrupted(
         tmp_path / "b", Scripted(choose if at < 4 else lambda step, present: present), None, resume=True
     )
@@ -469,7 +473,8 @@ def test_a_resumed_run_knows_what_did_not_fit(tmp_path: Path, monkeypatch: pytes
 )
 def test_the_policy_of_the_settings(settings: dict[str, Any], name: str) -> None:
     assert configured_policy(build_config(settings), simulated=False).name == name
-    # A virtual clock beside the wall's says nothing of who is slow; who asks for a policy gets it all the same.
+    # A virtual clock beside the wall's says nothing of who is slow; who asks for a policy gets it all the
+    # same.
     asked = settings.get("balance", {}).get("policy", "auto") != "auto"
     assert configured_policy(build_config(settings), simulated=True).name == (name if asked else "static")
 

@@ -1,6 +1,7 @@
 """The .cu files compiled as plain C++ and run thread after thread on the host: an emulation, for tests only.
 
-It checks every kernel's arithmetic and indexing without a GPU. Running the threads backwards must change nothing.
+It checks every kernel's arithmetic and indexing without a GPU. Running the threads backwards must change
+nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ struct Dimensions { unsigned x, y, z; };
 static thread_local Dimensions blockIdx, threadIdx, blockDim;
 static inline int atomicMin(int* at, int value) { int old = *at; if (value < old) *at = value; return old; }
 static inline float __uint_as_float(unsigned bits) { float out; std::memcpy(&out, &bits, 4); return out; }
-static inline unsigned __float_as_uint(float value) { unsigned out; std::memcpy(&out, &value, 4); return out; }
+static inline unsigned __float_as_uint(float value) {
+    unsigned out; std::memcpy(&out, &value, 4); return out;
+}
 """
 
 _LOOP = """
-extern "C" void emulate_{name}(int backwards_, unsigned groups_, unsigned wide_, unsigned high_, {parameters}) {{
+extern "C" void emulate_{name}(
+    int backwards_, unsigned groups_, unsigned wide_, unsigned high_, {parameters}) {{
     blockDim = {{wide_, high_, 1}};
     long long total_ = (long long)groups_ * wide_ * high_;
     for (long long n_ = 0; n_ < total_; n_++) {{

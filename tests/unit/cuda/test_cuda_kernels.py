@@ -1,4 +1,4 @@
-"""Every CUDA kernel: compiled by nvcc where it is there, and run in emulation against the host's compiled loops."""
+"""Every CUDA kernel, compiled by nvcc where there is one, and emulated against the host's compiled loops."""
 
 from __future__ import annotations
 

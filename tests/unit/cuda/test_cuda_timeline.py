@@ -52,7 +52,8 @@ def test_an_hour_of_steps(step_ms: float) -> None:
         timeline.follow(Mark(driver.now))
         if driver.now - zero > 60e9 and step_ms < 1:
             break
-    # Two seconds in float32 milliseconds are exact to a tenth of a microsecond; moving along adds up its roundings.
+    # Two seconds in float32 milliseconds are exact to a tenth of a microsecond; moving along adds up its
+    # roundings.
     assert worst < 20_000
     assert driver.longest_s < 4
 

@@ -29,7 +29,8 @@ sys.path.insert(0, {str(TOOL.parent)!r})
 import gpu_check
 gpu_check.declare_backends()
 found = importlib.metadata.distribution("hyrt")
-print(sys.path[0] in str(found._path), sorted(e.name for e in found.entry_points if e.group == "hyrt.devices"))
+kinds = sorted(e.name for e in found.entry_points if e.group == "hyrt.devices")
+print(sys.path[0] in str(found._path), kinds)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

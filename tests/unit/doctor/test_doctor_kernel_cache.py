@@ -52,7 +52,8 @@ def test_a_whole_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(Path(folder).is_relative_to(cache) for folder in found.figures["folders"])
 
 
-# A lazily compiled kernel fails when it is called; one compiled when it is imported makes even the import fail.
+# A lazily compiled kernel fails when it is called; one compiled when it is imported makes even the import
+# fail.
 @pytest.mark.parametrize(
     "truncated",
     [

@@ -120,7 +120,8 @@ def test_needs_are_bounded_by_a_count_by_hand() -> None:
     )
     sizes = dataset_sizes("synthetic:tiny", 0, "none")
     found = needs(config, sizes, [])
-    # Layers of 16 -> 64 and 64 -> 4 with biases; each file has weights, two moments, the best weights, and some state.
+    # Layers of 16 -> 64 and 64 -> 4 with biases; each file has weights, two moments, the best weights, and
+    # some state.
     weights = 17 * 64 + 65 * 4
     file = found["disk"]["least_bytes"]
     assert 4 * weights * 4 < file < 4 * weights * 4 + 2**14
@@ -183,7 +184,8 @@ def test_sparse_features_and_walks_are_estimated(sparse: Path, kind: str) -> Non
     )
     once = sum(parameter.numel() for parameter in build_model(build_config(settings), graph).parameters()) * 4
     assert small["disk"]["least_bytes"] == pytest.approx(4 * once, abs=2**14)
-    # At least the weights of every hidden unit: its own row and its neighbours', the classes' two, and both moments.
+    # At least the weights of every hidden unit: its own row and its neighbours', the classes' two, and both
+    # moments.
     assert wide["disk"]["least_bytes"] > 3 * 2 * (1000 + graph.num_classes) * 10**8 * 4
     assert wide["host"]["weights_bytes"] > 6 * 2 * (1000 + graph.num_classes) * 10**8 * 4
     # Sparse rows stay sparse: less than the dense rows of one mini-batch, more than its stored values.

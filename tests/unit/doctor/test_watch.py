@@ -61,7 +61,9 @@ def test_real_processes() -> None:
     texts = {
         "waits": "import time\ntime.sleep(60)",
         "works": "while True: pass",
-        "waits for one that works": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])",
+        "waits for one that works": (
+            "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"
+        ),
     }
     for name, text in texts.items():
         process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)

@@ -1,4 +1,4 @@
-"""Writes xclbins that hold kernels' metadata but no bitstream: enough for XRT's runtime where there is no card."""
+"""Writes xclbins with kernels' metadata but no bitstream: enough for XRT's runtime where there is no card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ DESIGN = {"pes": 4, "mac_rows": 8, "mac_cols": 16, "arena_words": 4096}
 def metadata(kernel: str, units: Sequence[str], arguments: Sequence[str], platform: str) -> bytes:
     """The section EMBEDDED_METADATA: every argument a global pointer on a port of its own."""
     ports = "".join(
-        f'<port name="M_AXI_{i}" mode="master" range="0xFFFFFFFFFFFFFFFF" dataWidth="512" portType="addressable" base="0x0"/>'
+        f'<port name="M_AXI_{i}" mode="master" range="0xFFFFFFFFFFFFFFFF" dataWidth="512" '
+        'portType="addressable" base="0x0"/>'
         for i in range(len(arguments))
     )
     args = "".join(
@@ -28,16 +29,19 @@ def metadata(kernel: str, units: Sequence[str], arguments: Sequence[str], platfo
         for i, name in enumerate(arguments)
     )
     instances = "".join(
-        f'<instance name={quoteattr(unit)}><addrRemap base="{_address(i):#x}" range="0x10000" port="S_AXI_CONTROL"/></instance>'
+        f'<instance name={quoteattr(unit)}><addrRemap base="{_address(i):#x}" range="0x10000" '
+        'port="S_AXI_CONTROL"/></instance>'
         for i, unit in enumerate(units)
     )
     return (
-        f'<?xml version="1.0" encoding="UTF-8"?><project name="trainer"><platform vendor="xilinx" boardid="u250" '
-        f'name={quoteattr(platform)}><device name="fpga0"><core name="OCL_REGION_0" target="bitstream" type="clc_region">'
+        '<?xml version="1.0" encoding="UTF-8"?><project name="trainer"><platform vendor="xilinx" '
+        f'boardid="u250" name={quoteattr(platform)}><device name="fpga0">'
+        '<core name="OCL_REGION_0" target="bitstream" type="clc_region">'
         f'<kernel name={quoteattr(kernel)} language="c" type="pl" vlnv="xilinx.com:hls:{kernel}:1.0" '
-        f'preferredWorkGroupSizeMultiple="0" workGroupSize="1" interrupt="true" hwControlProtocol="ap_ctrl_hs">'
-        f'<module name="OCL_REGION_0"/>{ports}<port name="S_AXI_CONTROL" mode="slave" range="0x1000" dataWidth="32" '
-        f'portType="addressable" base="0x0"/>{args}<compileWorkGroupSize x="1" y="1" z="1"/>'
+        'preferredWorkGroupSizeMultiple="0" workGroupSize="1" interrupt="true" '
+        'hwControlProtocol="ap_ctrl_hs">'
+        f'<module name="OCL_REGION_0"/>{ports}<port name="S_AXI_CONTROL" mode="slave" range="0x1000" '
+        f'dataWidth="32" portType="addressable" base="0x0"/>{args}<compileWorkGroupSize x="1" y="1" z="1"/>'
         f'<maxWorkGroupSize x="1" y="1" z="1"/>{instances}</kernel></core></device></platform></project>'
     ).encode()
 

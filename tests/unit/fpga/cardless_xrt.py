@@ -1,7 +1,7 @@
-"""XRT's OpenCL runtime without a card, as Debian's libxrt1 has it: for processes that do not know of any other.
+"""XRT's OpenCL runtime without a card, as in Debian's libxrt1: for processes that know of no other.
 
-Its emulation `noop` runs everything of the runtime but the driver: programs are read, buffers placed, commands ordered
-and timed. Kernels start and end; nothing is computed.
+Its emulation `noop` runs everything of the runtime but the driver: programs are read, buffers placed,
+commands ordered and timed. Kernels start and end; nothing is computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is particular to the simulated trainer; that it keeps the protocol, the suite of all devices checks."""
+"""What only the simulated trainer does; that it keeps the protocol is checked by the suite of all devices."""
 
 from __future__ import annotations
 
@@ -76,10 +76,13 @@ def test_a_builds_reports_are_its_clock(tmp_path: Path, monkeypatch: pytest.Monk
 
     def report(module: str, part: str = "xcu250-figd2104-2L-e") -> None:
         (tmp_path / f"{module}_csynth.xml").write_text(
-            f"<profile><UserAssignments><Part>{part}</Part><TopModelName>{module}</TopModelName></UserAssignments>"
+            f"<profile><UserAssignments><Part>{part}</Part><TopModelName>{module}</TopModelName>"
+            "</UserAssignments>"
             "<PerformanceEstimates><SummaryOfTimingAnalysis><EstimatedClockPeriod>5</EstimatedClockPeriod>"
-            "</SummaryOfTimingAnalysis><SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>"
-            "</PerformanceEstimates><AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>1</DSP><LUT>1</LUT></Resources>"
+            "</SummaryOfTimingAnalysis>"
+            "<SummaryOfLoopLatency><L><PipelineII>2</PipelineII></L></SummaryOfLoopLatency>"
+            "</PerformanceEstimates>"
+            "<AreaEstimates><Resources><BRAM_18K>1</BRAM_18K><DSP>1</DSP><LUT>1</LUT></Resources>"
             "</AreaEstimates></profile>"
         )
 

@@ -1,4 +1,4 @@
-"""The host path of cards on a device that computes: the trainer's twin in OpenCL C stands in for the card's kernel."""
+"""The host path of cards, with the trainer's twin in OpenCL C in place of the card's kernel: it computes."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_trace_has_what_each_queue_ran(machine: Machine, num_units: int) -> No
 
 
 def test_what_an_update_brings_is_started(machine: Machine) -> None:
-    """Launches of the other queue wait for it, and after the last mini-batch no transfer follows that would start it."""
+    """Launches of the other queue wait for it, and no transfer after the last mini-batch would start it."""
     model = graphsage()
     device = machine.open()
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""Mini-batches as tasks: what they compute, whole and in tiles, against the float64 step of dense matrices."""
+"""Mini-batches as tasks: what they compute, whole and in tiles, against the dense float64 step."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_a_target_that_does_not_fit_is_named_with_the_numbers() -> None:
     _, described, batch, _ = of(DROPPED)
     with pytest.raises(
         DeviceOutOfMemory,
-        match=r"fpga:1: target 0 of the mini-batch alone, with \d+ input rows and .* of sums in each of 4 banks of "
-        "its on-chip memory, which have 10$",
+        match=r"fpga:1: target 0 of the mini-batch alone, with \d+ input rows and .* of sums in each of 4 "
+        "banks of its on-chip memory, which have 10$",
     ) as error:
         build_tasks(batch, described, SimpleNamespace(pes=4, arena_words=16), "fpga:1")
     assert error.value.remedy.startswith("whatever the mini-batch's size: sample fewer neighbours")

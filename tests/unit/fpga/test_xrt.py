@@ -1,8 +1,8 @@
 """The host path on XRT's runtime without a card.
 
-The runtime is XRT's own, the card is not there: kernels start and end, and compute nothing. What is tested is what the host
-asks of XRT: programs, compute units, memory banks, alignment, order and times of commands, and faults. That the sums are
-right is tested elsewhere, by the same host path on a device that computes.
+The runtime is XRT's own, the card is not there: kernels start and end, and compute nothing. What is tested is
+what the host asks of XRT: programs, compute units, memory banks, alignment, order and times of commands, and
+faults. That the sums are right is tested elsewhere, by the same host path on a device that computes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_card_is_found_and_says_that_it_is_none(tmp_path: Path) -> None:
 
 
 def test_tasks_run_on_two_units_in_their_own_memory(tmp_path: Path) -> None:
-    """Launches come after what they read, what is read back after the launch; a unit runs one task at a time."""
+    """Launches follow what they read, results are read after them, and a unit runs one task at a time."""
     answer, said = ask("tasks", machine(tmp_path, trainer(TWO)))
     assert answer["units"] == [0, 1, 0, 1, 0, 1, 0]
     for arrived, launch, back in zip(answer["arrived"], answer["launches"], answer["back"], strict=True):

@@ -1,4 +1,4 @@
-"""The trainer's twin in OpenCL C as compute units of an OpenCL device: the host path of cards runs on it, and it computes."""
+"""The trainer's twin in OpenCL C as compute units of an OpenCL device, so that the host path computes."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def tasks() -> Any:
 
 
 def misplaced() -> Any:
-    """A task in the memory of another compute unit: what XRT says, and whether it runs in its own afterwards."""
+    """A task in the memory of another compute unit: what XRT says, and whether it then runs in its own."""
     import pyopencl as cl
     from hyrt_devices.fpga.staged import StagedTasks
     from hyrt_devices.fpga.units import Units
@@ -137,8 +137,8 @@ def suite() -> Any:
     from hyrt.testing import check_device
 
     info = FpgaDevice.probe()[0]
-    # XRT 2.13 leaves a thread behind each time that the last user of a card closes it, which is none of the device's:
-    # so it is in use all the time.
+    # XRT 2.13 leaves a thread behind each time that the last user of a card closes it, which is none of the
+    # device's: so it is in use all the time.
     opened = Opened()
     report = check_device(lambda options: FpgaDevice.open(info, options), computes=False, cycles=20)
     opened.close()

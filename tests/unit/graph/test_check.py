@@ -108,7 +108,8 @@ def test_values(tmp_path):
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
             _changed(good, "labels", labelled[-1], 30000),
-            f"key 'labels': value 30000 at position {labelled[-1]} is out of range: no vertex has class {classes}",
+            f"key 'labels': value 30000 at position {labelled[-1]} is out of range: "
+            f"no vertex has class {classes}",
         ),
         (good | {"labels": good["labels"][:-1]}, "key 'labels': has 29 rows for 30 vertices"),
         (good | {"test_mask": good["test_mask"][1:]}, "key 'test_mask': has 29 rows for 30 vertices"),

@@ -109,7 +109,8 @@ def test_source_may_be_the_destination(tmp_path):
 def test_ctrl_c_leaves_nothing(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hyrt.graph.formats.convert import Conversion, convert\n"
-        "convert(Conversion('synthetic:community,vertices=1M,edges=4M,features=500', Path(sys.argv[1]) / 'x.npz'), "
+        "spec = 'synthetic:community,vertices=1M,edges=4M,features=500'\n"
+        "convert(Conversion(spec, Path(sys.argv[1]) / 'x.npz'), "
         "lambda line: print(line, flush=True))"
     )
     process = subprocess.Popen(

@@ -150,7 +150,8 @@ def test_by_name(tmp_path, monkeypatch):
     for name in ("ogbn-arxiv", "mag240m"):
         with pytest.raises(
             DataError,
-            match=rf'^{name}: is neither in dataset/ nor in {tmp_path}/cache/hyrt/ogb/.*pip install "hyrt\[ogb\]"',
+            match=rf"^{name}: is neither in dataset/ nor in {tmp_path}/cache/hyrt/ogb/"
+            r'.*pip install "hyrt\[ogb\]"',
         ):
             open_graph(name)
 
@@ -186,8 +187,8 @@ def _installed_ogb(tmp_path, monkeypatch, download):
         "class MAG240MDataset:\n    url = 'https://x/mag240m_kddcup2021.zip'\n"
     )
     (package / "nodeproppred" / "master.csv").write_text(
-        ",ogbn-small,ogbn-mag\nnum tasks,1,1\ndownload_name,small,mag\nurl,https://x/small.zip,https://x/mag.zip\n"
-        "is hetero,False,True\n"
+        ",ogbn-small,ogbn-mag\nnum tasks,1,1\ndownload_name,small,mag\n"
+        "url,https://x/small.zip,https://x/mag.zip\nis hetero,False,True\n"
     )
     url = types.ModuleType("ogb.utils.url")
     url.decide_download = lambda address: True

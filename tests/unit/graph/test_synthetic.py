@@ -92,7 +92,8 @@ def test_degrees_follow_the_weights():
     graph = open_graph(spec.name)
     expected = weights / weights.sum() * graph.num_edges
     degrees = graph.in_degrees
-    # Within a class the second ends are drawn by weight in the class: classes of equal weight shares agree only nearly.
+    # Within a class the second ends are drawn by weight in the class: classes of equal weight shares agree
+    # only nearly.
     for low, high in [(0, 10), (10, 30), (30, 100), (100, 400)]:
         chosen = (expected >= low) & (expected < high)
         assert chosen.sum() > 20

@@ -1,6 +1,7 @@
 """What a feed-forward pipeline of counted reads and writes does, found by moving tokens one by one.
 
-Reads and writes block, so the end does not depend on the order in which processes move (a Kahn network of bounded queues).
+Reads and writes block, so the end does not depend on the order in which processes move (a Kahn network of
+bounded queues).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large a task may be, against a count of the words by hand and by brute force over the steps of a launch."""
+"""How large a task may be, against words counted by hand and by brute force over the steps of a launch."""
 
 from __future__ import annotations
 

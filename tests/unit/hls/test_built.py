@@ -36,9 +36,11 @@ def write_report(
     path = folder / f"{module}_csynth.xml"
     path.write_text(
         f"<profile><UserAssignments><Part>{part}</Part><TopModelName>{module}</TopModelName>"
-        "<TargetClockPeriod>4.0</TargetClockPeriod></UserAssignments><PerformanceEstimates><SummaryOfTimingAnalysis>"
-        f"<EstimatedClockPeriod>{period}</EstimatedClockPeriod></SummaryOfTimingAnalysis><SummaryOfLoopLatency>"
-        f"<L><PipelineII>{interval}</PipelineII></L></SummaryOfLoopLatency></PerformanceEstimates><AreaEstimates>"
+        "<TargetClockPeriod>4.0</TargetClockPeriod></UserAssignments>"
+        "<PerformanceEstimates><SummaryOfTimingAnalysis>"
+        f"<EstimatedClockPeriod>{period}</EstimatedClockPeriod></SummaryOfTimingAnalysis>"
+        f"<SummaryOfLoopLatency><L><PipelineII>{interval}</PipelineII></L></SummaryOfLoopLatency>"
+        "</PerformanceEstimates><AreaEstimates>"
         f"<Resources><BRAM_18K>101</BRAM_18K><DSP>{dsp}</DSP><LUT>1400000</LUT><URAM>600</URAM></Resources>"
         "</AreaEstimates></profile>"
     )

@@ -1,4 +1,4 @@
-"""Simulations are compiled once for all they are made of, into a folder that can be written, and refusals say why."""
+"""Simulations are compiled once for all they are made of, into a writable folder, and refusals say why."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_all_that_a_library_is_made_of_names_it(source: Path, cache: Path) -> No
 def test_folders_of_headers_come_before_the_packages(tmp_path: Path) -> None:
     source = tmp_path / "which.cpp"
     source.write_text(
-        '#include "hls_stream.h"\n#ifndef OTHER\n#define OTHER 0\n#endif\nextern "C" int answer() { return OTHER; }\n'
+        '#include "hls_stream.h"\n#ifndef OTHER\n#define OTHER 0\n#endif\n'
+        'extern "C" int answer() { return OTHER; }\n'
     )
     other = tmp_path / "other"
     other.mkdir()

@@ -167,7 +167,8 @@ def test_the_least_sufficient_depth_passes_and_one_less_never_does(
     pipeline: tuple[Programs, list[int]],
 ) -> None:
     programs, totals = pipeline
-    # Who may write all it has to write never waits to write, and a feed-forward pipeline then has nothing to wait for.
+    # Who may write all it has to write never waits to write, and a feed-forward pipeline then has nothing to
+    # wait for.
     expected = run_pipeline(programs, totals, bounded=True)
     assert (
         expected

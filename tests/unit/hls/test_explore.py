@@ -29,7 +29,10 @@ def cost(part: Part, candidate: Candidate) -> float:
 
 @pytest.mark.parametrize("name", ["u250", "u50"])
 def test_nothing_on_a_grid_beats_the_front(name: str) -> None:
-    """Designs of a grid of its own, arenas of other sizes among them: none is cheaper and faster than all of the front."""
+    """No design of a grid of its own is cheaper and faster than all of the front.
+
+    Arenas of other sizes are among them.
+    """
     part = load_part(name)
     base = FpgaDesign(ddr_bytes_per_s=part.bank_bytes_per_s)
     found = explore(part, AT, 256, base)

@@ -130,7 +130,7 @@ def test_other_targets_are_refused(folder: Path) -> None:
 
 
 def test_a_build(folder: Path) -> None:
-    """With tools that only write what they are told to: every file arrives where the next step looks for it."""
+    """With tools that only write what they are told to, every file is where the next step looks for it."""
     tools = folder / "tools"
     tools.mkdir()
     for name, body in {

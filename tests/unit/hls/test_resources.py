@@ -184,7 +184,8 @@ def test_streams_are_as_wide_as_the_kernels_words(tmp_path: Path) -> None:
     source = tmp_path / "widths.cpp"
     printed = "".join(
         f"{{ using D = hyrt::Design<{n}, {rows}, {cols}, 8192>; "
-        'printf("%zu\\n", 8 * std::max({sizeof(hyrt::Packet<D>), sizeof(hyrt::Left<D>), sizeof(hyrt::Right<D>)})); }\n'
+        "auto most = std::max({sizeof(hyrt::Packet<D>), sizeof(hyrt::Left<D>), sizeof(hyrt::Right<D>)}); "
+        'printf("%zu\\n", 8 * most); }\n'
         for n, rows, cols in sizes
     )
     source.write_text(

@@ -104,9 +104,8 @@ def test_the_array_equals_its_twin_cycle_for_cycle(program: Path, interval: int)
                 random.integers(-9, 10, (tiles, depth, cols)),
             )
             both = np.concatenate([a.transpose(0, 2, 1).reshape(tiles, -1), b.reshape(tiles, -1)], 1)
-            cases.append(
-                f"array {shape} {rows} {cols} {depth} {tiles} {interval} {' '.join(map(str, both.reshape(-1)))}"
-            )
+            values = " ".join(map(str, both.reshape(-1)))
+            cases.append(f"array {shape} {rows} {cols} {depth} {tiles} {interval} {values}")
             expected.append((a, b, FpgaDesign(mac_rows=rows, mac_cols=LANES * cols, update_ii=interval)))
     for (cycles, *sums), (a, b, design) in zip(rtl_twins.run(program, cases), expected, strict=True):
         products, simulated = simulate_tiles(a, b, design)

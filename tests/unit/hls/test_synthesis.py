@@ -19,10 +19,10 @@ _TOP = "hyrt_train"
 @needs_compiler
 @pytest.mark.parametrize("pes", [2, 8])
 def test_synthesis_builds_each_kernel_once(pes: int, tmp_path: Path) -> None:
-    """g++'s graph of calls, an edge for every place that calls: paths from the top function are what is built.
+    """g++'s graph of calls, an edge for every call: paths from the top function are what is built.
 
-    Templates of other arguments are other functions in it, and count as such. `scatter` and `gather` are called once, in
-    loops over their units.
+    Templates of other arguments are other functions in it, and count as such. `scatter` and `gather` are
+    called once, in loops over their units.
     """
     graph = tmp_path / "trainer.ci"
     _compile(pes, "-fcallgraph-info", "-o", tmp_path / "trainer.o")

@@ -67,7 +67,8 @@ def test_a_requested_stop_ends_regularly_and_later_signals_change_nothing() -> N
 def test_what_nohup_ignores_stays_ignored() -> None:
     code = (
         "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        f"{HEAD}{WAITING}import os, signal\n    os.kill(os.getpid(), signal.SIGHUP)\n    assert not signals.requested"
+        f"{HEAD}{WAITING}import os, signal\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    assert not signals.requested"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

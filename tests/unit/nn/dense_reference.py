@@ -1,4 +1,4 @@
-"""The layers as their papers write them: dense matrices, float64, plain PyTorch autograd. No code of hyrt.nn is used."""
+"""The layers as their papers write them: dense float64 matrices, PyTorch autograd, no code of hyrt.nn."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def scores(
 ) -> Tensor:
     """A whole model: layer, + residual, LayerNorm, ReLU, then a mask of dropout; the last layer bare.
 
-    `kind` is `gcn`, `graphsage-mean`, `graphsage-max`, `gin` or `gat`; `p` has the names of `GNN`'s parameters.
+    `kind` is `gcn`, `graphsage-mean`, `graphsage-max`, `gin` or `gat`; `p` has the names of `GNN`'s
+    parameters.
     """
     layers: dict[str, Callable[[Block, Tensor, Parameters, bool], Tensor]] = {
         "gcn": lambda b, h, q, last: gcn(b, h, q),

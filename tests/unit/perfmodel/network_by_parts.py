@@ -1,4 +1,4 @@
-"""The aggregate network again, as objects that talk to each other: a reference for the simulation over arrays."""
+"""The aggregate network as objects that talk to each other: a reference for the simulation over arrays."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ def done_by_ticks(steps, depth, *, demands=None, capacity=None, per_tick=1):
     """When each step is synchronized, in ticks.
 
     steps: [(sample, load, transfer, propagate, synchronize)], lists of whole ticks per trainer but the last.
-    demands: server name to what it uses of one resource; together they get `capacity`, each alike slower. With that,
-    times are right to about 1 / per_tick ticks.
+    demands: server name to what it uses of one resource; together they get `capacity`, each alike slower.
+    With that, times are right to about 1 / per_tick ticks.
     """
     trainers = len(steps[0][0])
     demands = demands or {}

@@ -1,4 +1,4 @@
-"""The closed form against the cycle simulation, on cases it was not fitted to, and against bounds it must keep."""
+"""The closed form against the cycle simulation, on cases it was not fitted to, and against its bounds."""
 
 from __future__ import annotations
 

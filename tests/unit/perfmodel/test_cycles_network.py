@@ -1,4 +1,4 @@
-"""The simulation of the aggregate network against worked cases, bounds, and the same network built of objects."""
+"""The simulated aggregate network against worked cases, bounds, and the same network built of objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cycles of a task: each part by hand, and expected sizes against simulated edges of a sampled mini-batch's form."""
+"""The cycles of a task: parts by hand, and expected sizes against simulated edges like a mini-batch's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def network_of(edges: EdgeList | None, chunks: int) -> int:
 
 
 def test_forward_by_hand() -> None:
-    """Widths 100 and 48 are 7 and 3 words; the array has 8 rows and 2 cells, so an output is two panels wide."""
+    """Widths 100 and 48 are 7 and 3 words; with 8 rows and 2 cells an output is two panels wide."""
     for parts in (1, 2):
         shape = layer(parts)
         cycles = task_cycles(TaskShape(layers=(shape,), classes=48), DESIGN, simulated=True)
@@ -69,7 +69,8 @@ def test_forward_by_hand() -> None:
 def test_backward_by_hand() -> None:
     below, shape = layer(1), layer(2, 1, first=False)
     cycles = task_cycles(TaskShape(layers=(below, shape), classes=48), DESIGN, simulated=True).layers[1]
-    # The gradient of 300 x 224 combined values from 48: 7 panels of 32; each comes in 2 x 3 squares of 2 x 16 cycles.
+    # The gradient of 300 x 224 combined values from 48: 7 panels of 32; each comes in 2 x 3 squares of 2 x 16
+    # cycles.
     product = 7 * (2 * 3 * 32 + ceil(300 / 8) * (48 + 8 + 2 - 2 + 36 + 8))
     aggregate = ceil(shape.num_src / 4) * 7 + network_of(shape.backward, 7)
     assert cycles.backward == product + aggregate
@@ -146,7 +147,10 @@ def test_wrong_shapes_are_refused() -> None:
 
 
 def test_intervals_that_a_build_missed() -> None:
-    """By hand: the network takes as many times as long, reading the edges too, the longer one counts; nothing else changes."""
+    """By hand: the network and the reading of edges take as many times as long, and the longer counts.
+
+    Nothing else changes.
+    """
     shape = TaskShape(layers=(layer(1),), classes=48)
     roomy = replace(DESIGN, ddr_bytes_per_s=1e15)
     edges = shape.layers[0].edges

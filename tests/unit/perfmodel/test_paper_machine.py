@@ -1,4 +1,4 @@
-"""What HyScale-GNN says of its machines (Fig. 9), from the built-in platform and published sizes of datasets."""
+"""What HyScale-GNN says of its machines (Fig. 9), from the built-in platform and published dataset sizes."""
 
 from __future__ import annotations
 

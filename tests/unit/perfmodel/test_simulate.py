@@ -211,7 +211,10 @@ def test_ten_thousand_steps_in_seconds(shared):
 
 
 def test_it_imports_little():
-    code = "import sys, hyrt_perfmodel.simulation.simulate; print({'torch', 'numba', 'hyrt', 'scipy'} & set(sys.modules))"
+    code = (
+        "import sys, hyrt_perfmodel.simulation.simulate; "
+        "print({'torch', 'numba', 'hyrt', 'scipy'} & set(sys.modules))"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 

@@ -53,7 +53,8 @@ def test_a_decision_acts_on_the_first_step_that_is_not_sampled(depth, cores):
     for step, decision in run.decisions:
         acts_on = step + depth
         assert run.assignments[acts_on] == decision.assignment
-        # The step before it was begun when the decision was made, or could have been: it is the first that was not.
+        # The step before it was begun when the decision was made, or could have been: it is the first that
+        # was not.
         assert run.started_s[acts_on] >= run.done_s[step]
     # Steps run under the split that they were sampled with.
     times = stage_times(machine(host={"cores": cores}), training(), run.assignments[-1])

@@ -55,7 +55,8 @@ def test_one_trainer_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_shares_of_two_trainers_by_hand(engine):
-    # Sampled at 1 and 3, loaded at 4 and 8; the first trainer is through at 4 + 2 + 9 = 15, the second at 8 + 5 + 1 = 14.
+    # Sampled at 1 and 3, loaded at 4 and 8; the first trainer is through at 4 + 2 + 9 = 15, the second at 8 +
+    # 5 + 1 = 14.
     assert run(engine, [([1, 2], [3, 4], [2, 5], [9, 1], 2)], 1)[0].done_s == 17
     # Nothing of a step for a trainer costs nothing.
     assert run(engine, [([1, 0], [3, 0], [2, 0], [9, 0], 2)], 1)[0].done_s == 17

@@ -43,7 +43,8 @@ def test_rates_use_what_there_is_and_no_more(demands, capacities):
 
 
 def test_rates_by_hand():
-    # 6 wanted of 3: half. The third user needs another resource: 1 and 2 wanted of it, half of 1 is used by the second.
+    # 6 wanted of 3: half. The third user needs another resource: 1 and 2 wanted of it, half of 1 is used by
+    # the second.
     assert shared_rates([[2, 0], [4, 1], [0, 2]], [3, 1.5]) == [0.5, 0.5, 0.5]
     assert shared_rates([[2, 0], [4, 1], [0, 1]], [3, 1.5]) == [0.5, 0.5, 1.0]
     assert shared_rates([[2, 0]], [3, 1.5]) == [1.0]
@@ -71,8 +72,8 @@ def test_threads_that_the_cores_hold_slow_nobody():
     platform = machine(3, host={"cores": 17})
     work, assignment = training(), start(1000, 1000, 1000, 1000)
     alone = simulate(machine(3), work, start=assignment, iterations=30)
-    # 8 threads sample, 4 load, 4 train and 1 synchronizes. With 4 of 17 cores the trainer is as fast as the whole host of
-    # the machine whose cores are not known.
+    # 8 threads sample, 4 load, 4 train and 1 synchronizes. With 4 of 17 cores the trainer is as fast as the
+    # whole host of the machine whose cores are not known.
     trainer = stage_times(machine(3), work, assignment).trainer_propagate_s[0]
     full = replace(platform, host=replace(platform.host, macs_per_s=1e12 * 17 / 4, memory_gb_s=100 * 17 / 4))
     run = simulate(full, work, start=assignment, iterations=30)

@@ -56,7 +56,10 @@ def test_one_target_of_a_cycle() -> None:
 
 
 def test_one_neighbor_of_a_cycle() -> None:
-    """The target and one neighbour; then each picks: the target anew, half the time the other one; the neighbour too."""
+    """The target and one neighbour, then each of them picks.
+
+    The target picks anew, half the time the other neighbour; so does the neighbour.
+    """
     found = expected_sizes(degree_distribution(cycle(10_000)), [1, 1], 1)
     assert found.vertices == pytest.approx((3, 2, 1), rel=2e-3)
     assert found.edges == pytest.approx((2, 1), rel=2e-3)
@@ -82,7 +85,7 @@ def test_targets_of_a_star() -> None:
 
 @pytest.mark.parametrize("targets", [1, 7, 40])
 def test_a_complete_graph(targets: int) -> None:
-    """A vertex is missed by each target with 1 - 4 / 39, all of them distinct and of one mind about nothing."""
+    """A vertex is missed by each target with 1 - 4 / 39; the targets are distinct and draw independently."""
     found = expected_sizes(degree_distribution(complete(40)), [4], targets)
     expected = 40 - (40 - targets) * (1 - 4 / 39) ** targets
     assert found.vertices[0] == pytest.approx(expected, rel=0.03)
@@ -198,6 +201,9 @@ def test_sizes_that_do_not_belong_together(vertices: tuple, edges: tuple) -> Non
 
 
 def test_imports_neither_torch_nor_numba() -> None:
-    code = "import sys, hyrt_perfmodel.sizes.expected_sizes, hyrt_perfmodel.sizes.sampled_sizes; print({'torch', 'numba', 'hyrt'} & set(sys.modules))"
+    code = (
+        "import sys, hyrt_perfmodel.sizes.expected_sizes, hyrt_perfmodel.sizes.sampled_sizes; "
+        "print({'torch', 'numba', 'hyrt'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

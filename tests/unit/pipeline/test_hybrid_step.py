@@ -120,7 +120,7 @@ def test_sparse_features_train_like_dense_ones(kind: str) -> None:
 
 @pytest.mark.parametrize("split", [None, [9, 15]])
 def test_class_weights_are_means_over_targets(split: list[int] | None) -> None:
-    """Losses of SGD steps against dense float64 steps on sum_i w[y_i] CE_i / n, w inverse to a class's share."""
+    """Losses of SGD against dense float64 steps on sum_i w[y_i] CE_i / n, w inverse to a class's share."""
     graph = random_graph()
     rare = np.flatnonzero(graph.labels == 0)
     graph.labels[rare[len(rare) // 4 :]] = 1

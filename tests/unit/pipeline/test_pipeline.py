@@ -260,7 +260,7 @@ def test_a_step_that_is_done_waits_for_no_collector(is_pipelined: bool) -> None:
 
 
 def test_a_hung_transfer_is_found_while_the_weights_wait_for_it() -> None:
-    """The update waits for the trainer's transfer; the consumer must not wait with it, out of the guard's sight."""
+    """The update waits for the trainer's transfer; the consumer must not, out of the guard's sight."""
     release = threading.Event()
     device = Faulty(NullDevice.probe()[0], "transfer", 5, release.wait)
     with pytest.raises(Stalled, match=r"nothing moved for 0.2 s"):

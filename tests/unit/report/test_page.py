@@ -34,7 +34,9 @@ def line(step: int, propagate_s: float = 0.030, *, steps: int = 1, **changes: An
         "step_s": 0.040,
         "stage_s": work,
         "busy_s": {"cpu:0": 0.010, "opencl:0": 0.030},
-        "blocked_s": {"sample.input": 0.031, "load.input": 0.0001, "load.output": 0.02, "transfer.input": 0.03},
+        "blocked_s": {
+            "sample.input": 0.031, "load.input": 0.0001, "load.output": 0.02, "transfer.input": 0.03,
+        },
         "queued": {
             "sampled": 0.5, "loaded.cpu:0": 0.0, "loaded.opencl:0": 0.25, "staged.cpu:0": 1.0,
             "staged.opencl:0": 2.5, "done.cpu:0": 1.75, "done.opencl:0": 0.0,

@@ -14,7 +14,10 @@ from hyrt.report.tensorboard import TensorboardLog
 
 
 def read_scalars(folder: Path) -> dict[tuple[str, int], float]:
-    """All scalars of a folder's event files: records are a length, its checksum, an Event message, and its checksum."""
+    """All scalars of a folder's event files.
+
+    A record is a length, its checksum, an Event message, and its checksum.
+    """
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     found = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):

@@ -41,7 +41,8 @@ def test_inclusion_counts_are_uniform(degree: int, fanout: int) -> None:
     drawn = positions(degree, fanout)
     counts = np.bincount(drawn.ravel(), minlength=degree)
     expected = STEPS * DRAWS * fanout / degree
-    # Inclusions of one draw exclude each other: their covariance leaves (1 - f/d) d/(d-1) of Pearson's statistic.
+    # Inclusions of one draw exclude each other: their covariance leaves (1 - f/d) d/(d-1) of Pearson's
+    # statistic.
     statistic = ((counts - expected) ** 2 / expected).sum() / (1 - fanout / degree) * (degree - 1) / degree
     assert stats.chi2.sf(statistic, degree - 1) > ENOUGH
     assert stats.chi2.cdf(statistic, degree - 1) > ENOUGH

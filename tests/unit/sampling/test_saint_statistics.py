@@ -1,4 +1,4 @@
-"""What the normalisations are for: sampled aggregates and losses have the full graph's as their expectation."""
+"""What the normalisations are for: sampled aggregates and losses have the full graph's as expectation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's float64 reference against numbers worked out by hand, SciPy, and the generator's specification."""
+"""The suite's float64 reference against numbers by hand, SciPy, and the generator's specification."""
 
 from __future__ import annotations
 
