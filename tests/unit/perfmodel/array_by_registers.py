@@ -1,4 +1,4 @@
-"""The systolic array, register by register: what `systolic_cycles` and the SystemVerilog are compared with."""
+"""The systolic array by registers: what `systolic_cycles` and the SystemVerilog are compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Integers = NDArray[np.int64]
 
 
 def simulate_tiles(a: Integers, b: Integers, design: FpgaDesign) -> tuple[Integers, int]:
-    """Run tiles through the array, each right behind the one before, register by register. One lane of each cell is simulated.
+    """Run tiles through the array, each right behind the one before, register by register.
+
+    One lane of each cell is simulated.
 
     Parameters
     ----------
