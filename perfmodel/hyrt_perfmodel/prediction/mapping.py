@@ -7,19 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.platforms.platform import Host, Platform
 from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.memory import most_units
-from hyrt_perfmodel.prediction.stage_times import (
-    host_trainers,
-    iteration_s,
-    stage_times,
-    step_synchronize_s,
-    trainer_propagate_s,
-    trainer_transfer_s,
-)
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _NEAR_ENOUGH = 1e-5
 # Thread counts that change less do not matter.
@@ -68,13 +61,12 @@ def initial_assignment(
             f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
             f"{sum(most)}. Lower data.batch_size or sampler.fanout"
         )
-    training = replace(training, at=_remembered(training.at))
-    costs = _Costs(platform, training, terms)
+    model = StepModel(platform, training.remembered(), terms)
+    costs = _Costs(model)
 
     def candidate(split: Sequence[int], threads: Threads) -> tuple[float, Assignment]:
         assignment = Assignment(split=tuple(split), threads=threads)
-        times = stage_times(platform, training, assignment, terms)
-        return iteration_s(times, platform.host, terms), assignment
+        return iteration_s(model.times(assignment), platform.host, terms), assignment
 
     def balanced(threads: Threads) -> tuple[float, Assignment]:
         return candidate(equal_times(costs.of(threads), most, training.batch_size), threads)
@@ -120,17 +112,6 @@ def initial_assignment(
     return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
 
-def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
-    known: dict[float, Workload] = {}
-
-    def remembered(targets: float) -> Workload:
-        if targets not in known:
-            known[targets] = at(targets)
-        return known[targets]
-
-    return remembered
-
-
 def _evened(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
     """The split with what equal trainers have shared out equally among them."""
     found = list(split)
@@ -167,15 +148,12 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 class _Costs:
     """Each trainer's seconds for a number of targets, worked out once: transfer, or propagation and synchronization."""
 
-    def __init__(self, platform: Platform, training: TrainingWorkload, terms: Terms) -> None:
-        self._platform, self._training, self._terms = platform, training, terms
-        self._trainers = platform.trainers(training.model)
+    def __init__(self, model: StepModel) -> None:
+        self._model = model
         self._known: dict[tuple[int, int], dict[float, float]] = {}
-        self._synchronize_s = step_synchronize_s(
-            self._trainers, training, platform.host, terms, host_trainers(self._trainers)
-        )
+        self._synchronize_s = model.synchronize_s(host_trainers(model.trainers))
         # Equal accelerators cost the same, whatever their number.
-        alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in self._trainers]
+        alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in model.trainers]
         self.kinds = [alike.index(kind) for kind in alike]
 
     def of(self, threads: Threads) -> list[Callable[[float], float]]:
@@ -184,28 +162,22 @@ class _Costs:
         found = []
         for number in self.kinds:
             if number not in made:
-                made[number] = self._cost(self._trainers[number], number, threads)
+                made[number] = self._cost(number, threads)
             found.append(made[number])
         return found
 
-    def _cost(self, trainer: PlatformTrainer, number: int, threads: Threads) -> Callable[[float], float]:
-        known = self._seconds_of(number, threads.train if trainer.is_host else 0)
-        training, terms, host = self._training, self._terms, self._platform.host
-        synchronize_s = self._synchronize_s
+    def _cost(self, number: int, threads: Threads) -> Callable[[float], float]:
+        model, trainer = self._model, self._model.trainers[number]
+        known = self._known.setdefault((number, threads.train if trainer.is_host else 0), {0: 0.0})
 
         def seconds(targets: float) -> float:
             if targets not in known:
-                work = training.at(targets)
-                known[targets] = max(
-                    trainer_transfer_s(trainer, work, training, terms),
-                    trainer_propagate_s(trainer, work, training, terms, host, threads) + synchronize_s,
-                )
+                work = model.training.at(targets)
+                propagate_s = model.propagate_s(trainer, work, threads) + self._synchronize_s
+                known[targets] = max(model.transfer_s(trainer, work), propagate_s)
             return known[targets]
 
         return seconds
-
-    def _seconds_of(self, number: int, threads: int) -> dict[float, float]:
-        return self._known.setdefault((number, threads), {0: 0.0})
 
 
 def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], total: int) -> list[int]:

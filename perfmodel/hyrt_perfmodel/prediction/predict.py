@@ -15,10 +15,10 @@ from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import host_memory_bytes, trainer_memory_bytes, weights_bytes
 from hyrt_perfmodel.prediction.stage_times import (
     StageTimes,
+    StepModel,
     iteration_s,
     stage_times,
     stages_together_s,
-    trainer_propagate_s,
 )
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
@@ -239,14 +239,11 @@ _DEPTH = 4
 
 def _ideal_s(platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms) -> float:
     """Targets over the sum of the trainers' speeds, each at its full share of a step and all cores."""
-    cores = platform.host.cores or 1
-    threads = replace(assignment.threads, train=cores)
+    model = StepModel(platform, training, terms)
+    threads = replace(assignment.threads, train=platform.host.cores or 1)
     whole = sum(assignment.split)
     work = training.at(whole)
-    speed = sum(
-        whole / trainer_propagate_s(trainer, work, training, terms, platform.host, threads)
-        for trainer in platform.trainers(training.model)
-    )
+    speed = sum(whole / model.propagate_s(trainer, work, threads) for trainer in model.trainers)
     return training.targets_per_epoch / speed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 _GB = 1e9
+_ALONE = Threads(sample=1, load=1, train=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,8 @@ class StageTimes:
         Of the slowest trainer, with synchronization.
     synchronize_s
         Its part of `propagate_s`.
-    trainer_transfer_s, trainer_propagate_s
-        One a trainer, without synchronization.
+    trainer_load_s, trainer_transfer_s, trainer_propagate_s
+        One entry for each trainer, without synchronization.
     core_s
         Seconds of the host's cores that one iteration uses; None where they are not counted.
     host_trainers
@@ -47,6 +48,7 @@ class StageTimes:
     transfer_s: float
     propagate_s: float
     synchronize_s: float
+    trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
     core_s: float | None = None
@@ -81,44 +83,14 @@ def stage_times(
     assignment
         Its split has an entry for each of the platform's trainers, the host's first.
     terms
-        Beyond the paper's; all of them by default.
+        The terms beyond the paper's; all of them by default.
 
     Raises
     ------
     ValueError
-        If the split does not have one entry a trainer.
+        If the split does not have one entry for each trainer.
     """
-    terms = Terms() if terms is None else terms
-    trainers = platform.trainers(training.model)
-    if len(assignment.split) != len(trainers):
-        raise ValueError(f"a split of {len(assignment.split)} parts for {len(trainers)} trainers")
-    host, threads = platform.host, assignment.threads
-    workloads = [training.at(units) if units else None for units in assignment.split]
-    busy = [(trainer, work) for trainer, work in zip(trainers, workloads, strict=True) if work is not None]
-    loads_s = sum(trainer_load_s(trainer, work, training, terms, host, threads) for trainer, work in busy)
-    transfers = tuple(
-        0.0 if work is None else trainer_transfer_s(trainer, work, training, terms)
-        for trainer, work in zip(trainers, workloads, strict=True)
-    )
-    propagates = tuple(
-        0.0 if work is None else trainer_propagate_s(trainer, work, training, terms, host, threads)
-        for trainer, work in zip(trainers, workloads, strict=True)
-    )
-    # All replicas take the new weights, also those that had no targets.
-    together = host_trainers([trainer for trainer, _ in busy])
-    synchronize_s = step_synchronize_s(trainers, training, host, terms, together)
-    sample_s = _sample_s(host, threads, training, busy, terms)
-    return StageTimes(
-        sample_s=sample_s,
-        load_s=loads_s,
-        transfer_s=max(transfers),
-        propagate_s=stages.propagate_s(propagates, synchronize_s),
-        synchronize_s=synchronize_s,
-        trainer_transfer_s=transfers,
-        trainer_propagate_s=propagates,
-        core_s=_core_s(host, busy, training, terms, synchronize_s),
-        host_trainers=together,
-    )
+    return StepModel(platform, training, Terms() if terms is None else terms).times(assignment)
 
 
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
@@ -147,102 +119,193 @@ def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
     return "+".join(sorted(kinds))
 
 
-def load_form(trainer: PlatformTrainer, training: TrainingWorkload, terms: Terms) -> LoadForm:
-    """In which form a trainer gets its input."""
-    return training.best_form if terms.load_forms and training.best_form in trainer.forms else "rows"
-
-
-def trainer_load_s(
-    trainer: PlatformTrainer,
-    workload: Workload,
-    training: TrainingWorkload,
-    terms: Terms,
-    host: Host,
-    threads: Threads,
-) -> float:
-    """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
-    form = load_form(trainer, training, terms)
-    if form == "in_place":
-        return 0.0
-    if host.loading:
-        # An aggregate reads a row for every edge, and each destination's own.
-        rows = workload.vertices[0] if form == "rows" else workload.edges[0] + workload.vertices[1]
-        return load_seconds(
-            host.loading,
-            form,
-            rows,
-            workload.features[0] * workload.bytes_per_value,
-            model=training.model,
-            matrix_bytes=training.feature_bytes,
-            threads=threads.load,
-        )
-    if form == "aggregated":
-        read = workload.edges[0] * workload.features[0] * workload.bytes_per_value
-        return read / load_bytes_per_s(host, threads)
-    return stages.load_s(workload, load_bytes_per_s(host, threads))
-
-
-def load_bytes_per_s(host: Host, threads: Threads) -> float:
-    """What the loading threads reach together: no more than the memory gives."""
-    whole = host.memory_gb_s * _GB
-    if host.thread_load_gb_s is not None:
-        return min(whole, threads.load * host.thread_load_gb_s * _GB)
-    return whole
-
-
-def trainer_transfer_s(
-    trainer: PlatformTrainer, workload: Workload, training: TrainingWorkload, terms: Terms
-) -> float:
-    """T_transfer of one trainer; nothing where it reads host memory in place."""
-    if math.isinf(trainer.link_gb_s):
-        return 0.0
-    link = trainer.link_gb_s * _GB
-    if load_form(trainer, training, terms) == "aggregated":
-        seconds = workload.vertices[1] * workload.f_in(1) * workload.bytes_per_value / link
-    else:
-        seconds = stages.transfer_s(workload, link)
-    if terms.topology:
-        seconds += extra_terms.topology_s(workload, link)
-    return seconds + (trainer.link_latency_s if terms.launch else 0.0)
-
-
-def trainer_propagate_s(
-    trainer: PlatformTrainer,
-    workload: Workload,
-    training: TrainingWorkload,
-    terms: Terms,
-    host: Host,
-    threads: Threads,
-) -> float:
-    """T_trainer of one trainer; the host's goes with its threads."""
-    if load_form(trainer, training, terms) == "aggregated":
-        # The load stage has read the first layer's edges already.
-        workload = replace(workload, edges=(0.0, *workload.edges[1:]))
-    if trainer.design is not None and terms.cycles and is_plain(workload):
-        return _tasks_s(trainer.design, trainer.task_targets, workload, training)
-    if not trainer.is_host:
-        return _computing_s(trainer, trainer.rates, 1.0, workload, terms)
-    if trainer.rates_alone is None or not host.cores or host.cores == 1:
-        return _computing_s(trainer, trainer.rates, host_part(host, threads.train), workload, terms)
-    alone = _computing_s(trainer, trainer.rates_alone, 1.0, workload, terms)
-    together = min(alone, _computing_s(trainer, trainer.rates, 1.0, workload, terms))
-    serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
-    return serial_s + (alone - serial_s) / min(threads.train, host.cores)
-
-
 def is_plain(workload: Workload) -> bool:
     """Whether a layer is one aggregation and one product, which is all that the FPGA's kernels know."""
     return workload.widths_in is None and workload.rows_per_edge == 1
 
 
-def _tasks_s(
-    design: FpgaDesign, task_targets: int | None, workload: Workload, training: TrainingWorkload
-) -> float:
-    """Of equal tasks, one after the other."""
-    targets = workload.vertices[-1]
-    tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
-    each = workload if tasks == 1 else training.at(targets / tasks)
-    return tasks * _task_s(each, design)
+class StepModel:
+    """What the parts of a step take on a platform, trainer by trainer.
+
+    Parameters
+    ----------
+    platform, training
+        The machine and the work.
+    terms
+        The terms beyond the paper's.
+    """
+
+    def __init__(self, platform: Platform, training: TrainingWorkload, terms: Terms) -> None:
+        self.host, self.training, self.terms = platform.host, training, terms
+        self.trainers = platform.trainers(training.model)
+
+    def times(self, assignment: Assignment) -> StageTimes:
+        """Every stage of one iteration; see `stage_times`."""
+        threads = assignment.threads
+        if len(assignment.split) != len(self.trainers):
+            raise ValueError(f"a split of {len(assignment.split)} parts for {len(self.trainers)} trainers")
+        works = [self.training.at(units) if units else None for units in assignment.split]
+        busy = [(trainer, work) for trainer, work in zip(self.trainers, works, strict=True) if work]
+
+        def of_each(seconds: Callable[[PlatformTrainer, Workload], float]) -> tuple[float, ...]:
+            pairs = zip(self.trainers, works, strict=True)
+            return tuple(0.0 if work is None else seconds(trainer, work) for trainer, work in pairs)
+
+        loads = of_each(lambda trainer, work: self.load_s(trainer, work, threads))
+        transfers = of_each(self.transfer_s)
+        propagates = of_each(lambda trainer, work: self.propagate_s(trainer, work, threads))
+        # All replicas take the new weights, also those that had no targets.
+        together = host_trainers([trainer for trainer, _ in busy])
+        synchronize_s = self.synchronize_s(together)
+        return StageTimes(
+            sample_s=self._sample_s(busy, threads),
+            load_s=sum(loads),
+            transfer_s=max(transfers),
+            propagate_s=stages.propagate_s(propagates, synchronize_s),
+            synchronize_s=synchronize_s,
+            trainer_load_s=loads,
+            trainer_transfer_s=transfers,
+            trainer_propagate_s=propagates,
+            core_s=self._core_s(busy, synchronize_s),
+            host_trainers=together,
+        )
+
+    def load_form(self, trainer: PlatformTrainer) -> LoadForm:
+        """In which form a trainer gets its input."""
+        best = self.training.best_form
+        return best if self.terms.load_forms and best in trainer.forms else "rows"
+
+    def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
+        """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
+        form, host = self.load_form(trainer), self.host
+        if form == "in_place":
+            return 0.0
+        row_bytes = work.features[0] * work.bytes_per_value
+        if host.loading:
+            # An aggregate reads a row for every edge, and each destination's own.
+            rows = work.vertices[0] if form == "rows" else work.edges[0] + work.vertices[1]
+            return load_seconds(
+                host.loading,
+                form,
+                rows,
+                row_bytes,
+                model=self.training.model,
+                matrix_bytes=self.training.feature_bytes,
+                threads=threads.load,
+            )
+        bytes_per_s = host.memory_gb_s * _GB
+        if host.thread_load_gb_s is not None:
+            bytes_per_s = min(bytes_per_s, threads.load * host.thread_load_gb_s * _GB)
+        if form == "aggregated":
+            return work.edges[0] * work.features[0] * work.bytes_per_value / bytes_per_s
+        return stages.load_s(work, bytes_per_s)
+
+    def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
+        """T_transfer of one trainer; nothing where it reads host memory in place."""
+        if math.isinf(trainer.link_gb_s):
+            return 0.0
+        link = trainer.link_gb_s * _GB
+        if self.load_form(trainer) == "aggregated":
+            seconds = work.vertices[1] * work.f_in(1) * work.bytes_per_value / link
+        else:
+            seconds = stages.transfer_s(work, link)
+        if self.terms.topology:
+            seconds += extra_terms.topology_s(work, link)
+        return seconds + (trainer.link_latency_s if self.terms.launch else 0.0)
+
+    def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
+        """T_trainer of one trainer; the host's goes with its threads."""
+        host = self.host
+        if self.load_form(trainer) == "aggregated":
+            # The load stage has read the first layer's edges already.
+            work = replace(work, edges=(0.0, *work.edges[1:]))
+        if trainer.design is not None and self.terms.cycles and is_plain(work):
+            return self._tasks_s(trainer.design, trainer.task_targets, work)
+        if not trainer.is_host:
+            return self._computing_s(trainer, trainer.rates, 1.0, work)
+        if trainer.rates_alone is None or not host.cores or host.cores == 1:
+            return self._computing_s(trainer, trainer.rates, _host_part(host, threads.train), work)
+        alone = self._computing_s(trainer, trainer.rates_alone, 1.0, work)
+        together = min(alone, self._computing_s(trainer, trainer.rates, 1.0, work))
+        serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
+        return serial_s + (alone - serial_s) / min(threads.train, host.cores)
+
+    def synchronize_s(self, together: str) -> float:
+        """Over the slowest link; the host's own replica is there already.
+
+        Parameters
+        ----------
+        together
+            The trainers on the host's cores, as `host_trainers` names them.
+        """
+        link = min(trainer.link_gb_s for trainer in self.trainers) * _GB
+        work = self.training.at(1.0)
+        seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
+        if self.terms.launch:
+            weights_s = stages.synchronize_s(work, self.host.weights_gb_s * _GB)
+            seconds += self.host.sharing(together).step_s + weights_s
+        return seconds
+
+    def _tasks_s(self, design: FpgaDesign, task_targets: int | None, work: Workload) -> float:
+        """Of equal tasks, one after the other."""
+        targets = work.vertices[-1]
+        tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
+        return tasks * _task_s(work if tasks == 1 else self.training.at(targets / tasks), design)
+
+    def _computing_s(
+        self, trainer: PlatformTrainer, rates: TrainerRates, part: float, work: Workload
+    ) -> float:
+        """With rates of which only a part is there."""
+        terms, macs_per_s = self.terms, rates.macs_per_s * part
+        seconds = stages.trainer_s(
+            work,
+            rates.memory_bytes_per_s * part,
+            macs_per_s,
+            pipelined=trainer.pipelined,
+            reads_each_source_once=trainer.reads_each_source_once,
+        )
+        if terms.weight_gradients:
+            seconds += extra_terms.weight_gradients_s(work, macs_per_s)
+        if terms.values:
+            seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
+        if terms.launch:
+            seconds += rates.launch_s
+        # Forward through all layers, backward through all.
+        passes = 2 * work.layers
+        return seconds + passes * (
+            (trainer.flush_s if terms.flush else 0.0) + (trainer.fill_s if terms.fill else 0.0)
+        )
+
+    def _sample_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], threads: Threads) -> float:
+        host, training = self.host, self.training
+        if training.sample_s is not None:
+            return training.sample_s
+        if host.sampling:
+            return sum(
+                work.num_edges
+                / edges_per_second(
+                    host.sampling,
+                    renumbers=self.load_form(trainer) == "rows",
+                    graph_bytes=training.graph_bytes,
+                    edges=work.num_edges,
+                    threads=threads.sample,
+                )
+                for trainer, work in busy
+            )
+        if host.thread_edges_per_s is None:
+            return 0.0
+        return sum(work.num_edges for _, work in busy) / (host.thread_edges_per_s * threads.sample)
+
+    def _core_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], synchronize_s: float) -> float | None:
+        """Seconds of the host's cores that one iteration uses: what it would take with one thread a stage."""
+        if not self.host.cores:
+            return None
+        seconds = self._sample_s(busy, _ALONE) + synchronize_s
+        for trainer, work in busy:
+            seconds += self.load_s(trainer, work, _ALONE)
+            cores = 1 if trainer.is_host else trainer.host_cores
+            seconds += cores * self.propagate_s(trainer, work, _ALONE)
+        return seconds
 
 
 @lru_cache(maxsize=4096)
@@ -251,32 +314,7 @@ def _task_s(workload: Workload, design: FpgaDesign) -> float:
     return task_seconds(TaskShape.of(workload), design)
 
 
-def _computing_s(
-    trainer: PlatformTrainer, rates: TrainerRates, part: float, workload: Workload, terms: Terms
-) -> float:
-    """With rates of which only a part is there."""
-    macs_per_s = rates.macs_per_s * part
-    seconds = stages.trainer_s(
-        workload,
-        rates.memory_bytes_per_s * part,
-        macs_per_s,
-        pipelined=trainer.pipelined,
-        reads_each_source_once=trainer.reads_each_source_once,
-    )
-    if terms.weight_gradients:
-        seconds += extra_terms.weight_gradients_s(workload, macs_per_s)
-    if terms.values:
-        seconds += extra_terms.num_values(workload) / (rates.values_per_s * part)
-    if terms.launch:
-        seconds += rates.launch_s
-    # Forward through all layers, backward through all.
-    passes = 2 * workload.layers
-    return seconds + passes * (
-        (trainer.flush_s if terms.flush else 0.0) + (trainer.fill_s if terms.fill else 0.0)
-    )
-
-
-def host_part(host: Host, threads: int) -> float:
+def _host_part(host: Host, threads: int) -> float:
     """Speed of the CPU trainer with some threads, as a part of that with all cores (Amdahl's law)."""
     if not host.cores:
         return 1.0
@@ -285,63 +323,3 @@ def host_part(host: Host, threads: int) -> float:
         return host.serial_part + (1 - host.serial_part) / count
 
     return relative_s(host.cores) / relative_s(min(threads, host.cores))
-
-
-def step_synchronize_s(
-    trainers: Sequence[PlatformTrainer], training: TrainingWorkload, host: Host, terms: Terms, together: str
-) -> float:
-    """Over the slowest link; the host's own replica is there already. `together` names the trainers on the host's cores."""
-    link = min(trainer.link_gb_s for trainer in trainers) * _GB
-    work = training.at(1.0)
-    seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
-    if terms.launch:
-        seconds += host.sharing(together).step_s + stages.synchronize_s(work, host.weights_gb_s * _GB)
-    return seconds
-
-
-def _sample_s(
-    host: Host,
-    threads: Threads,
-    training: TrainingWorkload,
-    busy: Sequence[tuple[PlatformTrainer, Workload]],
-    terms: Terms,
-) -> float:
-    if training.sample_s is not None:
-        return training.sample_s
-    if host.sampling:
-        return sum(
-            workload.num_edges
-            / edges_per_second(
-                host.sampling,
-                renumbers=load_form(trainer, training, terms) == "rows",
-                graph_bytes=training.graph_bytes,
-                edges=workload.num_edges,
-                threads=threads.sample,
-            )
-            for trainer, workload in busy
-        )
-    if host.thread_edges_per_s is None:
-        return 0.0
-    edges = sum(workload.num_edges for _, workload in busy)
-    return edges / (host.thread_edges_per_s * threads.sample)
-
-
-_ALONE = Threads(sample=1, load=1, train=1)
-
-
-def _core_s(
-    host: Host,
-    busy: Sequence[tuple[PlatformTrainer, Workload]],
-    training: TrainingWorkload,
-    terms: Terms,
-    synchronize_s: float,
-) -> float | None:
-    """Seconds of the host's cores that one iteration uses: what it would take with one thread a stage."""
-    if not host.cores:
-        return None
-    seconds = _sample_s(host, _ALONE, training, busy, terms) + synchronize_s
-    for trainer, work in busy:
-        seconds += trainer_load_s(trainer, work, training, terms, host, _ALONE)
-        cores = 1 if trainer.is_host else trainer.host_cores
-        seconds += cores * trainer_propagate_s(trainer, work, training, terms, host, _ALONE)
-    return seconds

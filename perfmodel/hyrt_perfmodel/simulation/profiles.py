@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform
@@ -15,7 +14,7 @@ from hyrt_perfmodel.simulation.step_profile import (
     has_shared_resources,
     step_profile,
 )
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 
 class Profiles:
@@ -39,7 +38,7 @@ class Profiles:
     ) -> None:
         self.num_trainers = len(platform.trainers(training.model))
         self._platform, self._terms = platform, terms
-        self._training = replace(training, at=_remembered(training.at))
+        self._training = training.remembered()
         self._all_changes = changes
         self._changes = Changes(changes, self.num_trainers)
         self._known: dict[tuple[Assignment, Speeds], StepProfile] = {}
@@ -63,14 +62,3 @@ class Profiles:
         if key not in self._known:
             self._known[key] = step_profile(self._platform, self._training, assignment, self._terms, speeds)
         return self._known[key]
-
-
-def _remembered(at: Callable[[float], Workload]) -> Callable[[float], Workload]:
-    known: dict[float, Workload] = {}
-
-    def sizes(targets: float) -> Workload:
-        if targets not in known:
-            known[targets] = at(targets)
-        return known[targets]
-
-    return sizes

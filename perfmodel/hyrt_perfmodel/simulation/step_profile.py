@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
 from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.stage_times import StageTimes, load_form, stage_times, trainer_load_s
+from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel
 from hyrt_perfmodel.simulation.changes import Speeds, host_with_memory
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
@@ -79,26 +79,22 @@ def step_profile(
     factors = dict(speeds)
     if "host_memory" in factors:
         platform = replace(platform, host=host_with_memory(platform.host, factors["host_memory"]))
-    host, trainers = platform.host, platform.trainers(training.model)
-    times = stage_times(platform, training, assignment, terms)
+    model = StepModel(platform, training, terms)
+    times = model.times(assignment)
     works = [training.at(units) if units else None for units in assignment.split]
     links = factors.get("links", 1.0)
-    load_s = tuple(
-        0.0 if work is None else trainer_load_s(trainer, work, training, terms, host, assignment.threads)
-        for trainer, work in zip(trainers, works, strict=True)
-    )
     transfer_s = tuple(seconds / links for seconds in times.trainer_transfer_s)
     propagate_s = tuple(
         seconds / factors.get(index, 1.0) for index, seconds in enumerate(times.trainer_propagate_s)
     )
-    use = _Use(platform, training, terms, assignment, works)
+    use = _Use(platform, model, assignment, works)
     return StepProfile(
         sample_s=_sample_parts(times, works, factors.get("sample", 1.0)),
-        load_s=load_s,
+        load_s=times.trainer_load_s,
         transfer_s=transfer_s,
         propagate_s=propagate_s,
         synchronize_s=times.synchronize_s,
-        demands=use.demands(load_s, transfer_s, propagate_s),
+        demands=use.demands(times.trainer_load_s, transfer_s, propagate_s),
         capacities=use.capacities,
     )
 
@@ -114,20 +110,13 @@ class _Use:
     """Cores, bytes of host memory and bytes over each switch that the stages of a step need."""
 
     def __init__(
-        self,
-        platform: Platform,
-        training: TrainingWorkload,
-        terms: Terms,
-        assignment: Assignment,
-        works: list[Workload | None],
+        self, platform: Platform, model: StepModel, assignment: Assignment, works: list[Workload | None]
     ) -> None:
-        self._host = platform.host
-        self._trainers = platform.trainers(training.model)
-        self._training, self._terms = training, terms
+        self._model, self._trainers = model, model.trainers
         self._threads, self._works = assignment.threads, works
         self._switches: list[int | None] = [None] * len(self._trainers)
         host = platform.host
-        cores = host.cores * host.core_efficiency if terms.shared_cores and host.cores else math.inf
+        cores = host.cores * host.core_efficiency if model.terms.shared_cores and host.cores else math.inf
         memory = math.inf if host.shared_memory_gb_s is None else host.shared_memory_gb_s * _GB
         capacities = [cores, memory]
         index = int(host.trains)
@@ -169,19 +158,19 @@ class _Use:
         """As `stage_times` counts them: what cannot be shared keeps one thread busy and not the others."""
         if not trainer.is_host:
             return float(trainer.host_cores)
-        host: Host = self._host
+        host = self._model.host
         threads = min(self._threads.train, host.cores or self._threads.train)
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
 
     def _load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         row_bytes = work.features[0] * work.bytes_per_value
-        form = load_form(trainer, self._training, self._terms)
+        form = self._model.load_form(trainer)
         return {"rows": work.vertices[0], "aggregated": work.edges[0], "in_place": 0.0}[form] * row_bytes
 
     def _link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         if math.isinf(trainer.link_gb_s):
             return 0.0
-        if load_form(trainer, self._training, self._terms) == "aggregated":
+        if self._model.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
         return work.vertices[0] * work.features[0] * work.bytes_per_value
 
@@ -190,7 +179,7 @@ class _Use:
         if not math.isinf(trainer.link_gb_s):
             return 0.0
         layers = [stages.aggregate_s(work, layer, 1.0) for layer in range(1, work.layers + 1)]
-        if load_form(trainer, self._training, self._terms) == "aggregated":
+        if self._model.load_form(trainer) == "aggregated":
             layers[0] = 0.0
         return sum(layers) + sum(layers[1:])
 

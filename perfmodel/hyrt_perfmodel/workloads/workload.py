@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from hyrt_perfmodel.checks import Count, NotNegative, check_numbers
@@ -131,6 +132,10 @@ class TrainingWorkload:
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
+
+    def remembered(self) -> TrainingWorkload:
+        """The same work, whose sizes are worked out once for each number of targets."""
+        return replace(self, at=cache(self.at))
 
 
 def in_proportion(workload: Workload, targets: float) -> Callable[[float], Workload]:
