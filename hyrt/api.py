@@ -89,7 +89,7 @@ def train(
         if fanout is not None:
             sections["model"] = {"layers": len(fanout)}
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
-        raise ConfigError("give either a config or sections by keyword, not both")
+        raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections)
     opened = load(graph, normalize=settings.data.normalize)
     settings, _ = resolve_auto(settings, opened, module)

@@ -14,17 +14,22 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-This page is written by `tools/write_configuration_docs.py` from `hyrt/config/tree.py`. To update it, run
-`make docs`.
+This page is generated from the settings' declarations in `hyrt/config/` by `make docs`.
 
-Settings are taken from the following sources, of which later ones win: the defaults below, a YAML file, the
-options `--data`, `--model` and `--devices`, and arguments `key.path=value`, whose values are read as YAML:
+Settings come from several places, and later ones override earlier ones:
 
-    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]' \\
-        train.optimizer_options='{eps: 1e-7}'
+1. the defaults below;
+2. a YAML file;
+3. the options `--data`, `--model` and `--devices`;
+4. arguments of the form `key.path=value`, whose values are read as YAML.
 
-`hyrt run --print-config` prints all settings as YAML that can be used as a settings file. An unknown key is
-an error that names the nearest known one. In Python, sections are keyword arguments:
+For example:
+
+    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]'
+    hyrt run --data cora.npz train.optimizer_options='{eps: 1e-7}'
+
+`hyrt run --print-config` prints the whole resolved tree, which is itself a valid settings file. An unknown
+key is an error that names the nearest known one. In Python, sections are keyword arguments:
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
@@ -39,7 +44,7 @@ def values(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     match schema["type"]:
         case "array":
-            return f"list of {values(schema['items'])}"
+            return f"list of {values(schema['items']).replace('integer', 'integers')}"
         case "boolean":
             return "`true`, `false`"
         case "object":
@@ -49,14 +54,14 @@ def values(schema: dict[str, Any]) -> str:
         case "string":
             return "text"
     bounds = [
-        f"{sign} {schema[key]:g}"
+        f"{sign} {schema[key]:,.10g}"
         for key, sign in (
             ("minimum", "≥"),
             ("exclusiveMinimum", ">"),
             ("maximum", "≤"),
             ("exclusiveMaximum", "<"),
         )
-        if key in schema and schema[key] < 2**60
+        if key in schema and schema[key] < 2**31
     ]
     return " ".join([schema["type"], ", ".join(bounds)]).strip()
 

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 def calibrate(
     show: Annotated[
-        bool, typer.Option("--show", help="Print the calibration that is kept, and whether it still holds.")
+        bool,
+        typer.Option("--show", help="Print the stored calibration instead, and say whether it still holds."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Measure this machine, so that `hyrt predict` and `hyrt run` know how fast it is.
+    """Measure how fast this machine is.
 
-    Takes under a minute; nothing else should run meanwhile. The result is kept in the user's cache folder.
+    `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes less
+    than a minute; run nothing else meanwhile.
 
     \b
     Examples:
@@ -51,9 +53,11 @@ def calibrate(
     else:
         for line in _lines(found):
             typer.echo(line)
-        typer.echo(f"kept in {calibration_file()}")
+        typer.echo(f"stored in {calibration_file()}")
     for reason in stale:
-        typer.echo(f"stale: {reason}: run `hyrt calibrate`", err=True)
+        typer.echo(
+            f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
+        )
 
 
 def _lines(found: Calibration) -> list[str]:
@@ -67,8 +71,8 @@ def _lines(found: Calibration) -> list[str]:
     fastest = max(host.sampling, key=lambda cost: cost.edges_per_s)
     slowest = min(host.sampling, key=lambda cost: cost.edges_per_s)
     lines.append(
-        f"sampling     {slowest.edges_per_s / 1e6:.0f} to {fastest.edges_per_s / 1e6:.0f} M edges/s over "
-        f"{len(host.sampling)} graphs, mini-batches and thread counts"
+        f"sampling     {slowest.edges_per_s / 1e6:.0f} to {fastest.edges_per_s / 1e6:.0f} M edges/s in "
+        f"{len(host.sampling)} cases of graph, mini-batch size and threads"
     )
     lines += _rates("cpu:0", host.models)
     for accelerator in found.platform.accelerators:
@@ -78,22 +82,25 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        "a whole step takes besides its stages, and these use of the cores' time: "
+        "cost of a step besides its stages, and share of the cores' time that the stages use:"
         + ", ".join(
-            f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with {kinds or 'no trainer there'}"
+            (
+                f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with "
+                f"{kinds or 'no trainer on the host'}"
+            )
             for kinds, sharing in host.sharing_of.items()
         )
     )
     runs = measured["runs"]
     errors = [abs(run["error"]) for run in runs]
     lines.append(
-        f"explains its own {len(runs)} short runs to {sum(errors) / len(errors):.1%} in the mean, "
+        f"error over its own {len(runs)} short runs: {sum(errors) / len(errors):.1%} on average, "
         f"{max(errors):.1%} at worst"
     )
     spread = measured["spread"]
     noisy = [f"{what} {value:.0%}" for what, value in spread.items() if value > 0.1]
     if noisy:
-        lines.append(f"noisy: {', '.join(noisy)}. Did anything else run? Then calibrate once more")
+        lines.append(f"noisy: {', '.join(noisy)}. If anything else was running, calibrate again")
     lines += [f"left out: {name}: {reason}" for name, reason in measured["left_out"].items()]
     return lines
 

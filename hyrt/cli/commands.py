@@ -1,4 +1,4 @@
-"""The command line: `hyrt run`, `hyrt eval`, `hyrt infer`, `hyrt devices`, `hyrt doctor`, `hyrt calibrate`, `hyrt predict`, `hyrt report`, `hyrt data ...`, `hyrt fpga ...`."""
+"""The command `hyrt` and its subcommands."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Train graph neural networks on one heterogeneous machine, in one exact synchronous step.",
-    epilog="First: hyrt run     then: hyrt run --help, hyrt run --print-config",
+    help="Train graph neural networks on all the devices of one machine together.",
+    epilog="Start with: hyrt run. Then see: hyrt run --help, hyrt run --print-config.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -63,7 +63,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Options before any command."""

@@ -1,4 +1,4 @@
-"""`hyrt data`: look at, convert and generate datasets."""
+"""`hyrt data`: inspect, convert and generate datasets."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Annotated
 
 import typer
 
-data_app = typer.Typer(help="Look at, convert and generate datasets.", no_args_is_help=True)
+data_app = typer.Typer(help="Inspect, convert and generate datasets.", no_args_is_help=True)
 
 _SOURCE_HELP = (
-    "A .npz file, a folder of .npy files, synthetic:PRESET[,key=value,...], ogbn-NAME, mag240m, or a folder that "
-    "ogb downloaded."
+    "The dataset: a .npz file, a folder of .npy files, synthetic:PRESET[,key=value,...], ogbn-NAME, mag240m, "
+    "or a folder downloaded by ogb."
 )
 _SPEC_HELP = (
-    "synthetic:PRESET[,key=value,...] with presets community, tiny, products-s, papers-s and keys vertices, edges, "
-    "features, classes, train, val, test, homophily, signal, dtype, seed. Counts may end in k, M or G."
+    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s or "
+    "papers-s, and the keys are vertices, edges, features, classes, train, val, test, homophily, signal, "
+    "dtype and seed. Counts may end in k, M or G."
 )
-_DEST_HELP = "A file that ends in .npz, or a folder (memory-mapped when opened)."
+_DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
 
 
 @data_app.command()
 def info(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     check: Annotated[
-        bool, typer.Option("--check", help="Read everything: also mapped features above 1 GiB.")
+        bool, typer.Option("--check", help="Check all data, including memory-mapped features above 1 GiB.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Check a dataset and say what is in it.
+    """Check a dataset and describe it.
 
     \b
     Example:
@@ -46,11 +47,13 @@ def info(
 def convert(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
-    dtype: Annotated[str | None, typer.Option(help="float16 or float32, for dense features.")] = None,
-    normalize: Annotated[str, typer.Option(help="none, row or standard.")] = "none",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="Store dense features as float16 or float32.")] = None,
+    normalize: Annotated[str, typer.Option(help="Scale the features: none, row or standard.")] = "none",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
 ) -> None:
-    """Write a dataset in another form. It streams: the bound on memory is printed first.
+    """Convert a dataset to a .npz file or a folder.
+
+    The data is streamed; an upper bound on memory is printed first.
 
     \b
     Examples:
@@ -68,9 +71,11 @@ def convert(
 def generate(
     spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
 ) -> None:
-    """Generate a graph: the same spec gives the same graph on every machine.
+    """Generate a graph.
+
+    The same specification gives the same graph on every machine.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`hyrt devices`: what there is, how fast it is, and what is missing."""
+"""`hyrt devices`: show the devices, their speed, and what is missing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the devices' rates first, and keep them.")
+        bool, typer.Option("--measure", help="Measure the devices' rates first, and store them.")
     ] = False,
 ) -> None:
-    """List the devices of this machine, and what is missing with its remedy.
+    """Show the devices that can train, and what is missing for the others.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def _measure(surveys: Sequence[Survey]) -> list[str]:
                 backend, there = find_device(info.name)
                 rates = measure_rates(backend, there, available_cores())
             except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
-                notes.append(f"{info.name} was not measured: {' '.join(describe(error).split())}")
+                notes.append(f"{info.name} could not be measured: {' '.join(describe(error).split())}")
             else:
                 write_rates(rates_file(), {info.name: rates})
     return notes
@@ -133,7 +133,10 @@ def _lines(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> 
         padded = [text.ljust(width) for text, width in zip(row[:4], columns, strict=True)]
         lines.append("  ".join([*padded, row[4]] if any(row[2:]) else [padded[0], row[1]]).rstrip())
     if assumed:
-        lines.append("assumed rates come from data sheets and clocks; `hyrt devices --measure` measures them")
+        lines.append(
+            "assumed rates are estimates from data sheets and clock rates; `hyrt devices --measure` "
+            "measures them"
+        )
     return lines
 
 
@@ -152,7 +155,7 @@ def _row(
     if not survey.provider.startswith("hyrt "):
         description += f" [plug-in {survey.provider}]"
     if rates is None:
-        return name, description, memory, info.link or "-", f"rates not known{f' ({stale})' if stale else ''}"
+        return name, description, memory, info.link or "-", f"rates unknown{f' ({stale})' if stale else ''}"
     speed = f"{2 * rates.macs_per_s / 1e9:,.0f} GFLOP/s, {rates.memory_bytes_per_s / 1e9:,.3g} GB/s"
     link = info.link
     if math.isfinite(rates.link_bytes_per_s):

@@ -13,44 +13,48 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="The settings of a run, as for hyrt run: they are compared with this machine.",
+            help="A settings file and changes to settings, as for hyrt run.",
             show_default=False,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The settings file, too.", show_default=False),
+        typer.Option("--config", metavar="FILE", help="The settings file, as an option.", show_default=False),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="As for hyrt run.", show_default=False)
+        str | None, typer.Option(metavar="SOURCE", help="The dataset, as for hyrt run.", show_default=False)
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="As for hyrt run.", show_default=False)
+        str | None, typer.Option(metavar="KIND", help="The model, as for hyrt run.", show_default=False)
     ] = None,
     devices: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="As for hyrt run: these have to work; the CPU by default.",
+            help="The devices that must work, as for hyrt run. By default the CPU.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Will hold the run folders.")] = Path("runs"),
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The folder in which run folders will be made.")
+    ] = Path("runs"),
     limit: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
             min=0.1,
             max=3600,
-            help="Of waiting, for each package, backend and measurement.",
+            help="The time to wait for each package, backend and measurement.",
         ),
     ] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Check what a run needs: versions, CPUs, memory, disk, caches, and a training step on every backend.
+    """Check that this machine has what a run needs.
 
-    Everything is tried in processes of its own: a broken package or driver is a line with what to do, never a crash.
-    With settings, memory and disk are compared with what their run takes. Exit code 1: something a run needs is broken.
+    This checks versions, CPUs, memory, disk and caches, and runs a training step on every backend. Each check
+    runs in a process of its own, so that a broken package or driver is reported with its remedy and does not
+    end the command. With settings, memory and disk are compared with what their run needs. The exit code is 1
+    if something that the run needs is broken.
 
     \b
     Examples:

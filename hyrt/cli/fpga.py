@@ -1,4 +1,4 @@
-"""`hyrt fpga`: choose a trainer for an FPGA card, and write what it is built from."""
+"""`hyrt fpga`: choose a trainer for an FPGA card and write its build files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 fpga_app = typer.Typer(
-    help="Choose a trainer for an FPGA card, and write what it is built from.", no_args_is_help=True
+    help="Choose a trainer for an FPGA card and write its build files.", no_args_is_help=True
 )
 
-_PART_HELP = "u250, u200, u280, u50, or a .yaml file with what platforminfo says is left of a card."
+_PART_HELP = "The card: u250, u200, u280, u50, or a .yaml file with the resources that its shell leaves."
 _FIFO_DEPTH = 32
 
 
@@ -29,49 +29,60 @@ def explore(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A file of settings, and settings to change, as for hyrt run.",
+            help="A settings file and changes to settings, as for hyrt run.",
             show_default=False,
         ),
     ] = None,
     part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
     data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="As for hyrt predict.", show_default=False)
+        str | None,
+        typer.Option(metavar="SOURCE", help="The dataset, as for hyrt predict.", show_default=False),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="graphsage or gcn.", show_default=False)
+        str | None, typer.Option(metavar="KIND", help="The model: graphsage or gcn.", show_default=False)
     ] = None,
     fanout: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Neighbours a layer, as 25,10.", show_default=False)
+        str | None,
+        typer.Option(metavar="N,N", help="The fan-out of each layer, such as 25,10.", show_default=False),
     ] = None,
     hidden: Annotated[
-        int | None, typer.Option(metavar="WIDTH", help="Of hidden layers.", show_default=False)
+        int | None, typer.Option(metavar="WIDTH", help="The width of hidden layers.", show_default=False)
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="TARGETS", help="Of a step on this card.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="TARGETS", help="The number of targets of a step on this card.", show_default=False
+        ),
     ] = None,
     workload: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.yaml", help="Sizes in full, as for hyrt predict.", show_default=False),
+        typer.Option(
+            metavar="FILE.yaml", help="A file with all sizes, as for hyrt predict.", show_default=False
+        ),
     ] = None,
     reports: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A build's folder with its reports (*_csynth.xml): compared with the estimate, and their clock and intervals taken.",
+            help="A build folder with reports (*_csynth.xml). Compare them with the estimates, and use their "
+            "clock and intervals.",
             show_default=False,
         ),
     ] = None,
     fifo_depth: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Messages of each queue of the network; 32, or the build's.", show_default=False
+            metavar="N",
+            help="The depth of each queue of the network. By default 32, or that of the build.",
+            show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Search trainers that fit a card: n, the array's rows and columns, the arena.
+    """Find the best trainers that fit a card.
 
-    Prints those no other of which takes less of the card and is faster. Nothing is built.
+    This searches over n, the rows and columns of the array, and the arena, and prints the designs that no
+    other design beats in both time and resources. Nothing is built.
 
     \b
     Examples:
@@ -102,7 +113,7 @@ def explore(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
-        raise ConfigError(f"a size or a rate is beyond what can be computed with: {error}") from error
+        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
     if as_json:
         import json
 
@@ -113,25 +124,32 @@ def explore(
 
 @fpga_app.command("build-files")
 def build_files(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; new or empty.")],
     part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
     pes: Annotated[
-        int | None, typer.Option(metavar="N", help="n, scatter and gather units.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="The number n of scatter and gather units.", show_default=False),
     ] = None,
     macs: Annotated[
         str | None,
-        typer.Option(metavar="RxC", help="Rows and columns of the array, as 32x64.", show_default=False),
+        typer.Option(
+            metavar="RxC", help="The rows and columns of the array, such as 32x64.", show_default=False
+        ),
     ] = None,
     arena_words: Annotated[
-        int | None, typer.Option(metavar="N", help="Words of 16 floats in each bank.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="The number of words of 16 floats in each bank.", show_default=False),
     ] = None,
-    fifo_depth: Annotated[int, typer.Option(metavar="N", help="Messages of each queue of the network.")] = 32,
-    units: Annotated[int, typer.Option(metavar="N", help="Trainers on the card.")] = 1,
-    clock_mhz: Annotated[int, typer.Option(metavar="MHZ", help="Of the kernel.")] = 300,
+    fifo_depth: Annotated[
+        int, typer.Option(metavar="N", help="The depth of each queue of the network.")
+    ] = 32,
+    units: Annotated[int, typer.Option(metavar="N", help="The number of trainers on the card.")] = 1,
+    clock_mhz: Annotated[int, typer.Option(metavar="MHZ", help="The clock of the kernel.")] = 300,
 ) -> None:
-    """Write a folder with kernels, link configuration and Makefile, for `make` beside Vitis.
+    """Write the files from which Vitis builds a trainer.
 
-    Refused is what does not fit the card. docs/fpga.md tells how to build and run.
+    The folder gets the kernels, a link configuration and a Makefile. A design that does not fit the card is
+    an error. docs/fpga.md explains how to build and run it.
 
     \b
     Example:
@@ -164,7 +182,7 @@ def build_files(
     for doubt in doubts(card, design):
         typer.echo(f"warning: {doubt}", err=True)
     command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
-    _print([resource_line(card, needs), f"wrote {folder}: with Vitis, {command}"])
+    _print([resource_line(card, needs), f"wrote {folder}; with Vitis, run {command}"])
 
 
 def _array(text: str) -> tuple[int, int]:
@@ -172,7 +190,7 @@ def _array(text: str) -> tuple[int, int]:
     try:
         return int(rows), int(cols)
     except ValueError:
-        raise ValueError(f"--macs {text}: give rows and columns, like 32x64") from None
+        raise ValueError(f"--macs {text}: give rows and columns, such as 32x64") from None
 
 
 def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
@@ -209,7 +227,7 @@ def _work(
 
         given = [f"--{name}" for name, value in options.items() if value is not None]
         if arguments or given:
-            raise ConfigError(f"--workload gives all sizes: leave {', '.join([*given, *arguments])} out")
+            raise ConfigError(f"--workload gives all sizes: omit {', '.join([*given, *arguments])}")
         return load_workload(workload), []
     from hyrt.config.command_line import new_config, sort_arguments
     from hyrt.predict.fpga_prediction import why_no_kernels

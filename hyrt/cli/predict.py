@@ -1,4 +1,4 @@
-"""`hyrt predict`: how long training takes, before it starts."""
+"""`hyrt predict`: predict how long training takes, before it starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def predict(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A file of settings, and settings to change, as for hyrt run.",
+            help="A settings file and changes to settings, as for hyrt run.",
             show_default=False,
         ),
     ] = None,
@@ -34,38 +34,46 @@ def predict(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="As for hyrt run. ogbn-products, ogbn-papers100M, mag240m and synthetic:... are not loaded.",
+            help="The dataset, as for hyrt run. Named and generated datasets need not be loaded.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
+        str | None,
+        typer.Option(metavar="KIND", help="The model: graphsage, gcn, gin or gat.", show_default=False),
     ] = None,
     workload: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Sizes in full, instead of dataset and model.")
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="A file with all sizes, instead of a dataset and a model."),
     ] = None,
     platform: Annotated[
         str,
-        typer.Option(metavar="NAME", help="A built-in machine, a .yaml file, or this one (hyrt calibrate)."),
+        typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine."),
     ] = "this-machine",
     devices: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="this-machine: its trainers; default: all that were calibrated."),
+        typer.Option(
+            metavar="NAMES",
+            help="The devices of this-machine that train. By default all that were calibrated.",
+        ),
     ] = None,
     accelerators: Annotated[
         str | None,
-        typer.Option(metavar="N or A..B", help="How many accelerators; a range prints the scaling table."),
+        typer.Option(metavar="N or A..B", help="The number of accelerators, or a range for a scaling table."),
     ] = None,
     paper: Annotated[
-        bool, typer.Option("--paper", help="The published form of the model, exactly: nothing is re-split.")
+        bool,
+        typer.Option("--paper", help="Use exactly the published form of the model, with its equal split."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the scaling table.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the scaling table into a file.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Estimate training time; for inference use `hyrt infer`.
+    """Predict how long training takes.
 
-    Predicts stages, bottleneck, assignment, epoch time and memory from the performance model. Nothing is trained.
+    This prints the times of the stages, the bottleneck, the best assignment, the epoch time and the memory,
+    from the performance model. Nothing is trained. To apply a trained model, use `hyrt infer`.
 
     \b
     Examples:
@@ -87,7 +95,7 @@ def predict(
 
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
-        raise ConfigError("--plot draws the scaling table: give a range, like --accelerators 1..16")
+        raise ConfigError("--plot draws the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
     try:
@@ -112,7 +120,7 @@ def predict(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
-        raise ConfigError(f"a size or a rate is beyond what can be computed with: {error}") from error
+        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
     if plot is not None:
@@ -162,7 +170,8 @@ def _counts(text: str | None) -> list[int]:
         counts = []
     if not counts or counts[0] < 0 or counts[-1] > _MOST_ACCELERATORS:
         raise ConfigError(
-            f"--accelerators {text}: give a number like 4, or a range like 1..16, of at most {_MOST_ACCELERATORS}"
+            f"--accelerators {text}: give a number such as 4, or a range such as 1..16, of at most "
+            f"{_MOST_ACCELERATORS}"
         )
     return counts
 
@@ -175,12 +184,12 @@ def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
     from hyrt.errors import ConfigError
 
     if name != THIS_MACHINE and devices is not None:
-        raise ConfigError("--devices chooses among this machine's: leave it, or --platform, out")
+        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
     try:
         found = load_platform(name)
     except CalibrationError as error:
         others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
-        raise ConfigError(f"{error}, or name a platform: {others}, or a .yaml file") from error
+        raise ConfigError(f"{error}, or give a platform: {others}, or a .yaml file") from error
     stale = _say_what_is_stale() if name == THIS_MACHINE else []
     if devices is None:
         return found, stale
@@ -190,7 +199,9 @@ def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
     chosen = with_trainers(found, names)
     if chosen is None:
         there = ", ".join(trainer.name for trainer in found.trainers())
-        raise ConfigError(f"--devices {devices}: calibrated are {there}: run `hyrt calibrate` for others")
+        raise ConfigError(
+            f"--devices {devices}: the calibrated devices are {there}: run `hyrt calibrate` for others"
+        )
     return chosen, stale
 
 
@@ -205,9 +216,11 @@ def _say_what_is_stale() -> list[str]:
     here = this_machine(kept.machine.devices)
     reasons = why_stale(kept, here)
     if reasons and kept.machine.node != here.node:
-        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or name a --platform")
+        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
     for reason in reasons:
-        typer.echo(f"stale: the calibration was {reason}: run `hyrt calibrate`", err=True)
+        typer.echo(
+            f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
+        )
     return reasons
 
 
@@ -241,7 +254,7 @@ def _work(
     from hyrt.errors import ConfigError
 
     if arguments or data is not None or model is not None:
-        raise ConfigError("--workload gives all sizes: leave --data, --model and settings out")
+        raise ConfigError("--workload gives all sizes: omit --data, --model and settings")
     assert workload is not None
     return load_workload(workload)
 
@@ -292,13 +305,12 @@ def _check_finite(prediction: Prediction) -> None:
     times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
     if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
         raise ConfigError(
-            f"a size or a rate is beyond what can be computed with: an epoch on {prediction.platform} takes "
-            f"{prediction.epoch_s} s, its {prediction.bottleneck} {prediction.iteration_s} s a step"
+            "a size or a rate is too large or too small to compute with: an epoch on "
+            f"{prediction.platform} takes {prediction.epoch_s} s, its {prediction.bottleneck} "
+            f"{prediction.iteration_s} s per step"
         )
     if prediction.iteration_s == 0 or prediction.epoch_s == 0:
-        raise ConfigError(
-            "a step of this workload takes no time at all: give vertices, edges and features above 0"
-        )
+        raise ConfigError("a step of this workload takes no time: give vertices, edges and features above 0")
 
 
 def _assumptions(config: Config) -> list[str]:

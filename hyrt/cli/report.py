@@ -1,4 +1,4 @@
-"""`hyrt report`: the page of a run, and several runs beside each other."""
+"""`hyrt report`: the report of a run, and the comparison of several runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import typer
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, such as runs/2026-11-21-...")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write; by default RUN/report.html of one run, report.html here of several.",
+            help="The file to write. By default report.html, in the folder of the run, or here for several runs.",
         ),
     ] = None,
 ) -> None:
-    """Write a run's report.html anew, or compare several runs side by side.
+    """Write the report of a run, or compare several runs.
 
-    The page needs no network and no scripts: open it with any browser.
+    The report is one HTML page that needs no network and no scripts. Open it with any browser.
     """
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.page import REPORT, page_beside, page_of

@@ -1,4 +1,4 @@
-"""`hyrt run`: train a model, or go on with a run that was stopped."""
+"""`hyrt run`: train a model, or resume a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A file of settings, and settings to change: train.epochs=5 model.hidden=256.",
+            help="A settings file, and changes to settings, such as train.epochs=5 model.hidden=256.",
             show_default=False,
         ),
     ] = None,
@@ -30,54 +30,54 @@ def run(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="A .npz file, a folder of .npy files, or a name: synthetic:community, ogbn-products.",
+            help="The dataset: a .npz file, a folder of .npy files, or a name such as ogbn-products.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="graphsage, gcn, gin or gat.", show_default=False)
+        str | None,
+        typer.Option(metavar="KIND", help="The model: graphsage, gcn, gin or gat.", show_default=False),
     ] = None,
     devices: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Trainers: cpu,cuda:0, with shares cpu=1,cuda:0=3, or auto. See hyrt devices.",
+            help="The devices that train: cpu,cuda:0; with shares: cpu=1,cuda:0=3; or auto. "
+            "See hyrt devices.",
         ),
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
-    ] = None,
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Holds the run folders.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder.")] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is made.")
+    ] = Path("runs"),
     name: Annotated[
-        str | None, typer.Option(help="Of the run's folder; default: time, model, dataset.")
+        str | None,
+        typer.Option(help="The name of the run folder. By default the time, the model and the dataset."),
     ] = None,
     tensorboard: Annotated[
         bool,
-        typer.Option(
-            "--tensorboard", help="Also write scalars for TensorBoard, into the run folder's tensorboard/."
-        ),
+        typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder."),
     ] = False,
     dashboard: Annotated[
         bool,
-        typer.Option(
-            "--dashboard", help="On a terminal, show the pipeline, its queues and the trainers live."
-        ),
+        typer.Option("--dashboard", help="Show the pipeline, its queues and the trainers live."),
     ] = False,
     trace: Annotated[
         bool,
         typer.Option(
             "--trace",
-            help="Write trace.json.gz into the run folder, for ui.perfetto.dev: what ran where and when.",
+            help="Record what ran where and when, for ui.perfetto.dev.",
         ),
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings as YAML and end.")
+        bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")
     ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines even on a terminal.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the last lines.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print plain lines even on a terminal.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only warnings and the result.")] = False,
 ) -> None:
-    """Train a model on a graph, evaluate it, and keep everything in a run folder.
+    """Train a model.
 
-    Without arguments: GraphSAGE on a generated graph, in less than a minute.
+    The model is trained on a graph and evaluated, and everything about the run is stored in a run folder.
+    Without arguments, hyrt trains GraphSAGE on a generated graph in less than a minute.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def run(
       hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
 
-    Ctrl-C finishes the step, writes a checkpoint and prints how to go on; a second one leaves at once.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C exits at once.
     """  # noqa: D301
     from hyrt.config.command_line import new_config, option_overrides, resumed_config, sort_arguments
 
@@ -168,7 +168,7 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
         ):
             if choice is not None and choice.unused:
                 unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
-                progress.handle(Notice(kind="info", text=f"devices not used: {unused}"))
+                progress.handle(Notice(kind="info", text=f"devices that are not used: {unused}"))
             with shown.listeners(folder) as listeners:
                 session = Session(config, graph, folder, progress, signals, listeners)
                 exit_code = session.run(None, is_new=True)
@@ -183,8 +183,8 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
         folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(
-                f"{folder.path} has ended: nothing to do. A run that finished goes on with train.epochs=<more than now>, "
-                "one that stopped early (train.patience) does not"
+                f"{folder.path} has ended: nothing to do. A finished run continues with a larger "
+                "train.epochs; a run that stopped early (train.patience) does not continue"
             )
             return
         from hyrt.machine.process_settings import prepare_process

@@ -37,7 +37,7 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
 
     """
     if not has_checkpoint(folder.checkpoints):
-        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting over from step 0"))
+        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
         return None
     return load_newest_checkpoint(
         folder.checkpoints, lambda text: progress.handle(Notice(kind="warning", text=text))
@@ -153,7 +153,9 @@ class Session:
         try:
             write_page(path, page_of(read_run(self._folder.path)))
         except Exception as error:
-            self._progress.handle(Notice(kind="warning", text=f"no report: {describe(error)}"))
+            self._progress.handle(
+                Notice(kind="warning", text=f"the report could not be written: {describe(error)}")
+            )
             return None
         return path
 
@@ -176,12 +178,15 @@ class Session:
         self._progress.handle(Notice(kind="info", text=text))
 
     def _how_to_go_on(self) -> str:
-        return f"Continue with: hyrt run --resume {self._folder.path}"
+        return f"Resume with: hyrt run --resume {self._folder.path}"
 
     def _last_words(self) -> str:
         if self._has_ended:
-            return f"leaving before the report is written: hyrt report {self._folder.path}. {self._how_to_go_on()}"
-        return f"leaving before the step has ended. {self._how_to_go_on()}"
+            return (
+                "exiting before the report is written; write it with: hyrt report "
+                f"{self._folder.path}. {self._how_to_go_on()}"
+            )
+        return f"exiting before the step has ended. {self._how_to_go_on()}"
 
     def _write_stacks(self, stacks: str) -> None:
         # Where the main thread is what hangs, nobody hears of the failure: this one ends the process then.
@@ -223,7 +228,7 @@ class Session:
             self._write_report()
         except HyrtError as second:
             # A full disk takes no record of itself; what the user needs to know most is the first error.
-            error.add_note(f"the failure is not recorded: {second}")
+            error.add_note(f"the failure could not be recorded: {second}")
         with contextlib.suppress(OSError):
             if has_checkpoint(self._folder.checkpoints):
                 print(self._how_to_go_on(), file=sys.stderr)

@@ -68,8 +68,8 @@ def open_trained(
         model.load_state_dict(weights)
     except RuntimeError:
         raise CheckpointError(
-            f"{found.path}: its weights do not fit {graph.name} with {graph.num_features} features and "
-            f"{graph.num_classes} classes: give the data the run was trained on, or data of its widths"
+            f"{found.path}: the weights do not fit {graph.name} with {graph.num_features} features and "
+            f"{graph.num_classes} classes: give the dataset of the run, or one with the same widths"
         ) from None
     scratch = folder.path if os.access(folder.path, os.W_OK | os.X_OK) else None
     return Trained(config, graph, model.eval(), words, scratch)

@@ -1,4 +1,4 @@
-"""`hyrt eval` and `hyrt infer`: use what a run has learned."""
+"""`hyrt eval` and `hyrt infer`: apply the weights of a run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Annotated
 
 import typer
 
-_RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")]
+_RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 _Data = Annotated[
     str | None,
-    typer.Option("--data", metavar="SOURCE", help="Other data with the same features; default: the run's."),
+    typer.Option(
+        "--data", metavar="SOURCE", help="The dataset, with the same features. By default that of the run."
+    ),
 ]
 _Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="Whose weights to use.")
+    str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="The checkpoint whose weights to use.")
 ]
 
 
@@ -40,12 +42,14 @@ def evaluate(
     data: _Data = None,
     mode: Annotated[
         Mode | None,
-        typer.Option(help="All neighbours, or the training fan-outs; default: the run's."),
+        typer.Option(help="Use all neighbours or the fan-outs of the training. By default as in the run."),
     ] = None,
     checkpoint: _Checkpoint = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Print the metrics of a run's weights on validation and test vertices.
+    """Evaluate the weights of a run.
+
+    This prints the metrics on the validation and test vertices.
 
     \b
     Examples:
@@ -81,27 +85,32 @@ def evaluate(
         typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {number(v)}" for k, v in values.items()))
     for split, word in (("val", "validation"), ("test", "test")):
         if split not in metrics:
-            typer.echo(f"{split:<6}no {word} vertices in the data")
+            typer.echo(f"{split:<6}the data has no {word} vertices")
 
 
 def infer(
     run: _RunFolder,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.npy", help="Where to.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.npy", help="The file to write.")],
     data: _Data = None,
     what: Annotated[
         What,
         typer.Option(
-            help="scores: [n, classes] float32 before softmax; classes: [n] int32; "
-            "embeddings: [n, hidden] float32, the input of the last layer."
+            help="What to write: scores before softmax, [n, classes] float32; classes, [n] int32; or "
+            "embeddings, the input of the last layer, [n, hidden] float32."
         ),
     ] = What.scores,
     vertices: Annotated[
-        str, typer.Option(metavar="all|train|val|test|FILE.npy", help="Which, in the order of the rows.")
+        str,
+        typer.Option(
+            metavar="all|train|val|test|FILE.npy", help="The vertices to compute, in the order of the rows."
+        ),
     ] = "all",
     checkpoint: _Checkpoint = "best",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write scores, classes or embeddings of vertices as a .npy file, from all their neighbours.
+    """Compute scores, classes or embeddings of vertices.
+
+    They are computed from all neighbours and written to a .npy file.
 
     \b
     Examples:

@@ -28,12 +28,13 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     files = [word for word in arguments if "=" not in word]
     if len(files) > 1:
         raise ConfigError(
-            f"{files[1]!r}: one settings file is wanted, {files[0]!r} is given too; overrides are key.path=value"
+            f"{files[1]!r}: give one settings file, not {files[0]!r} as well; write other settings as "
+            "key.path=value"
         )
     if files and _looks_like_data(files[0]):
-        raise ConfigError(f"{files[0]}: is data, not a settings file: write --data {files[0]}")
+        raise ConfigError(f"{files[0]}: this is data, not a settings file: write --data {files[0]}")
     if files and not Path(files[0]).is_file():
-        raise ConfigError(f"{files[0]}: no such settings file; overrides are key.path=value")
+        raise ConfigError(f"{files[0]}: no such settings file; write settings as key.path=value")
     return (Path(files[0]) if files else None), overrides
 
 
@@ -65,13 +66,15 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         Naming a setting that may not change.
     """
     if file is not None:
-        raise ConfigError(f"{file}: a resumed run has its own settings: give overrides like train.epochs=10")
+        raise ConfigError(
+            f"{file}: a resumed run keeps its own settings: give changes such as train.epochs=10"
+        )
     for entry in overrides:
         key = entry.partition("=")[0]
         if not _is_changeable(key):
             raise ConfigError(
-                f"{key} cannot change when a run is resumed: only train.epochs, checkpoint.*, runtime.*, balance.* and "
-                f"evaluate.* can. Start a new run to change it"
+                f"{key} cannot change when a run is resumed; only train.epochs, checkpoint.*, "
+                "runtime.*, balance.* and evaluate.* can. Start a new run to change it"
             )
     return build_config(apply_overrides(config.model_dump(), overrides))
 
@@ -96,8 +99,8 @@ def check_same_training(config: Config, trained: str) -> None:
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and not _is_changeable(key):
             raise ConfigError(
-                f"{key} is {json.dumps(now.get(key))} in config.yaml, but the checkpoint was trained with "
-                f"{json.dumps(before.get(key))}: put it back, or start a new run"
+                f"{key} is {json.dumps(now.get(key))} in config.yaml, but the checkpoint was trained "
+                f"with {json.dumps(before.get(key))}: change it back, or start a new run"
             )
 
 

@@ -17,7 +17,7 @@ from hyrt.errors import ConfigError
 
 def _refuse_truth(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")
+        raise ValueError("give a number, not true or false")
     return value
 
 
@@ -48,140 +48,163 @@ class Section(BaseModel):
 
 class DataConfig(Section):
     source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
-    """A .npz file, a folder of .npy files, or a name: `synthetic:...`, `ogbn-...`, `mag240m`."""
+    """The dataset: a .npz file, a folder of .npy files, or a name like `synthetic:tiny`, `ogbn-arxiv`,
+    `mag240m`."""
     split: Index = 0
-    """Which of the dataset's alternative splits."""
+    """The number of the split to use, for datasets with several alternative splits."""
     normalize: Literal["none", "row", "standard"] = "none"
-    """Scale features: `row` divides by the row's sum, `standard` by column mean and deviation."""
+    """How to scale features. `row` divides each row by its sum; `standard` gives each column mean 0 and
+    deviation 1."""
     batch_size: Count = 1024
-    """Targets of one step, summed over all trainers."""
+    """The number of targets in one step, summed over all trainers."""
 
 
 class SamplerConfig(Section):
     kind: Literal["neighbor", "saint"] = "neighbor"
-    """`neighbor`: node-wise without replacement; `saint`: GraphSAINT random walks."""
+    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint`
+    draws subgraphs by GraphSAINT random walks."""
     fanout: list[Annotated[int, BeforeValidator(_refuse_truth)]] | None = None
-    """Neighbours sampled per layer, the targets' first; -1 takes all. Default: 25, then 10 for each further layer."""
+    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
+    neighbours. By default 25, then 10 for each further layer."""
     roots: Count = 2000
-    """saint: start vertices of the random walks of one subgraph."""
+    """For `saint`: the number of random walks that make one subgraph."""
     walk_length: Count = 2
-    """saint: steps of each walk."""
+    """For `saint`: the number of steps of each walk."""
     units: Count = 1
-    """saint: subgraphs of one step; the split moves whole subgraphs."""
+    """For `saint`: the number of subgraphs in one step. The split moves whole subgraphs."""
     on_device: bool = False
-    """neighbor: trainers whose device can sample draw the neighbours of their own mini-batches; the edges are the same."""
+    """For `neighbor`: let each trainer whose device can sample draw the neighbours of its own mini-batches.
+    The sampled edges are the same."""
 
 
 class ModelConfig(Section):
     kind: Literal["graphsage", "gcn", "gin", "gat"] = "graphsage"
-    """Hamilton et al. 2017, Kipf and Welling 2017, Xu et al. 2019, Velickovic et al. 2018."""
+    """The model: GraphSAGE (Hamilton et al. 2017), GCN (Kipf and Welling 2017), GIN (Xu et al. 2019) or GAT
+    (Veličković et al. 2018)."""
     layers: Count = 2
-    """Of the model, and so blocks of a mini-batch."""
+    """The number of layers of the model, and so of blocks in a mini-batch."""
     hidden: Count = 128
-    """Width of hidden layers (GAT: of all heads together)."""
+    """The width of hidden layers; for GAT, of all heads together."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
-    """graphsage: how neighbours are combined. A sum counts each sampled neighbour for those that were not drawn."""
+    """For `graphsage`: how neighbours are combined. `sum` scales the sampled sum up to all neighbours."""
     heads: Count = 4
-    """gat: attention heads."""
+    """For `gat`: the number of attention heads."""
     dropout: Fraction = 0.0
-    """Applied to hidden activations."""
+    """The dropout rate of hidden activations."""
     input_dropout: Fraction = 0.0
-    """Applied to the input features."""
+    """The dropout rate of the input features."""
     norm: Literal["none", "layer"] = "none"
-    """LayerNorm after each hidden layer."""
+    """The normalisation after each hidden layer. `layer` is LayerNorm."""
     residual: bool = False
-    """Add each hidden layer's input to its output (through a projection where widths differ)."""
+    """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
 
 
 class TrainConfig(Section):
     epochs: Count = 5
-    """Passes over all training targets (saint: as many steps of walks as there are targets)."""
+    """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
+    are targets."""
     optimizer: str = "Adam"
-    """Any class of torch.optim by name."""
+    """The name of a class of torch.optim."""
     lr: Positive = 3e-3
-    """Learning rate."""
+    """The learning rate."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)] = 0.0
-    """Passed to the optimizer."""
+    """The weight decay, passed to the optimizer."""
     optimizer_options: dict[str, Any] = {}
-    """Further keyword arguments of the optimizer."""
+    """Further keyword arguments for the optimizer."""
     schedule: str | None = None
-    """A class of torch.optim.lr_scheduler by name, stepped once an epoch (ReduceLROnPlateau: with the training loss)."""
+    """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau: with the
+    training loss)."""
     schedule_options: dict[str, Any] = {}
-    """Keyword arguments of the schedule."""
+    """Keyword arguments for the schedule."""
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
     class_weights: Literal["none", "balanced"] = "none"
-    """`balanced` weighs a class by the inverse of its share of the training targets."""
+    """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
+    training targets."""
     metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
-    """What chooses the best epoch; `auto` is accuracy."""
+    """The metric that chooses the best epoch; `auto` is accuracy."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16` multiplies matrices in bfloat16 and rounds each product to it; weights, gradient sums and optimizer stay fp32."""
+    """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
+    gradient sums and optimizer state stay in fp32."""
 
 
 class EvaluateConfig(Section):
     every: Index = 1
-    """Evaluate after every this many epochs; 0 only at the end."""
+    """The number of epochs between evaluations; 0 evaluates only at the end."""
     mode: Literal["full", "sampled"] = "full"
-    """`full`: layer-wise over all neighbours; `sampled`: with the training fan-outs."""
+    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` uses the fan-outs of the
+    training."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
-    """Bound on what layer-wise inference keeps in memory; beyond it intermediate layers go to a file."""
+    """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file."""
 
 
 class RuntimeConfig(Section):
     pipelined: bool = True
-    """False runs the stages of each step one after the other."""
+    """Whether stages overlap; `false` runs the stages of each step one after the other."""
     sample_threads: Threads = 0
-    """CPU threads that sample, which then stay; 0 chooses from the CPUs this process may use."""
+    """The number of CPU threads that sample, which then stays fixed; 0 chooses it from the available CPUs."""
     load_threads: Threads = 0
-    """CPU threads that load features, which then stay; 0 chooses."""
+    """The number of CPU threads that load features, which then stays fixed; 0 chooses it."""
     train_threads: Threads = 0
-    """CPU threads of each CPU trainer, which then stay; 0 chooses."""
+    """The number of CPU threads of each CPU trainer, which then stays fixed; 0 chooses it."""
     depth: Annotated[int, Field(ge=1, le=64), BeforeValidator(_refuse_truth)] = 4
-    """Mini-batches in flight between sampling and the end of their step."""
+    """The number of steps that may be in flight between sampling and their end."""
     fuse_load: bool = True
-    """Let trainers that read host memory aggregate input features while loading them."""
+    """Whether trainers that read host memory aggregate input features while loading them."""
     device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
-    """Most memory a device with memory of its own may use for mini-batches and weights; null leaves it to the device."""
+    """The most memory that a device with memory of its own may use for mini-batches and weights; null leaves
+    it to the device."""
     on_device_loss: Literal["stop", "continue"] = "stop"
-    """When a device fails: `stop` ends the run, `continue` lets the others do its targets."""
+    """What to do if a device fails. `stop` ends the run; `continue` lets the other devices take over its
+    targets."""
     stall_timeout_s: Positive = 120.0
-    """Fail the run when nothing has moved for this long."""
+    """Fail the run if nothing has moved for this many seconds."""
     trace: bool = False
-    """Write trace.json.gz into the run folder at the end, however the run ends: what every thread and device queue did and when, for ui.perfetto.dev. Also `--trace`."""
+    """Whether to write trace.json.gz into the run folder, however the run ends: what every thread and device
+    queue did and when, for ui.perfetto.dev. `--trace` sets this."""
     trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
-    """Most events of one track that the trace keeps, which bounds memory: the newest stay, and the trace says how many it left out."""
+    """The most events that the trace keeps for each track, which bounds its memory. It keeps the newest
+    events, and says how many it dropped."""
 
 
 class BalanceConfig(Section):
     policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
-    """What moves targets and threads while the run goes on. `static`: nothing; `bottleneck`: from the slowest stage to the fastest, a little at a time; `model`: to where stage times fitted to the last steps are best. `auto`: the best of them, but `static` where `split` or the devices' shares are given, or a device is simulated."""
+    """How targets and threads move while the run goes on. `static` keeps them where they are. `bottleneck`
+    moves a few at a time to relieve the slowest stage. `model` fits the performance model to the latest steps
+    and moves to the assignment that it finds best. `auto` is `static` if `split` or shares of devices are
+    given or a device is simulated, and `model` otherwise."""
     predict: bool = True
-    """Predict the run before it starts, and start from the predicted split and threads where the settings give none; needs `hyrt calibrate`."""
+    """Whether to predict the run before it starts, and to start from the predicted split and threads unless
+    the settings give them. Needs `hyrt calibrate`."""
 
 
 class CheckpointConfig(Section):
     every_epochs: Index = 1
-    """Write one after every this many epochs; 0 only at the end. One is always written when the run ends."""
+    """The number of epochs between checkpoints; 0 writes one only at the end. The end of a run always writes
+    one."""
     every_steps: Index = 0
-    """Also write one every this many steps; 0 does not."""
+    """The number of steps between further checkpoints; 0 writes none."""
     keep: Count = 3
-    """The newest this many stay; each also holds the weights of the best evaluation so far."""
+    """The number of newest checkpoints to keep. Each also has the weights of the best evaluation so far."""
 
 
 class Config(Section):
     """Every setting of a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_refuse_truth)] = 0
-    """Of weights, order of targets, sampled edges and dropout."""
+    """The seed of initial weights, the order of targets, sampled edges and dropout."""
     data: DataConfig = DataConfig()
     sampler: SamplerConfig = SamplerConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = ["cpu"]
-    """Trainers, by kind or kind:index, each perhaps with its share of a step: `cpu=1,cuda:0=3`; or `auto`."""
+    """The devices that train, as `kind` or `kind:index`, optionally with their shares of a step
+    (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
     split: list[Index] | None = None
-    """Targets of a step for each trainer; sums to data.batch_size. Default: by the devices' shares, as predicted, or equal parts."""
+    """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
+    `data.batch_size` (`sampler.units`). By default, the devices' shares, the prediction or equal parts
+    decide."""
     runtime: RuntimeConfig = RuntimeConfig()
     balance: BalanceConfig = BalanceConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -214,12 +237,15 @@ class Config(Section):
         if fanout is not None:
             if len(fanout) != self.model.layers:
                 raise ValueError(
-                    f"sampler.fanout has {len(fanout)} entries for model.layers={self.model.layers}: give one a layer"
+                    f"sampler.fanout has {len(fanout)} entries for model.layers={self.model.layers}: "
+                    "give one per layer"
                 )
             if any(f < -1 or f == 0 for f in fanout):
-                raise ValueError("sampler.fanout: each entry is a positive count or -1 for all neighbours")
+                raise ValueError(
+                    "sampler.fanout: each entry must be a positive count, or -1 for all neighbours"
+                )
         if self.sampler.on_device and self.sampler.kind == "saint":
-            raise ValueError("sampler.on_device: only sampler.kind=neighbor can be drawn on a device")
+            raise ValueError("sampler.on_device: only sampler.kind=neighbor can sample on a device")
         if self.model.kind == "gat" and self.model.hidden % self.model.heads:
             raise ValueError(
                 f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"
@@ -228,15 +254,16 @@ class Config(Section):
         if self.split is not None:
             if requests[0].name == AUTO or requests[0].share is not None:
                 raise ValueError(
-                    "split and the devices' shares (or auto) say the same thing: give one of them"
+                    "split and the shares of devices (or auto) exclude each other: give one of them"
                 )
             if len(self.split) != len(self.devices):
                 raise ValueError(
-                    f"split has {len(self.split)} entries for {len(self.devices)} devices: give one each"
+                    f"split has {len(self.split)} entries for {len(self.devices)} devices: give one "
+                    "per device"
                 )
             what = "sampler.units" if self.sampler.kind == "saint" else "data.batch_size"
             if sum(self.split) != self.units_per_step:
-                raise ValueError(f"split sums to {sum(self.split)}, not to {what}={self.units_per_step}")
+                raise ValueError(f"split adds up to {sum(self.split)}, not to {what}={self.units_per_step}")
         return self
 
 
@@ -267,7 +294,7 @@ def unknown_key_message(path: str) -> str:
     if not near:
         leaf = path.rsplit(".", 1)[-1]
         near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
-    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all"
+    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all settings"
     return f"unknown setting {path!r}{hint}"
 
 
@@ -324,7 +351,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
     for entry in overrides:
         path, equals, text = entry.partition("=")
         if not equals or not path:
-            raise ConfigError(f"cannot read {entry!r}: write overrides as key.path=value")
+            raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
         try:
             value = _read_yaml(text)
         except yaml.YAMLError as error:
@@ -334,9 +361,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise ConfigError(
-                    f"cannot set {path!r}: {parent!r} is set to the plain value {node!r} already"
-                )
+                raise ConfigError(f"cannot set {path!r}: {parent!r} already has the plain value {node!r}")
         node[leaf] = value
     return settings
 

@@ -85,7 +85,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     entry = BACKENDS.entry(kind, nearest="cuda" if kind in ("gpu", "nvidia") else kind)
     if index and not index.isdecimal():
         raise DeviceUnavailable(
-            f"cannot read the device {name!r}: write kind or kind:number, like cpu or cuda:0"
+            f"{name!r} is not the name of a device: write kind or kind:number, such as cpu or cuda:0"
         )
     answer = _ask(entry, timeout_s)
     if answer.backend is None:
@@ -102,7 +102,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         reason = f"{len(there)} {kind} device{'s' * (len(there) > 1)} found ({found})"
     else:
         reason = answer.problem
-    raise DeviceUnavailable(f"{kind}:{wanted} is not there: {reason}. See `hyrt devices`")
+    raise DeviceUnavailable(f"{kind}:{wanted} is not available: {reason}. See `hyrt devices`")
 
 
 def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
@@ -135,11 +135,11 @@ def _check_found(kind: str, found: tuple[DeviceInfo, ...]) -> None:
 
     for info in found:
         if not isinstance(info, DeviceInfo) or info.kind != kind:
-            raise DeviceUnavailable(f"its probe finds {info!r}, which is no device of kind {kind!r}")
+            raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {kind!r}")
     numbers = [info.index for info in found]
     for number in numbers:
         if numbers.count(number) > 1:
-            raise DeviceUnavailable(f"its probe finds two devices with the number {number}")
+            raise DeviceUnavailable(f"its probe found two devices with the number {number}")
 
 
 def _why_missing(backend: Any) -> str:

@@ -36,7 +36,7 @@ def parse_request(entry: str) -> DeviceRequest:
     name, equals, text = entry.partition("=")
     if not name.strip():
         raise ValueError(
-            f"the entry {entry!r} names no device: write kind or kind:number, like cpu or cuda:0"
+            f"{entry!r} is not the name of a device: write kind or kind:number, such as cpu or cuda:0"
         )
     if not equals:
         return DeviceRequest(name.strip(), None)
@@ -46,7 +46,7 @@ def parse_request(entry: str) -> DeviceRequest:
         share = math.nan
     if not (math.isfinite(share) and share >= 0):
         raise ValueError(
-            f"the share of {entry!r} is not a number of at least 0: write it like cpu=1,cuda:0=3"
+            f"the share in {entry!r} is not a number of at least 0: write shares like cpu=1,cuda:0=3"
         )
     return DeviceRequest(name.strip(), share)
 
@@ -61,15 +61,15 @@ def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
     """
     requests = [parse_request(entry) for entry in entries]
     if len(requests) > 1 and any(request.name == AUTO for request in requests):
-        raise ValueError("auto chooses all devices itself: give it alone, or name devices")
+        raise ValueError("auto chooses all devices itself: give auto alone, or name devices")
     if requests[0].name == AUTO and requests[0].share is not None:
-        raise ValueError("auto chooses shares itself: write auto")
+        raise ValueError("auto chooses shares itself: write auto without a share")
     shares = [request.share for request in requests]
     given = [share for share in shares if share is not None]
     if given and len(given) < len(shares):
-        raise ValueError("give every device a share, or none: cpu=1,cuda:0=3")
+        raise ValueError("give every device a share, or none of them: cpu=1,cuda:0=3")
     if given and not any(given):
-        raise ValueError("no device has a share above 0")
+        raise ValueError("give at least one device a share above 0")
     return requests
 
 

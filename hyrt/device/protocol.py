@@ -59,7 +59,7 @@ class Rates:
         for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0) or (value == math.inf and name != "link_bytes_per_s"):
-                raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or leave rates None")
+                raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or None for rates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

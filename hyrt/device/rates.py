@@ -95,8 +95,8 @@ def write_rates(path: Path, measured: Mapping[str, MeasuredRates]) -> None:
         temporary.replace(path)
     except OSError as error:
         raise DataNotWritten(
-            f"{path}: the measured rates cannot be kept: {error.strerror}. Set XDG_CACHE_HOME to a folder that can be "
-            "written"
+            f"{path}: the measured rates cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
+            "writable folder"
         ) from error
 
 

@@ -63,7 +63,7 @@ class EntryPointGroup:
             near = difflib.get_close_matches(nearest or name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise self.error(
-                f"no {self.noun} {name!r}{hint}: there are {', '.join(sorted(known))}{self.see and '. ' + self.see}"
+                f"unknown {self.noun} {name!r}{hint}: the known ones are {', '.join(sorted(known))}{self.see and '. ' + self.see}"
             )
         return self.only(name, known[name])
 

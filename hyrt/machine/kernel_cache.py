@@ -33,8 +33,8 @@ def ensure_kernel_cache() -> None:
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = folder
     warnings.warn(
-        "no folder for compiled kernels can be written, so every run compiles them anew (half a minute): "
-        "set NUMBA_CACHE_DIR to one that can",
+        "no folder for compiled kernels is writable, so every run compiles them again (half a minute): "
+        "set NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -68,8 +68,8 @@ def damaged_cache_named() -> Iterator[None]:
             raise
         told = " ".join(describe(error).split())
         raise HyrtError(
-            f"compiled kernels in {folder} are damaged ({told}): delete its *.nbi and *.nbc files, they are then compiled "
-            "anew; hyrt doctor looks through all of them"
+            f"compiled kernels in {folder} are damaged ({told}): delete its *.nbi and *.nbc files, "
+            "which are then compiled again; `hyrt doctor` checks all of them"
         ) from error
 
 

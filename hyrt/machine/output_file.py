@@ -27,9 +27,9 @@ def output_file(output: Path, *, replace: bool) -> Path:
     # What is written takes the place of what is there: of a device or a FIFO it must not.
     if os.path.lexists(file) and not file.is_file():
         kind = "folder" if file.is_dir() else "special file"
-        raise ConfigError(f"{output}: is a {kind}: give the name of a regular file as --output")
+        raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as --output")
     if file.exists() and not replace:
-        raise ConfigError(f"{output}: is there already: give another --output, or --force")
+        raise ConfigError(f"{output}: already exists: give another --output, or --force")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent}: no such folder: make it, or give another --output")
+        raise ConfigError(f"{file.parent}: no such folder: create it, or give another --output")
     return file

@@ -103,7 +103,7 @@ class StopSignals:
             _leave(128 + number, self._last_words())
         self._first = number
         self._deadline = time.monotonic() + self._grace_s
-        announce("stopping after this step ... (again to leave at once)")
+        announce("stopping after this step ... (press Ctrl-C again to exit at once)")
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:

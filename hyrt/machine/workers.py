@@ -100,7 +100,7 @@ class Workers:
     def resize(self, count: int) -> None:
         """Change the number of threads; call it between two calls of `run`."""
         if count < 1:
-            raise ValueError(f"{self._name}: a team has at least 1 thread, not {count}")
+            raise ValueError(f"{self._name}: a team needs at least 1 thread, not {count}")
         while self.count < count:
             thread = threading.Thread(target=self._work, name=f"{self._name}.{self.count}", daemon=True)
             self._threads.append(thread)

@@ -86,7 +86,7 @@ def test_what_the_cpu_cannot_do_is_checked_too(kind: type[CpuDevice], names: set
 
 def test_a_device_that_is_not_there_is_not_checked() -> None:
     def opened(options: DeviceOptions) -> Device:
-        raise DeviceUnavailable("npu:0 is not there: plug it in")
+        raise DeviceUnavailable("npu:0 is not available: plug it in")
 
     with pytest.raises(DeviceUnavailable, match="plug it in"):
         check_device(opened)

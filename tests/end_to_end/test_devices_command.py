@@ -59,7 +59,7 @@ def test_rates_of_another_machine_are_not_used_and_said(tmp_path: Path) -> None:
     file.write_text(json.dumps(kept))
     lines = hyrt("devices", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.splitlines()
     cpu = next(line for line in lines if line.startswith("cpu"))
-    assert cpu.endswith("rates not known (measured on another machine (elsewhere))")
+    assert cpu.endswith("rates unknown (measured on another machine (elsewhere))")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
-        ("cpu:1000", r"cpu:1000 is not there: "),
+        ("cpu:1000", r"cpu:1000 is not available: "),
         ("opencI:0", "did you mean 'opencl'"),
         ("cpu=1,null:0", "give every device a share"),
-        ("auto,cpu", "give it alone"),
+        ("auto,cpu", "give auto alone"),
         ("cpu,cpu:0", "names cpu:0 twice"),
     ],
 )

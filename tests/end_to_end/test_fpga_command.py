@@ -269,7 +269,7 @@ def test_files_to_build_with(tmp_path: Path) -> None:
         "400",
         cwd=tmp_path,
     )
-    assert "wrote two words: with Vitis, make -C 'two words' TARGET=hw_emu" in done.stdout
+    assert "wrote two words; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
     assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
         "warning: the design asks for 400 MHz, but u250's platform states 300: v++ may not reach it",
         "warning: streams",

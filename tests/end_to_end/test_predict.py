@@ -87,7 +87,7 @@ def test_more_accelerators(files: Path) -> None:
 
 def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
     done = hyrt("predict", cwd=tmp_path, code=2, XDG_CACHE_HOME=str(tmp_path))
-    assert "has not been calibrated: run `hyrt calibrate`, or name a platform: 2x-epyc7763" in done.stderr
+    assert "has not been calibrated: run `hyrt calibrate`, or give a platform: 2x-epyc7763" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--platform", "2x-epyc7763-4x-u280"], "did you mean '2x-epyc7763-4x-u250'"),
         (["--platform", "none.yaml"], "none.yaml: cannot be read"),
         (["--workload", "none.yaml", "--platform", GPU], "none.yaml: cannot be read"),
-        (["--workload", "w.yaml", "--data", "ogbn-products", "--platform", GPU], "leave --data"),
-        (["--workload", "w.yaml", "model.hidden=3", "--platform", GPU], "leave --data"),
+        (["--workload", "w.yaml", "--data", "ogbn-products", "--platform", GPU], "omit --data"),
+        (["--workload", "w.yaml", "model.hidden=3", "--platform", GPU], "omit --data"),
         (["--workload", "p.yaml", "--platform", GPU], "p.yaml: unknown key"),
         (["--accelerators", "9..1", "--platform", GPU], "--accelerators 9..1"),
         (["--accelerators", "x", "--platform", GPU], "--accelerators x"),
@@ -110,7 +110,7 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--platform", "empty.yaml"], "empty.yaml"),
         (["--platform", "w.yaml"], "w.yaml: unknown key"),
         (["--platform", "."], "cannot be read"),
-        (["--devices", "cpu", "--platform", GPU], "--devices chooses among this machine's"),
+        (["--devices", "cpu", "--platform", GPU], "--devices chooses among the devices of this machine"),
         (["--platform", GPU, "sampler.kind=saint"], "sampler.kind=saint cannot be predicted"),
         (["--platform", GPU, "model.hiden=4"], "did you mean 'model.hidden'"),
         (["--platform", GPU, "--data", "none.npz"], "none.npz"),
@@ -136,7 +136,7 @@ def test_sizes_out_of_this_world(files: Path, form: list[str]) -> None:
     sizes = {"vertices": [1e300, 1e299, 1e298], "features": [10**9, 10, 10]}
     (files / "v.yaml").write_text(yaml.safe_dump({**WORKLOAD, **sizes}))
     done = hyrt("predict", "--workload", "v.yaml", "--platform", "p.yaml", "--json", *form, cwd=files, code=2)
-    assert "beyond what can be computed with" in done.stderr
+    assert "too large or too small to compute with" in done.stderr
     assert done.stdout == ""
 
 

@@ -91,7 +91,7 @@ def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
     wait_until(lambda: last_step(run) > 0, process)
     output, _ = stop(process, signal.SIGINT)
     assert "stopping after this step" in output
-    assert "Continue with: hyrt run --resume runs/run" in output
+    assert "Resume with: hyrt run --resume runs/run" in output
     assert summary(run)["status"] == "interrupted"
     first = last_step(run)
     assert 0 < first < 12 * ONE_EPOCH
@@ -157,7 +157,7 @@ def test_killed_before_the_first_checkpoint(whole: Path, tmp_path: Path) -> None
     process.kill()
     process.communicate()
     shown = hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
-    assert "starting over from step 0" in shown
+    assert "starting again from step 0" in shown
     assert_equal_runs(run, whole)
 
 
@@ -175,7 +175,7 @@ def test_second_signal_leaves_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - sent < 2
     assert process.returncode == 130
     # On standard output where the step, or an evaluation, happened to end between the two.
-    assert (errors or output).endswith("Continue with: hyrt run --resume runs/run\n")
+    assert (errors or output).endswith("Resume with: hyrt run --resume runs/run\n")
 
 
 def test_signal_while_data_is_made(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_second_signal_leaves_a_hanging_run_at_once(suite: FaultSuite, tmp_pat
     os.kill(run.pid, signal.SIGINT)
     assert suite.runs.wait(run, 20) == 130
     assert time.monotonic() - sent < 5
-    assert "Continue with: hyrt run --resume" in run.errors.read_text()
+    assert "Resume with: hyrt run --resume" in run.errors.read_text()
     assert resumed(suite, tmp_path) == []
 
 

@@ -56,7 +56,7 @@ class DeviceSurvey(Generic[F]):
         for found in self.found:
             if found.info.index == info.index:
                 return found
-        raise DeviceUnavailable(f"{info.name} is not there: {'; '.join(self.reasons) or otherwise}")
+        raise DeviceUnavailable(f"{info.name} is not available: {'; '.join(self.reasons) or otherwise}")
 
 
 def why_no_pyopencl() -> str:

@@ -123,8 +123,8 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("modle.hidden=5", "unknown setting 'modle"),
         ("xyzzy=5", "unknown setting 'xyzzy': `hyrt run --print-config` lists all"),
         ("train.epochs.more=5", "train.epochs"),
-        ("train.epochs", "write overrides as key.path=value"),
-        ("=5", "write overrides as key.path=value"),
+        ("train.epochs", "write a setting as key.path=value"),
+        ("=5", "write a setting as key.path=value"),
         ("train.epochs=[1", "as YAML"),
         ("train.epochs=0", "setting train.epochs=0: .*greater than or equal to 1"),
         ("train.epochs=many", "setting train.epochs='many': .*integer"),
@@ -142,7 +142,7 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("sampler.fanout=[5, 0]", "sampler.fanout: each entry"),
         ("sampler.fanout=[5, -2]", "sampler.fanout: each entry"),
         ("split=[5, 6]", "split has 2 entries for 1 devices"),
-        ("split=[5]", "split sums to 5, not to data.batch_size=1024"),
+        ("split=[5]", "split adds up to 5, not to data.batch_size=1024"),
     ],
 )
 def test_wrong_settings(entry: str, message: str) -> None:
@@ -157,7 +157,7 @@ def test_checks_across_settings() -> None:
         build_config({"model": {"kind": "gat", "hidden": 10}})
     saint = {"sampler": {"kind": "saint", "units": 3}, "devices": ["cpu", "cpu"]}
     assert build_config(saint | {"split": [1, 2]}).split == [1, 2]
-    with pytest.raises(ConfigError, match=r"split sums to 1024, not to sampler\.units=3"):
+    with pytest.raises(ConfigError, match=r"split adds up to 1024, not to sampler\.units=3"):
         build_config(saint | {"split": [512, 512]})
 
 

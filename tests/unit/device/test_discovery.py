@@ -45,12 +45,14 @@ def test_two_backends_of_one_kind_conflict(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(DeviceUnavailable, match=r"no device kind 'tpux.*: there are .*cpu.*null"):
+    with pytest.raises(
+        DeviceUnavailable, match=r"unknown device kind 'tpux.*: the known ones are .*cpu.*null"
+    ):
         registry.find_device("tpux")
 
 
 def test_a_misspelt_kind_is_guessed() -> None:
-    with pytest.raises(DeviceUnavailable, match=r"no device kind 'opencI' \(did you mean 'opencl'\?\)"):
+    with pytest.raises(DeviceUnavailable, match=r"unknown device kind 'opencI' \(did you mean 'opencl'\?\)"):
         registry.find_device("opencI:0")
 
 
@@ -58,7 +60,7 @@ def test_a_misspelt_kind_is_guessed() -> None:
 def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
     with pytest.raises(
         DeviceUnavailable,
-        match=rf"{name} is not there: \d+ {name.split(':')[0]} devices found \(\w+:0 .*hyrt devices",
+        match=rf"{name} is not available: \d+ {name.split(':')[0]} devices found \(\w+:0 .*hyrt devices",
     ):
         registry.find_device(name)
 
@@ -78,7 +80,9 @@ def test_cpu_is_found_by_kind_alone() -> None:
 
 def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "unit.device.test_discovery:Absent"))
-    with pytest.raises(DeviceUnavailable, match=r"npu:0 is not there: no driver: install acme-driver\. See"):
+    with pytest.raises(
+        DeviceUnavailable, match=r"npu:0 is not available: no driver: install acme-driver\. See"
+    ):
         registry.find_device("npu")
 
 
@@ -143,7 +147,7 @@ def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatc
     assert [info.name for info in found["npu"].found] == ["npu:0"]
     # What a backend says about missing devices is about having none.
     assert not found["npu"].problem
-    assert "no device of kind 'm'" in found["m"].problem
+    assert "not a device of kind 'm'" in found["m"].problem
     assert not any("\n" in survey.problem for survey in found.values())
 
 

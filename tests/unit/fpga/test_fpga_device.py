@@ -343,5 +343,5 @@ def test_a_card_that_is_not_there_is_refused_with_the_reason(monkeypatch: pytest
     assert FpgaDevice.probe() == []
     assert "no XRT" in FpgaDevice.missing()
     info = DeviceInfo(kind="fpga", index=3, description="a card", memory_bytes=0)
-    with pytest.raises(DeviceUnavailable, match=r"fpga:3 is not there: no XRT"):
+    with pytest.raises(DeviceUnavailable, match=r"fpga:3 is not available: no XRT"):
         FpgaDevice.open(info, DeviceOptions())

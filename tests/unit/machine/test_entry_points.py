@@ -44,7 +44,7 @@ def test_a_name_is_loaded_though_its_installation_is_listed_twice() -> None:
 
 
 def test_an_unknown_name_is_guessed_and_the_known_ones_listed() -> None:
-    wanted = r"no colour 'gren' \(did you mean 'green'\?\): there are blue, green, grey, red$"
+    wanted = r"unknown colour 'gren' \(did you mean 'green'\?\): the known ones are blue, green, grey, red$"
     with pytest.raises(ConfigError, match=wanted):
         GROUP.load("gren")
 

@@ -37,7 +37,7 @@ def test_without_an_end_of_the_step_the_process_leaves() -> None:
     process = start(f"{WAITING}print('ready', flush=True)\n    {BUSY}")
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=5)
-    assert output == "stopping after this step ... (again to leave at once)\n"
+    assert output == "stopping after this step ... (press Ctrl-C again to exit at once)\n"
     assert errors == "last words\n"
     assert process.returncode == 143
 

@@ -129,7 +129,7 @@ def test_resize_up_and_down() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_team_without_threads_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=r"odd: a team has at least 1 thread"):
+    with pytest.raises(ValueError, match=r"odd: a team needs at least 1 thread"):
         Workers(count, "odd")
     workers = Workers(2, "odd")
     with pytest.raises(ValueError, match=f"not {count}"):

@@ -99,5 +99,7 @@ def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     assert OpenclDevice.probe() == []
     assert 'pip install "hyrt[opencl]"' in OpenclDevice.missing()
-    with pytest.raises(DeviceUnavailable, match="opencl:0 is not there: pyopencl is not installed or broken"):
+    with pytest.raises(
+        DeviceUnavailable, match="opencl:0 is not available: pyopencl is not installed or broken"
+    ):
         OpenclDevice.open(info, DeviceOptions())
