@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.layers import ConvolutionLayer, GatLayer, GinLayer
 from hyrt.nn.model import GNN
-from hyrt.nn.operators.aggregate import Aggregation, aggregate_into
+from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear

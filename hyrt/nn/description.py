@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.aggregation import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.operators.aggregate import Aggregation, aggregate, aggregate_into
+from hyrt.nn.operators.aggregate import aggregate, aggregate_into
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import LayerDescription, ModelDescription
 from hyrt.nn.layers import (
     Aggregated,
@@ -22,7 +23,6 @@ from hyrt.nn.layers import (
     SageLayer,
     widened,
 )
-from hyrt.nn.operators.aggregate import Aggregation
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear

@@ -14,9 +14,10 @@ from hyrt.device import InputForm
 from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.layers import Aggregated, InPlace
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.aggregate import Aggregation, aggregate_into
+from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.kernels import prefix_sum

@@ -25,16 +25,16 @@ class Transposed:
     Parameters
     ----------
     indptr
-        [num_src + 1] int32.
+        [num_src + 1] int32; int64 where the block's is.
     rows
         [E] int32, the destination of each edge.
     edges
-        [E] int32, the edge's number in the block.
+        [E] int32, the edge's number in the block; int64 where the block's indptr is.
     """
 
-    indptr: NDArray[np.int32]
+    indptr: Ids
     rows: NDArray[np.int32]
-    edges: NDArray[np.int32]
+    edges: Ids
 
 
 @dataclass(slots=True)
@@ -104,9 +104,9 @@ class Block:
         if self._transposed is None:
             if self.in_place:
                 raise ValueError("a block read in place has no transpose: its sources take no gradient")
-            indptr = np.empty(self.num_src + 1, np.int32)
+            indptr = np.empty(self.num_src + 1, self.indptr.dtype)
             rows = np.empty(self.num_edges, np.int32)
-            edges = np.empty(self.num_edges, np.int32)
+            edges = np.empty(self.num_edges, self.indptr.dtype)
             transpose(self.indptr, self.columns, self.num_src, indptr, rows, edges)
             self._transposed = Transposed(indptr, rows, edges)
         return self._transposed

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors, tensor_scales
 from hyrt_devices.cuda.kernels import ROWS, Argument, KernelLauncher, Program

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt_devices.cuda.staging import Parcel

@@ -10,8 +10,9 @@ from hyrt_hls.task.layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHe
 from numpy.typing import NDArray
 
 from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.operators.aggregate import Aggregation, scales
+from hyrt.nn.operators.aggregate import scales
 from hyrt.nn.operators.dropout import dropout_threshold
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.kernels import transpose

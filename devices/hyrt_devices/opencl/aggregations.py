@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.aggregation import Aggregation
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.staged import StagedBlock

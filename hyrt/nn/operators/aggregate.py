@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hyrt.machine.workers import Workers, current_workers
+from hyrt.nn.aggregation import Aggregation, Reduce
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty, empty_array
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors
 from hyrt.sampling.block import Block
 
-Reduce = Literal["mean", "sum", "gcn", "max"]
-SelfPath = Literal["none", "add", "concat"]
-
 _GRAIN = 512
-_NO_SUM_OF_MAX = "a maximum cannot be added to the own row: use self_path none or concat"
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    """How a layer combines a destination's sources, in the words that kernel devices compile.
-
-    Parameters
-    ----------
-    reduce
-        `mean` over the sampled neighbours; `sum`, where each of k sampled neighbours out of d counts d / k times, so
-        that the sum's expectation is the full one; `gcn`, the sum weighted by 1 / sqrt((d_i + 1)(d_j + 1)) with
-        full-graph in-degrees d; `max`, elementwise.
-    self_path
-        The destination's own row: `none`, `add` (for gcn the self loop, weighted 1 / (d_i + 1); else times
-        1 + epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f).
-    epsilon
-        For `add` without gcn.
-
-    Raises
-    ------
-    ValueError
-        For another word.
-    """
-
-    reduce: Reduce
-    self_path: SelfPath
-    epsilon: float = 0.0
-
-    def __post_init__(self) -> None:
-        for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):
-            if word not in known:
-                raise ValueError(f"no aggregation {word!r}: there are {', '.join(known)}")
-
-    def width(self, features: int) -> int:
-        """Columns of the result for `features` wide rows."""
-        return 2 * features if self.self_path == "concat" else features
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +66,6 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
     return Scales(row, source, own)
 
 
-def _offsets(aggregation: Aggregation, width: int) -> tuple[int, int | None]:
-    """Columns at which the aggregate and the own row start."""
-    return (width, 0) if aggregation.self_path == "concat" else (0, None)
-
-
 def aggregate_into(
     aggregation: Aggregation,
     block: Block,
@@ -118,6 +74,8 @@ def aggregate_into(
     factors: Scales | None = None,
     workers: Workers | None = None,
     winners: Array | None = None,
+    *,
+    accumulate: bool = False,
 ) -> None:
     """Aggregate rows of x over a block into `out`, without a gradient.
 
@@ -132,161 +90,149 @@ def aggregate_into(
     out
         [num_dst, aggregation.width(f)] float32 or float64.
     factors
-        `scales(aggregation, block, out.dtype)`, where the caller has them.
+        The factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. Where a block holds a
+        part of its destinations' edges, they come from all edges.
     workers
         Who runs the chunks; the calling thread's team by default.
     winners
-        [num_dst, f] int32, for max: receives the edge that won each element.
+        [num_dst, f] integers, for max: receives the edge that won each element.
+    accumulate
+        Add to `out` instead of replacing it, so that the parts of a sum may come one after the other.
 
     Raises
     ------
     ValueError
-        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be added to the own
-        row.
+        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be accumulated.
     """
+    _check_rows(block, x)
+    width = x.shape[1]
+    if out.shape != (block.num_dst, aggregation.width(width)):
+        raise ValueError(
+            f"layer {block.layer}: out has shape {out.shape}, "
+            f"the result {(block.num_dst, aggregation.width(width))}"
+        )
+    own_rows = block.destinations if block.in_place else None
+    edges = (block.indptr, block.columns, own_rows, x)
+    at = aggregation.columns(width)
+    if aggregation.reduce == "max":
+        if accumulate:
+            raise ValueError("a maximum cannot be accumulated: only sums can")
+
+        def work(start: int, stop: int) -> None:
+            kernels.aggregate_max(*edges, out, winners, *at, start, stop)
+
+    else:
+        s = factors or scales(aggregation, block, out.dtype)
+        # A flag that the kernel is compiled for: None, or anything else.
+        onto = True if accumulate else None
+
+        def work(start: int, stop: int) -> None:
+            kernels.aggregate(*edges, s.row, s.source, block.weights, s.own, out, *at, onto, start, stop)
+
+    (workers or current_workers()).run(work, block.num_dst, _GRAIN)
+
+
+def _check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
     if x.ndim != 2 or len(x) != block.num_src:
         raise ValueError(
             f"layer {block.layer}: x has shape {tuple(x.shape)}, the block has {block.num_src} sources: "
             "give one row of features a source"
         )
-    if out.shape != (block.num_dst, aggregation.width(x.shape[1])):
-        raise ValueError(
-            f"layer {block.layer}: out has shape {out.shape}, "
-            f"the result {(block.num_dst, aggregation.width(x.shape[1]))}"
-        )
-    if aggregation.reduce == "max" and aggregation.self_path == "add":
-        raise ValueError(_NO_SUM_OF_MAX)
-    team = workers or current_workers()
-    sum_at, self_at = _offsets(aggregation, x.shape[1])
-    own_rows = block.destinations if block.in_place else None
-    if aggregation.reduce == "max":
-
-        def work(start: int, stop: int) -> None:
-            kernels.aggregate_max(
-                block.indptr, block.columns, own_rows, x, out, winners, sum_at, self_at, start, stop
-            )
-
-    else:
-        s = factors or scales(aggregation, block, out.dtype)
-
-        def work(start: int, stop: int) -> None:
-            kernels.aggregate(
-                block.indptr,
-                block.columns,
-                own_rows,
-                x,
-                s.row,
-                s.source,
-                block.weights,
-                s.own,
-                out,
-                sum_at,
-                self_at,
-                start,
-                stop,
-            )
-
-    team.run(work, block.num_dst, _GRAIN)
 
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, aggregation: Aggregation, block: Block) -> torch.Tensor:
-        x = x.detach().contiguous()
-        out = empty((block.num_dst, aggregation.width(x.shape[1])), x)
-        rows, result = x.numpy(), out.numpy()
-        winners = None
-        factors = None
-        if aggregation.reduce == "max":
-            if ctx.needs_input_grad[0]:
-                winners = empty_array((block.num_dst, x.shape[1]), np.int32)
+    def forward(
+        ctx: Any,
+        x: torch.Tensor | Array,
+        onto: torch.Tensor | None,
+        aggregation: Aggregation,
+        block: Block,
+    ) -> torch.Tensor:
+        rows: Array = x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else x
+        if onto is None:
+            dtype = np.float64 if rows.dtype == np.float64 else np.float32
+            out = torch.from_numpy(empty_array((block.num_dst, aggregation.width(rows.shape[1])), dtype))
         else:
+            out = onto
+            ctx.mark_dirty(onto)
+        result = out.detach().numpy()
+        winners = factors = None
+        if aggregation.reduce != "max":
             factors = scales(aggregation, block, result.dtype)
-        aggregate_into(aggregation, block, rows, result, factors, winners=winners)
+        elif ctx.needs_input_grad[0]:
+            winners = empty_array((block.num_dst, rows.shape[1]), block.indptr.dtype)
+        aggregate_into(
+            aggregation, block, rows, result, factors, winners=winners, accumulate=onto is not None
+        )
         ctx.aggregation, ctx.block, ctx.factors, ctx.winners = aggregation, block, factors, winners
-        ctx.shape = x.shape
+        ctx.shape = rows.shape
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        needs_x, needs_onto = ctx.needs_input_grad[:2]
+        of_onto = grad if needs_onto else None
+        if not needs_x:
+            return None, of_onto, None, None
         block: Block = ctx.block
         turned = block.transposed()
-        grad = grad.detach().contiguous()
-        out = empty(tuple(ctx.shape), grad)
-        g, result = grad.numpy(), out.numpy()
-        sum_at, self_at = _offsets(ctx.aggregation, ctx.shape[1])
+        along = grad.detach().contiguous()
+        out = empty(tuple(ctx.shape), along)
+        result = out.numpy()
+        edges = (turned.indptr, turned.rows, turned.edges, block.num_dst, along.numpy())
+        at: tuple[int, int | None] = ctx.aggregation.columns(ctx.shape[1])
         factors, winners = ctx.factors, ctx.winners
 
         def work(start: int, stop: int) -> None:
             if winners is not None:
-                kernels.aggregate_max_backward(
-                    turned.indptr,
-                    turned.rows,
-                    turned.edges,
-                    block.num_dst,
-                    g,
-                    winners,
-                    result,
-                    sum_at,
-                    self_at,
-                    start,
-                    stop,
-                )
+                kernels.aggregate_max_backward(*edges, winners, result, *at, start, stop)
             else:
-                kernels.aggregate_backward(
-                    turned.indptr,
-                    turned.rows,
-                    turned.edges,
-                    block.num_dst,
-                    g,
-                    factors.row,
-                    factors.source,
-                    block.weights,
-                    factors.own,
-                    result,
-                    sum_at,
-                    self_at,
-                    start,
-                    stop,
-                )
+                scale = (factors.row, factors.source, block.weights, factors.own)
+                kernels.aggregate_backward(*edges, *scale, result, *at, start, stop)
 
         current_workers().run(work, len(out), 2 * _GRAIN)
-        return out, None, None
+        return out, of_onto, None, None
 
 
-def aggregate(block: Block | TensorBlock, x: torch.Tensor, aggregation: Aggregation | Reduce) -> torch.Tensor:
+def aggregate(
+    block: Block | TensorBlock,
+    x: torch.Tensor | Array,
+    aggregation: Aggregation | Reduce,
+    *,
+    onto: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Aggregate source rows over a block.
 
     Parameters
     ----------
     block
-        A relabelled block; on a device, a tensor block.
+        A relabelled block, or one read in place with x the whole matrix; on a device, a tensor block.
     x
-        [num_src, f] float32 or float64, one row a source, where the block is.
+        [num_src, f] float32 or float64, one row a source, where the block is. An array (which may also hold the 16
+        bits of float16 as uint16) takes no gradient, and the result is float32 unless it is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
+    onto
+        [num_dst, width] to which the result is added. It is overwritten where it is in host memory: use what is
+        returned.
 
     Returns
     -------
-    [num_dst, width], differentiable with respect to x. For max, the gradient of a tie goes to its first edge.
+    [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a tie goes to its first
+    edge.
 
     Raises
     ------
     ValueError
-        If x has not one row a source or is not float32 or float64, or if a maximum is to be added to the own row.
+        If x has not one row a source or is of another dtype, or if a maximum is to be added to something.
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
-    if x.ndim != 2 or len(x) != block.num_src:
-        raise ValueError(
-            f"layer {block.layer}: x has shape {tuple(x.shape)}, the block has {block.num_src} sources: "
-            "give one row of features a source"
-        )
-    if x.dtype not in (torch.float32, torch.float64):
+    _check_rows(block, x)
+    if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: rows are torch.float32 or torch.float64")
     if isinstance(block, TensorBlock):
-        if what.reduce == "max" and what.self_path == "add":
-            raise ValueError(_NO_SUM_OF_MAX)
-        return (block.aggregate or aggregate_tensors)(block, x, what)
-    return cast(torch.Tensor, _Aggregate.apply(x, what, block))  # type: ignore[no-untyped-call]
+        assert isinstance(x, torch.Tensor)
+        result = (block.aggregate or aggregate_tensors)(block, x, what)
+        return result if onto is None else onto + result
+    return cast(torch.Tensor, _Aggregate.apply(x, onto, what, block))  # type: ignore[no-untyped-call]

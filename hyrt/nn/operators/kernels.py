@@ -46,6 +46,7 @@ def aggregate(
     out,
     sum_at,
     self_at,
+    onto,
     start,
     stop,
 ):
@@ -53,16 +54,18 @@ def aggregate(
 
     out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]]
     and, with s = x[self_rows[i]] (x[i] where self_rows is None), out[i, self_at:] = s where self_at is not None,
-    or self_scale[i] * s is added to the sum where self_scale is not None.
+    or self_scale[i] * s is added to the sum where self_scale is not None. Where `onto` is not None, all of it is
+    added to what is in `out`.
     """
     width = x.shape[1]
     flat = x.reshape(x.size)
+    kept = np.empty(0 if onto is None else width, out.dtype)
     last = indptr[stop]
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
             _prefetch_row(flat, width, np.int64(columns[e]))
-        total = out[i, sum_at : sum_at + width]
+        total = out[i, sum_at : sum_at + width] if onto is None else kept
         for k in range(width):
             total[k] = 0
         if weights is None:
@@ -104,8 +107,16 @@ def aggregate(
         if self_at is not None:
             own = x[i] if self_rows is None else x[self_rows[i]]
             beside = out[i, self_at : self_at + width]
+            if onto is None:
+                for k in range(width):
+                    beside[k] = value(own[k])
+            else:
+                for k in range(width):
+                    beside[k] += value(own[k])
+        if onto is not None:
+            there = out[i, sum_at : sum_at + width]
             for k in range(width):
-                beside[k] = value(own[k])
+                there[k] += kept[k]
 
 
 @_compile

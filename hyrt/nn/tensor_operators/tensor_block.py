@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.nn.aggregation import Aggregation
 from hyrt.sampling.block import Block
-
-if TYPE_CHECKING:
-    from hyrt.nn.operators.aggregate import Aggregation
 
 
 @dataclass(slots=True)

@@ -5,13 +5,12 @@ Each has the mathematics, and the dropout masks the bits, of its compiled counte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.nn import functional
 
 from hyrt.machine.generator import GOLDEN
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.segments import (
     from_destinations,
     from_sources,
@@ -20,9 +19,6 @@ from hyrt.nn.tensor_operators.segments import (
     to_destinations,
 )
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-
-if TYPE_CHECKING:
-    from hyrt.nn.operators.aggregate import Aggregation
 
 
 def tensor_scales(

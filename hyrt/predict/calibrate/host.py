@@ -14,7 +14,7 @@ from hyrt_perfmodel.workloads.workload import LoadForm
 
 from hyrt.graph.graph import DenseFeatures, Graph
 from hyrt.machine.workers import Workers
-from hyrt.nn.operators.aggregate import Aggregation
+from hyrt.nn.aggregation import Aggregation
 from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.sampling.neighbor import NeighborSampler
 

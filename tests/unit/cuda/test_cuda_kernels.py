@@ -25,7 +25,8 @@ from unit.nn.block_cases import block_of, blocks
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.nn.operators.aggregate import Aggregation, aggregate
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 

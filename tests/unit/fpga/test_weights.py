@@ -12,9 +12,9 @@ from hyrt_hls.task.layout import LANES
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import LayerDescription, ModelDescription, Product, describe
 from hyrt.nn.model import GNN, Architecture
-from hyrt.nn.operators.aggregate import Aggregation
 
 MEAN = Aggregation("mean", "none")
 BESIDE = Aggregation("mean", "concat")

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.graph.graph import Graph
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.aggregate import Aggregation, aggregate, aggregate_into
+from hyrt.nn.operators.aggregate import aggregate, aggregate_into
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import KINDS, direction_of, model_of, ours, reference
 
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators import product
-from hyrt.nn.operators.aggregate import Aggregation, aggregate
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear

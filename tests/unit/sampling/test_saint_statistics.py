@@ -11,7 +11,8 @@ from scipy import stats
 from small_graphs import random_graph, row
 
 from hyrt.machine.workers import Workers
-from hyrt.nn.operators.aggregate import Aggregation, Reduce, SelfPath, aggregate
+from hyrt.nn.aggregation import Aggregation, Reduce, SelfPath
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.saint import SaintSampler
 
