@@ -124,3 +124,28 @@ def test_rooms_and_folders_say_what_they_hold() -> None:
     for folder in folders:
         text = (folder / "__init__.py").read_text(encoding="utf-8")
         assert ast.get_docstring(ast.parse(text)), f"{folder}/__init__.py says nothing of its room"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor for types alone: a reader follows imports, whatever the interpreter skips."""
+    modules = {module_of(path) for path in FILES}
+
+    def target(name: str) -> str:
+        return name if name in modules else name.rpartition(".")[0]
+
+    graph = {
+        module_of(path): {target(name) for name, _ in imports(path)} - {module_of(path)} for path in FILES
+    }
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, (
+            f"imports go in a circle: {' -> '.join((*way[way.index(module) :], module))}"
+        )
+        if module not in done:
+            for other in sorted(graph.get(module, ())):
+                visit(other, (*way, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())

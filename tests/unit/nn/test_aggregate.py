@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hyrt.graph.graph import Graph
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.aggregate import aggregate, aggregate_into
+from hyrt.nn.operators.aggregate import aggregate, aggregate_into, scales
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [
@@ -185,6 +186,81 @@ def test_the_mean_over_sampled_steps_approaches_all_neighbours(reduce: Any, self
     spread = draws.std(0) / np.sqrt(steps)
     assert (spread[0] > 0).all()
     assert (np.abs(draws.mean(0) - full) <= 4.5 * spread + 1e-12).all()
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "gcn"])
+@pytest.mark.parametrize("self_path", ["none", "add", "concat"])
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_column_chunks_one_after_the_other_give_the_whole_sum(
+    reduce: Any, self_path: Any, chunks: int
+) -> None:
+    """A part of a destination's edges at a time, with the factors of all of them; its own row with the first."""
+    graph = awkward_graph()
+    whole = sampled(graph, range(90), [-1], in_place=True).blocks[0]
+    x, what = values(graph), Aggregation(reduce, self_path)
+    gathered = sampled(graph, range(90), [-1]).blocks[0]
+    exact = torch.from_numpy(x[gathered.sources]).double()
+    expected = dense.combine(gathered, exact, reduce, self_path)
+    factors = scales(what, whole, np.dtype(np.float32))
+    out = np.zeros((90, what.width(graph.num_features)), np.float32)
+    rows = np.repeat(np.arange(90), np.diff(whole.indptr))
+    borders = np.linspace(0, 90, chunks + 1).astype(int)
+    for first, last in itertools.pairwise(borders):
+        inside = (whole.columns >= first) & (whole.columns < last)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[inside], minlength=90))]).astype(np.int32)
+        part = dataclasses.replace(whole, indptr=indptr, columns=whole.columns[inside])
+        if first == 0:
+            aggregate_into(what, part, x, out, factors, accumulate=True)
+        else:
+            at = what.columns(graph.num_features)[0]
+            beside = np.ascontiguousarray(out[:, at:])
+            rest = dataclasses.replace(factors, own=None)
+            aggregate_into(Aggregation(reduce, "none"), part, x, beside, rest, accumulate=True)
+            out[:, at:] = beside
+    assert distance(torch.from_numpy(out), expected) < 1e-6
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "gcn"])
+@pytest.mark.parametrize("self_path", ["none", "add", "concat"])
+def test_a_sum_onto_rows_is_the_sum_of_both_and_so_are_its_gradients(reduce: Any, self_path: Any) -> None:
+    block = block_of([[3, 0, 3], [], [2, 4, 5, 1, 0, 3]], 7, weighted=True)
+    what = Aggregation(reduce, self_path, 0.3)
+    x, direction = distinct_rows(7, 3).float(), torch.randn(3, what.width(3))
+    start = torch.randn(3, what.width(3), generator=torch.Generator().manual_seed(1))
+    results = []
+    for in_place in (True, False):
+        rows, onto = x.clone().requires_grad_(), start.clone().requires_grad_()
+        # A leaf may not be overwritten: a copy takes its place.
+        out = (
+            aggregate(block, rows, what, onto=onto.clone())
+            if in_place
+            else onto + aggregate(block, rows, what)
+        )
+        results.append([out.detach(), *torch.autograd.grad(out, (rows, onto), direction)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    exact = start.double() + dense.combine(block, x.double(), reduce, self_path, 0.3)
+    assert distance(results[0][0], exact) < 1e-6
+
+
+@pytest.mark.parametrize(("reduce", "self_path"), COMBINATIONS)
+def test_offsets_of_64_bits_give_equal_bits(reduce: Any, self_path: Any) -> None:
+    """Edges beyond 2^31 are counted by 64-bit offsets, in the transpose too."""
+    narrow = sampled(awkward_graph(), range(90), [4]).blocks[0]
+    wide = dataclasses.replace(narrow, indptr=narrow.indptr.astype(np.int64), _transposed=None)
+    turned = wide.transposed()
+    assert turned.indptr.dtype == turned.edges.dtype == np.int64
+    results = []
+    for block in (narrow, wide):
+        rows = torch.randn(block.num_src, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        out = aggregate(block, rows, Aggregation(reduce, self_path))
+        results.append((out, *torch.autograd.grad(out, rows, torch.ones_like(out))))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_maximum_is_not_accumulated() -> None:
+    block = block_of([[1], [2]], 4)
+    with pytest.raises(ValueError, match="only sums"):
+        aggregate(block, torch.zeros(4, 2), "max", onto=torch.zeros(2, 2))
 
 
 def test_rows_that_do_not_fit_are_named() -> None:
