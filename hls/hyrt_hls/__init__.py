@@ -1,1 +1,1 @@
-"""FPGA trainer: HLS kernels and their simulation, tasks, designs and what they take of a part, files for a build."""
+"""The FPGA trainer: HLS kernels and their simulation, tasks, designs and parts, files for a build."""

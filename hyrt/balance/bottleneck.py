@@ -1,4 +1,4 @@
-"""The policy of HyScale-GNN's dynamic resource management: move work or a thread to where the bottleneck is."""
+"""Algorithm 1 of HyScale-GNN, its resource manager: move work or a thread to where the bottleneck is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt.balance.reason import change_in_words
 
 
 class BottleneckPolicy:
-    """The table of Lin and Prasanna (HyScale-GNN, 2023), one move a decision.
+    """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), one move for each decision.
 
     Of the times of sampling on the CPU T_SC and on accelerators T_SA, loading T_L, training on the CPU T_TC and on
     accelerators T_accel (the longer one of transfer and training), the slowest is the bottleneck, and with the fastest it

@@ -55,7 +55,7 @@ def widened(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 class ConvolutionLayer(nn.Module):
-    """Aggregate, then one product: GraphSAGE, GCN and the first half of GIN.
+    """Aggregate, then update with one product (HyScale-GNN's equations 1 and 2): GraphSAGE, GCN, half of GIN.
 
     Sparse rows are multiplied before they are aggregated, which gives the same sums: the product costs one
     multiply-accumulate a stored value.
@@ -114,7 +114,7 @@ class ConvolutionLayer(nn.Module):
 
 
 class SageLayer(ConvolutionLayer):
-    """GraphSAGE (Hamilton et al., 2017): W [x_i, mean, sum or max of x_j] + b."""
+    """GraphSAGE (Hamilton et al., 2017; equation 4 of HyScale-GNN): W [x_i, mean, sum or max of x_j] + b."""
 
     def __init__(
         self,
@@ -132,6 +132,8 @@ class SageLayer(ConvolutionLayer):
 
 class GcnLayer(ConvolutionLayer):
     """GCN (Kipf and Welling, 2017): W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
+
+    It is equation 3 of HyScale-GNN.
 
     Degrees d are those of the full graph, in sampled blocks too. Where k of a destination's d neighbours were
     sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the sampling is the

@@ -1,1 +1,1 @@
-"""The analytic performance model of a training step: sizes of the work, and the time each stage needs at least."""
+"""The analytic performance model of a training step: the sizes of the work and each stage's time."""

@@ -174,7 +174,7 @@ def listed(value: Any, where: str) -> list[Any]:
 def made_of(
     kind: type[T], content: Any, where: str, *, required: Collection[str] = (), infinite: bool = False
 ) -> T:
-    """A dataclass from a mapping with a key for each of its fields; values are read as the fields' annotations say.
+    """A dataclass from a mapping of its fields; values are read as the fields' annotations say.
 
     Parameters
     ----------

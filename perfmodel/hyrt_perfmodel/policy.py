@@ -57,10 +57,11 @@ class AssignmentLimits:
     cores
         Threads may be at most this many in all (see `threads_are_shared`).
     delay
-        Steps between a decision and the first step that runs under it: a decision made with step i acts on i + delay.
+        Steps between a decision and the first step that runs under it: a decision made with step i acts on i
+        + delay.
     threads_are_shared
-        Whether stages may have more threads together than there are cores, as on a machine where whichever is behind
-        gets them; each stage then has at most `cores`.
+        Whether stages may have more threads together than there are cores, as on a machine where whichever is
+        behind gets them; each stage then has at most `cores`.
     samples_on_device
         Which trainers sample for themselves.
     """
@@ -116,8 +117,8 @@ class Policy(Protocol):
         Parameters
         ----------
         history
-            The latest steps, oldest first (at most 64; never empty). Steps of older assignments are among them: each
-            says which it ran under.
+            The latest steps, oldest first (at most 64; never empty). Steps of older assignments are among
+            them: each says which it ran under.
         present
             What was decided last; it may not have acted yet.
         limits

@@ -76,7 +76,7 @@ def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRe
 
 
 def _stack(kept: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]:
-    """Offsets by layer and matrix, each the lowest that is free through the matrix's life, and the words they take together."""
+    """Each matrix's offset, the lowest that is free through its life, and the words they take together."""
     places: dict[tuple[int, str], int] = {}
     height = 0
     for number, region in enumerate(kept):

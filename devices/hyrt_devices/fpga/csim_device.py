@@ -50,10 +50,10 @@ class _Staged:
 
 
 class FpgaCsimDevice:
-    """Trains with the kernels of `hyrt_hls`, compiled with g++ and run as they are; for correctness, not for speed.
+    """Trains with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
 
-    What it computes is what the card would compute. The seconds it reports are not the simulation's but those of the
-    cycle model for the card, so that a run is balanced as one with the card would be.
+    What it computes is what the card would compute. The seconds it reports are not the simulation's but those
+    of the cycle model for the card, so that a run is balanced as one with the card would be.
 
     Parameters
     ----------
@@ -91,7 +91,10 @@ class FpgaCsimDevice:
     def missing(cls) -> str:
         """Why there is no simulation, and what to do; empty if nothing is wrong."""
         if shutil.which("g++") is None:
-            return "no g++ in PATH, which compiles the kernels for simulation: install it (Debian: apt install g++)"
+            return (
+                "no g++ in PATH, which compiles the kernels for simulation: install it (Debian: apt "
+                "install g++)"
+            )
         try:
             simulated_card()
         except ValueError as error:
@@ -125,7 +128,7 @@ class FpgaCsimDevice:
         return False
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what a card's link and trainer would have done: on a virtual clock, and named so."""
+        """Tell what a card's link and trainer would have done, on a virtual clock and named so."""
         self._hear = hear
 
     def transfer(self, batch: MiniBatch) -> _Staged:
@@ -200,8 +203,10 @@ class FpgaCsimDevice:
             if self._used_bytes + size_bytes > self._limit_bytes:
                 kept = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemory(
-                    f"{self.info.name} is out of memory: no room for {what}, {readable(size_bytes)}, {readable(self._used_bytes)} in use "
-                    f"of {readable(self._limit_bytes)}: {remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
+                    f"{self.info.name} is out of memory: no room for {what}, {readable(size_bytes)}, "
+                    f"{readable(self._used_bytes)} in use "
+                    f"of {readable(self._limit_bytes)}: "
+                    f"{remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
 
@@ -224,7 +229,8 @@ def _info(card: SimulatedCard) -> DeviceInfo:
     return DeviceInfo(
         kind="fpga-csim",
         index=0,
-        description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} PEs, {macs} MACs, "
+        description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
+        f"PEs, {macs} MACs, "
         f"{arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle model at "
         f"{modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
@@ -233,7 +239,8 @@ def _info(card: SimulatedCard) -> DeviceInfo:
             macs_per_s=macs * modelled.clock_hz / modelled.update_ii,
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,
             link_bytes_per_s=LINK_BYTES_PER_S,
-            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({told}), {modelled.ddr_efficiency:.0%} of "
+            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({told}), "
+            f"{modelled.ddr_efficiency:.0%} of "
             f"{part.name.upper()}'s memory, 75 % of PCIe 3.0 x16",
         ),
         simulated=True,

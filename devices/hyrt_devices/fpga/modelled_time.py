@@ -1,4 +1,4 @@
-"""What tasks would take on a card, by the cycle model and an assumed link: the clock of the simulated trainer."""
+"""The simulated trainer's clock: what tasks would take by the cycle model and an assumed link."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class Slot:
 class Pools:
     """Hands out slots; any thread may take and give back.
 
-    A slot is used again only where it was first: XRT puts a buffer in the memory bank of the first argument that it
-    is set as.
+    A slot is used again only where it was first: XRT puts a buffer in the memory bank of the first argument
+    that it is set as.
 
     Parameters
     ----------
@@ -85,7 +85,8 @@ class Pools:
     name, limit_bytes, largest_bytes
         As in `RecycledMemory`.
     of_the_model
-        Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch makes room for.
+        Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch
+        makes room for.
     """
 
     def __init__(
@@ -153,5 +154,8 @@ def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:
     if asked_bytes:
         return "the model itself is too large, whatever the mini-batch: take fewer or narrower layers"
     if 2 * kept_bytes > limit_bytes:
-        return f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: take fewer or narrower layers, or give it fewer targets"
+        return (
+            f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: take fewer or narrower "
+            "layers, or give it fewer targets"
+        )
     return "give it fewer targets"

@@ -55,7 +55,8 @@ def survey() -> DeviceSurvey[FoundCard]:
 def _found() -> list[FoundCard]:
     if not has_xrt():
         raise DeviceUnavailable(
-            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then source its "
+            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then "
+            "source its "
             "setup.sh"
         )
     if problem := why_no_pyopencl():
@@ -73,7 +74,8 @@ def _found() -> list[FoundCard]:
     if not path.exists():
         source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
         raise DeviceUnavailable(
-            f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in {XCLBIN_VARIABLE}"
+            f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in "
+            f"{XCLBIN_VARIABLE}"
         )
     xclbin = read_xclbin(path)
     units, design = xclbin.units_of(KERNEL), read_design(xclbin)
@@ -130,7 +132,8 @@ def _check_mode(xclbin: Xclbin) -> None:
     if given != wanted and given != "noop":
         remedy = f"set {_EMULATION_VARIABLE}={wanted}" if wanted else f"unset {_EMULATION_VARIABLE}"
         raise DeviceUnavailable(
-            f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {given or 'not set'}: {remedy}"
+            f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {given or 'not set'}: "
+            f"{remedy}"
         )
 
 
@@ -145,14 +148,16 @@ def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: XclbinDes
     return DeviceInfo(
         kind="fpga",
         index=index,
-        description=f"{emulated}{nothing}{name}, {units} x ({design.pes} PEs, {macs} MACs) of {xclbin.path.name}",
+        description=f"{emulated}{nothing}{name}, {units} x ({design.pes} PEs, {macs} MACs) of "
+        f"{xclbin.path.name}",
         memory_bytes=int(device.global_mem_size) or xclbin.memory_bytes,
         link="PCIe",
         rates=Rates(
             macs_per_s=units * macs * clock_hz,
             memory_bytes_per_s=_MEMORY_BYTES_PER_S,
             link_bytes_per_s=_PCIE_BYTES_PER_S,
-            source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({told}); memory and link of a U250",
+            source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({told}); memory and "
+            "link of a U250",
         ),
         simulated=bool(mode),
     )

@@ -27,7 +27,7 @@ class TrainerPrograms(Protocol):
         ...
 
     def kernel(self, unit: int) -> Any:
-        """A `pyopencl.Kernel` that runs on one compute unit; a new object each time: no two threads may share one."""
+        """A new `pyopencl.Kernel` for one compute unit: no two threads may share an object."""
         ...
 
 
@@ -58,11 +58,12 @@ class XclbinPrograms:
             self._program = cl.Program(context, [device], [content])
         except (OSError, cl.Error) as error:
             raise DeviceUnavailable(
-                f"{xclbin.path} (for {xclbin.platform}) cannot be loaded on {device.name.strip() or 'the card'}: "
+                f"{xclbin.path} (for {xclbin.platform}) cannot be loaded on "
+                f"{device.name.strip() or 'the card'}: "
                 f"{error}: build it for the card's shell; XRT's own words are on stderr"
             ) from error
-        # Nothing is built: an xclbin is complete. pyopencl asks every program for its source, and would take XRT's
-        # complaint that there is no kernel of that name for an answer.
+        # Nothing is built: an xclbin is complete. pyopencl asks every program for its source, and would take
+        # XRT's complaint that there is no kernel of that name for an answer.
         self._program._source = ""
 
     @property
@@ -78,5 +79,6 @@ class XclbinPrograms:
             return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
         except cl.Error as error:
             raise DeviceUnavailable(
-                f"{self._path}: XRT does not give the compute unit {KERNEL}:{name}, which the xclbin lists: {error}"
+                f"{self._path}: XRT does not give the compute unit {KERNEL}:{name}, which the xclbin "
+                f"lists: {error}"
             ) from error

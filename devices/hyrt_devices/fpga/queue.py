@@ -10,9 +10,9 @@ from typing import Any
 class Queue:
     """Enqueues migrations and launches on one device; one thread at a time drives it.
 
-    Out of order: what must come before a command is in its wait list. Markers, barriers and fills, which XRT refuses
-    through pyopencl, are not used. A command's buffers are kept until it is over: neither OpenCL's kernel objects nor
-    pyopencl's keep them.
+    Out of order: what must come before a command is in its wait list. Markers, barriers and fills, which XRT
+    refuses through pyopencl, are not used. A command's buffers are kept until it is over: neither OpenCL's
+    kernel objects nor pyopencl's keep them.
 
     Parameters
     ----------

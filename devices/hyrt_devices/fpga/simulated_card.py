@@ -12,7 +12,7 @@ from hyrt_hls.vitis.finished_build import modelled, part_of, read_build
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
-"""Environment variable that names a build's folder: its trainer is simulated, with the clock and the intervals of its reports."""
+"""Environment variable: the folder of a build whose trainer is simulated, with its reports' clock."""
 
 _PART = "u250"
 

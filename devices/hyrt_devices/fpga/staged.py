@@ -114,10 +114,11 @@ class TaskStager:
         return made
 
     def take(self, unit: int, argument: int, size_bytes: int, *, written: bool = False) -> Slot:
-        """A slot whose buffer lies in the memory bank of a compute unit's argument. Raises DeviceOutOfMemory."""
+        """A slot in the memory bank of a compute unit's argument. Raises DeviceOutOfMemory."""
         slot = self._pools.take(Place(unit, argument, written), size_bytes)
         if slot.fresh:
-            # XRT chooses the bank by the first argument that a buffer is set as; after its first command it is too late.
+            # XRT chooses the bank by the first argument that a buffer is set as; after its first command it
+            # is too late.
             self._kernels[unit].set_arg(argument, slot.buffer)
         return slot
 
@@ -126,7 +127,7 @@ class TaskStager:
         self._queue.flush()
 
     def bring(self, slots: Any) -> list[Any]:
-        """Start the transfer of what the host wrote, and make places for what the device will write; the events."""
+        """Start the transfer of slots, and make places for what the device will write; returns the events."""
         slots = list(slots)
         read = [slot.buffer for slot in slots if not slot.place.written]
         written = [slot.buffer for slot in slots if slot.place.written and slot.fresh]

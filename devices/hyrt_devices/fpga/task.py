@@ -74,7 +74,7 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
 
 
 def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
-    """The edges by source row and by row of the combined matrix: forward and backward section, [edges, EDGE] each."""
+    """Forward section, by source row, and backward section, by combined row: [edges, EDGE] each."""
     indptr, columns, weights = _with_own_rows(block)
     num_rows = len(indptr) - 1
     # A stable counting sort by source; and one of that by row gives each row's sources in order.

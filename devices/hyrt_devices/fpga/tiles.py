@@ -27,8 +27,9 @@ def build_tasks(
 ) -> list[Task]:
     """Tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
 
-    Targets are halved until each tile fits into the arena. What tiles have in common, each computes for itself: an
-    edge's weight and a dropout mask depend on the mini-batch alone, and sums over targets are sums over tiles.
+    Targets are halved until each tile fits into the arena. What tiles have in common, each computes for
+    itself: an edge's weight and a dropout mask depend on the mini-batch alone, and sums over targets are sums
+    over tiles.
 
     Parameters
     ----------
@@ -82,7 +83,8 @@ def build_tasks(
 
 
 _SMALLER = (
-    "whatever the mini-batch's size: sample fewer neighbours (sampler.fanout), take narrower layers (model.hidden), or leave "
+    "whatever the mini-batch's size: sample fewer neighbours (sampler.fanout), take narrower layers "
+    "(model.hidden), or leave "
     "it out of `devices`"
 )
 
@@ -91,7 +93,8 @@ def _too_large(piece: Piece, target: int, missing: Shortage, limits: ArenaDesign
     rows = [block.num_dst for block in piece.blocks]
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "
-        f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of {missing.memory} "
+        f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of "
+        f"{missing.memory} "
         f"in each of {limits.pes} banks of its on-chip memory, which have {missing.available}"
     )
 
@@ -118,7 +121,7 @@ def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> Piece:
 
 
 def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBlock, NDArray[np.intp]]:
-    """Some destinations of a block; and its sources' positions: these destinations, then the others in order."""
+    """Some destinations of a block; and its sources: these destinations, then the others in order."""
     counts = np.diff(block.indptr)[rows]
     indptr = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=indptr[1:])

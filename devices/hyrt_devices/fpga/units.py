@@ -138,7 +138,8 @@ class Units:
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
-        # Launches of another queue wait for it, and the last step's transfer may have been the last that starts this one.
+        # Launches of another queue wait for it, and the last step's transfer may have been the last that
+        # starts this one.
         self._stager.flush()
         return [event for unit in self._units for event in unit.brought]
 

@@ -24,7 +24,8 @@ class LayerShape:
     Parameters
     ----------
     parts
-        Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else 1.
+        Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else
+        1.
     in_width, out_width
         Columns of the layer's source rows and of its result.
     weights
@@ -92,7 +93,8 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
     """
     if not 1 <= len(model.layers) <= MOST_LAYERS:
         raise UnsupportedModel(
-            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS}: {_INSTEAD}"
+            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS}: "
+            f"{_INSTEAD}"
         )
     shapes: list[LayerShape] = []
     for layer in model.layers:
@@ -108,7 +110,8 @@ def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> La
         raise UnsupportedModel(f"{where}: its kernels add and do not take maxima: {_INSTEAD}")
     if len(layer.products) != 1:
         raise UnsupportedModel(
-            f"{where}: it has {len(layer.products)} products, the kernels do one a layer (gcn, graphsage): {_INSTEAD}"
+            f"{where}: it has {len(layer.products)} products, the kernels do one a layer (gcn, graphsage): "
+            f"{_INSTEAD}"
         )
     out_width, columns = layer.products[0].weight.shape
     parts = 2 if layer.aggregation.self_path == "concat" else 1
@@ -125,8 +128,10 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
     widest = max(shape.in_chunks, shape.out_chunks)
     if widest > MOST_CHUNKS or shape.depth > PANEL_ROWS:
         raise UnsupportedModel(
-            f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} out: its kernels "
-            f"take rows of up to {MOST_CHUNKS * LANES} values and weights of up to {PANEL_ROWS} padded rows: {_INSTEAD}"
+            f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} "
+            "out: its kernels "
+            f"take rows of up to {MOST_CHUNKS * LANES} values and weights of up to {PANEL_ROWS} padded "
+            f"rows: {_INSTEAD}"
         )
 
 

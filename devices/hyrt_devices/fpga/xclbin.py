@@ -1,7 +1,7 @@
 """What an xclbin holds: the container of an FPGA's configuration, its kernels and their compute units.
 
-The layout is that of XRT's public header `xclbin.h` (magic `xclbin2`, little endian). Only what a trainer needs is
-read; XRT itself checks the rest when it programs the card.
+The layout is that of XRT's public header `xclbin.h` (magic `xclbin2`, little endian). Only what a trainer
+needs is read; XRT itself checks the rest when it programs the card.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
     for kind, _, start, room in SECTION.iter_unpack(table):
         if start + room > size_bytes:
             raise DeviceUnavailable(
-                f"{path}: section {kind} of the xclbin, {room} bytes at {start}, is beyond its end: {_REBUILD}"
+                f"{path}: section {kind} of the xclbin, {room} bytes at {start}, is beyond its end: "
+                f"{_REBUILD}"
             )
         if kind in _READ:
             if room > _LARGEST_BYTES:
@@ -240,8 +241,9 @@ def _memory_bytes(topology: bytes) -> int:
 def read_design(xclbin: Xclbin) -> XclbinDesign:
     """What the trainer in an xclbin was synthesised with.
 
-    A JSON object with whole numbers `pes`, `mac_rows`, `mac_cols` and `arena_words` (more keys are left alone): the
-    section USER_METADATA if there is one, else the file of the xclbin's name that ends in `.json` beside it.
+    A JSON object with whole numbers `pes`, `mac_rows`, `mac_cols` and `arena_words` (more keys are left
+    alone): the section USER_METADATA if there is one, else the file of the xclbin's name that ends in `.json`
+    beside it.
 
     Raises
     ------

@@ -47,8 +47,8 @@ class RecycledMemory(Generic[P]):
     make
         Makes a piece for a place with so many bytes; raises MemoryError where the device has no room.
     explain
-        What a piece is for and what to do where memory is short, from the place, the bytes asked for and the pieces
-        in use.
+        What a piece is for and what to do where memory is short, from the place, the bytes asked for and the
+        pieces in use.
     """
 
     def __init__(

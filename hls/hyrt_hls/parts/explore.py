@@ -1,7 +1,8 @@
 """Which trainers fit a part, and how fast they would train: the front of resources against predicted time.
 
-Searched are n, the shape of the array (m = rows x columns) and the arena. Larger arenas only cut a mini-batch into fewer tasks, so of each number of
-tasks the smallest arena is taken. The cost of a design is the largest fraction that it takes of any one resource of the part.
+Searched are n, the shape of the array (m = rows x columns) and the arena. Larger arenas only cut a mini-batch
+into fewer tasks, so of each number of tasks the smallest arena is taken. The cost of a design is the largest
+fraction that it takes of any one resource of the part.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """What a trainer takes of a part, before it is built.
 
-Of logic and arithmetic the published model of HP-GNN (Lin, Zhang, Prasanna, "HP-GNN: Generating High Throughput GNN Training
-Implementation on CPU-FPGA Heterogeneous Platform", FPGA 2022), whose trainer has the same two kernels; of memories the widths and depths
-that UG573 (UltraScale memory resources) gives. Flip-flops have no published model; they are twice the tables on these parts, and not what
-runs out. Numbers of a build replace all of this: `vpp_report`.
+Of logic and arithmetic the published model of HP-GNN (Lin, Zhang, Prasanna, "HP-GNN: Generating High
+Throughput GNN Training Implementation on CPU-FPGA Heterogeneous Platform", FPGA 2022), whose trainer has the
+same two kernels; of memories the widths and depths that UG573 (UltraScale memory resources) gives. Flip-flops
+have no published model; they are twice the tables on these parts, and not what runs out. Numbers of a build
+replace all of this: `vpp_report`.
 
-The paper's Table IV (n = 8, m = 2048 on a U250) reports DSP 0.90, LUT 0.72, URAM 0.48, BRAM 0.40. HP-GNN's formulas alone give DSP 0.906 and
-LUT 0.722. This estimate says LUT 0.799, as it adds what these kernels keep in tables beyond them (n x n queues, eight partial sums a
-multiply-accumulate); URAM 0.45 with the default arena; and BRAM 0.03, for these kernels keep arena and weights in UltraRAM.
+The paper's Table IV (n = 8, m = 2048 on a U250) reports DSP 0.90, LUT 0.72, URAM 0.48, BRAM 0.40. HP-GNN's
+formulas alone give DSP 0.906 and LUT 0.722. This estimate says LUT 0.799, as it adds what these kernels keep
+in tables beyond them (n x n queues, eight partial sums a multiply-accumulate); URAM 0.45 with the default
+arena; and BRAM 0.03, for these kernels keep arena and weights in UltraRAM.
 
-Counted are one array and one network. Not counted: the loss, the generator of dropout (64-bit products), control, the platform's shell.
+Counted are one array and one network. Not counted: the loss, the generator of dropout (64-bit products),
+control, the platform's shell.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ DSP_PER_PE = 112
 LUT_PER_MAC = 470
 LUT_PER_PE = 21_715
 LUT_PER_ROUTE = 4_610
-# UG573: one UltraRAM is 4096 x 72 bits, one block RAM of 36 Kb used with one port for reading and one for writing 512 x 72.
+# UG573: one UltraRAM is 4096 x 72 bits, one block RAM of 36 Kb used with one port for reading and one for
+# writing 512 x 72.
 MEMORY_BITS = 72
 URAM_DEPTH = 4096
 BRAM_DEPTH = 512
@@ -37,11 +41,13 @@ BRAM_DEPTH = 512
 SHIFT_REGISTER_DEPTH = 32
 WORD_BITS = 512
 VALUE_BITS = 32
-# UG574: eight tables of a SLICEM hold 32 x 14 bits, written at one port and read at another; folding reads two sums at a time.
+# UG574: eight tables of a SLICEM hold 32 x 14 bits, written at one port and read at another; folding reads
+# two sums at a time.
 TABLES_OF_MEMORY, MEMORY_TABLE_BITS, SUMS_READ = 8, 14, 2
 STREAM_BITS = 4096
-"""What a word of a stream may be wide, as far as is known: Vitis HLS 2023.2 refuses wider ones (Xilinx/Vitis-Tutorials issue 426)."""
-# Of the kernel's ports (kernels/trainer.cpp): bits, and words that are under way: Vitis HLS's 16 bursts of 16, but for features.
+"""The widest word of a stream: Vitis HLS 2023.2 refuses more (Xilinx/Vitis-Tutorials issue 426)."""
+# Of the kernel's ports (kernels/trainer.cpp): bits, and words that are under way: Vitis HLS's 16 bursts of
+# 16, but for features.
 PORTS = {
     "features": (512, 32 * 64),
     "edges": (128, 256),
@@ -99,7 +105,7 @@ def check_buildable(design: FpgaDesign, arena_words: int) -> None:
 
 
 def widest_stream_bits(design: FpgaDesign) -> int:
-    """Of the kernels' streams: a word from each of n banks, and a value for each row or column of the array (kernels/systolic.hpp)."""
+    """The widest of a word from each of n banks and a value for each row or column of the array."""
     return max(WORD_BITS * design.pes, VALUE_BITS * design.mac_rows, VALUE_BITS * design.mac_cols)
 
 
@@ -135,7 +141,7 @@ def published_lut(design: FpgaDesign) -> int:
 
 
 def lut(design: FpgaDesign) -> int:
-    """HP-GNN's formula, the shift registers of n x n shallow queues, and the partial sums of m cells (kernels/systolic.hpp)."""
+    """HP-GNN's formula, shift registers of n x n shallow queues, and partial sums of m cells."""
     sums = SUMS_READ * TABLES_OF_MEMORY * math.ceil(VALUE_BITS / MEMORY_TABLE_BITS) * design.macs
     queues = 0 if _in_block_ram(design) else design.pes**2 * (WORD_BITS + ADDRESS_BITS)
     return published_lut(design) + queues + sums
@@ -144,7 +150,8 @@ def lut(design: FpgaDesign) -> int:
 def uram(design: FpgaDesign, arena_words: int) -> int:
     """The arena and a panel of the weights, each 512 bits wide (8 UltraRAM side by side) and 4096 words deep.
 
-    The arena has n banks of two memories (`layout.row_base`), the panel a memory for each 16 columns of the array.
+    The arena has n banks of two memories (`layout.row_base`), the panel a memory for each 16 columns of the
+    array.
     """
     sums = row_base(arena_words)
     deep = math.ceil(sums / URAM_DEPTH) + math.ceil((arena_words - sums) / URAM_DEPTH)
@@ -160,7 +167,7 @@ def bram36(design: FpgaDesign) -> int:
 
 
 def arena_sizes(part: Part, pes: int) -> Iterator[int]:
-    """Words of a bank of the arenas that fill the UltraRAM they take, the smallest first, up to all of the part's."""
+    """Words of a bank of the arenas that fill whole UltraRAM, the smallest first, up to all of the part's."""
     wide = pes * _side_by_side(WORD_BITS)
     largest = 0
     for deep in range(2, part.uram // wide + 1):

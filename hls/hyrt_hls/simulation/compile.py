@@ -17,8 +17,8 @@ from hyrt_hls.simulation.library_file import find_library, publish_library
 # Vitis HLS's headers, for simulation.
 HEADERS = Path(__file__).parents[1] / "include"
 
-# A product is rounded before it is added, as the separate multipliers and adders of hardware do. Without unique symbols two
-# libraries of other designs in one process share no thread-local state.
+# A product is rounded before it is added, as the separate multipliers and adders of hardware do. Without
+# unique symbols two libraries of other designs in one process share no thread-local state.
 FLAGS = (
     *(
         "-O3",
@@ -46,11 +46,12 @@ def compile_library(
 ) -> Path:
     """Compile C++ sources into a shared library, or find the one that an earlier call compiled.
 
-    The library lies in ``HYRT_HLS_CACHE_DIR``, else in hyrt/hls of the user's cache folder (``XDG_CACHE_HOME``, else
-    ``~/.cache``), named by all it is made of: the sources, the headers they include, the flags, the compiler and the
-    processor; and by its own checksum, since loading what was cut short kills the process. A damaged one is compiled anew, with a
-    warning. Where that folder cannot be written it lies in a temporary one, which goes with the process. Several processes may
-    compile the same library at once.
+    The library lies in ``HYRT_HLS_CACHE_DIR``, else in hyrt/hls of the user's cache folder
+    (``XDG_CACHE_HOME``, else ``~/.cache``), named by all it is made of: the sources, the headers they
+    include, the flags, the compiler and the processor; and by its own checksum, since loading what was cut
+    short kills the process. A damaged one is compiled anew, with a warning. Where that folder cannot be
+    written it lies in a temporary one, which goes with the process. Several processes may compile the same
+    library at once.
 
     Parameters
     ----------
@@ -59,14 +60,16 @@ def compile_library(
     defines
         Macros and their values.
     bounded
-        Whether streams have their depth and processes are threads (``-DHYRT_BOUNDED``; see include/process.h).
+        Whether streams have their depth and processes are threads (``-DHYRT_BOUNDED``; see
+        include/process.h).
     include
         Folders of headers, searched before those of this package.
 
     Raises
     ------
     ValueError
-        There is no g++, it refuses the sources, a source cannot be read or names its header by a macro, or a macro's name is none.
+        There is no g++, it refuses the sources, a source cannot be read or names its header by a macro, or a
+        macro's name is none.
     OSError
         The library cannot be written, or one that is there cannot be read.
     """

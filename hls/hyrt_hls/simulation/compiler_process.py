@@ -9,9 +9,10 @@ from pathlib import Path
 
 _LIMIT_S = 600.0
 
-# g++ starts processes of its own, and a process that leaves by os._exit or is killed ends none of them. It closes its end of the
-# pipe, however: all of the group are then told to end, and what they had written of the file goes. SIGTERM, since g++ removes its
-# temporary files at it; the one that waits ignores it, and is killed where the compiler ended by itself.
+# g++ starts processes of its own, and a process that leaves by os._exit or is killed ends none of them. It
+# closes its end of the pipe, however: all of the group are then told to end, and what they had written of the
+# file goes. SIGTERM, since g++ removes its temporary files at it; the one that waits ignores it, and is
+# killed where the compiler ended by itself.
 _WATCHED = """
 exec 3<&0 </dev/null
 (trap '' TERM; read -r _ <&3; kill -TERM 0; test -z "$0" || rm -f -- "$0") >/dev/null 2>&1 &
@@ -40,7 +41,8 @@ def run_compiler(command: Sequence[str], output: Path | None = None) -> subproce
     """
     watched, held = os.pipe()
     try:
-        # In a session of its own: Ctrl-C is for whoever waits for it, and must not look like a compiler that fails.
+        # In a session of its own: Ctrl-C is for whoever waits for it, and must not look like a compiler that
+        # fails.
         return subprocess.run(
             ["/bin/sh", "-c", _WATCHED, "" if output is None else str(output), *command],
             stdin=watched,

@@ -1,7 +1,7 @@
 """Compiled libraries in a cache folder: written whole or not at all, and loaded only as they were written.
 
-A library is `<name>.<sha256>.so`, where <sha256> is the first 32 hex digits of its own: the loader maps a file, and one that is shorter
-than its headers say ends the process with SIGBUS.
+A library is `<name>.<sha256>.so`, where <sha256> is the first 32 hex digits of its own: the loader maps a
+file, and one that is shorter than its headers say ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _CHECKSUM_DIGITS = 32
-# A compilation takes ten minutes at most; what is older was left by one whose processes were killed all at once.
+# A compilation takes ten minutes at most; what is older was left by one whose processes were killed all at
+# once.
 _DEAD_S = 3600.0
 
 
@@ -94,4 +95,4 @@ def _remove_dead(folder: Path) -> None:
             if time.time() - partial.stat().st_mtime > _DEAD_S:
                 partial.unlink()
         except OSError:
-            continue  # Another process was first, or another user's: what is left costs room and nothing else.
+            continue  # Another process was first, or it is another user's: it only costs room.

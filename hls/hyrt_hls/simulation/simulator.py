@@ -116,7 +116,8 @@ class Simulator:
         Give streams their depth and every process a thread: finds deadlocks, is slow, and the order of sums
         changes from run to run.
     include
-        Folders of headers, searched first: an hls_stream.h of another vendor takes the place of this package's.
+        Folders of headers, searched first: an hls_stream.h of another vendor takes the place of this
+        package's.
 
     Raises
     ------

@@ -53,10 +53,10 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
 
 
 def needed_words(work: Workload, pes: int) -> BankWords:
-    """Words of a bank that a task keeps at the same time, of sums and of rows: the most over the steps of its launch.
+    """Words of a bank that a task keeps at the same time: the most over the steps of its launch.
 
-    Every matrix lives from the step that writes it to the last that reads it (`layout.regions`). No layout takes less, and one that
-    cannot move a matrix may take more.
+    Every matrix lives from the step that writes it to the last that reads it (`layout.regions`). No layout
+    takes less, and one that cannot move a matrix may take more.
 
     Raises
     ------
@@ -102,9 +102,10 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
 
 
 def check_arena(pes: int, arena_words: int) -> None:
-    """Refuse an arena that holds next to nothing: not one target of two layers of 128 values, with a row of each bank below it.
+    """Refuse an arena too small for one target of two layers of 128 values with a row of each bank below.
 
-    A narrower model's mini-batch might fit, but smaller arenas than this take as much of a card: an UltraRAM is 4,096 words deep.
+    A narrower model's mini-batch might fit, but smaller arenas than this take as much of a card: an UltraRAM
+    is 4,096 words deep.
 
     Raises
     ------

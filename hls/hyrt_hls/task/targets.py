@@ -15,7 +15,8 @@ from hyrt_hls.task.arena_limits import tiles
 def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
     """The platform whose FPGAs of a known design take tasks as large as fit, for this work.
 
-    Where the kernels do not know the layers (attention, two products) a design says nothing, and rates are used.
+    Where the kernels do not know the layers (attention, two products) a design says nothing, and rates are
+    used.
 
     Raises
     ------

@@ -48,7 +48,8 @@ def write_build_files(
     Raises
     ------
     ValueError
-        If the folder holds something, or the design cannot be built, does not fit, or has an arena for next to nothing.
+        If the folder holds something, or the design cannot be built, does not fit, or has an arena for next
+        to nothing.
     OSError
         If the folder cannot be written.
     """

@@ -20,7 +20,8 @@ TOLD_BY = "hyrt_train.json"
 
 _TOP = "hyrt_train"
 _SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", "arena_words")
-# Vitis HLS names the module of a template after its arguments: systolic<Design<8, 32, 64, 32768>> is systolic_Design_8_32_64_32768_s.
+# Vitis HLS names the module of a template after its arguments: systolic<Design<8, 32, 64, 32768>> is
+# systolic_Design_8_32_64_32768_s.
 _DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
 
 
@@ -82,8 +83,8 @@ def read_build(place: Path, part: Part) -> Build:
     Raises
     ------
     ValueError
-        If a file cannot be read; or if a report is of another part, of another design than `hyrt_train.json` tells, or of another build
-        than the rest: naming file and difference.
+        If a file cannot be read; or if a report is of another part, of another design than `hyrt_train.json`
+        tells, or of another build than the rest: naming file and difference.
     """
     reports = read_reports(place)
     for report in reports:
@@ -124,7 +125,7 @@ def part_of(place: Path) -> Part:
 
 
 def compare(build: Build) -> list[Compared]:
-    """What the build reports beside what was estimated of its design: resources where the whole kernel has a report, clock, intervals."""
+    """What was estimated beside what is reported: resources (of the whole kernel), clock, intervals."""
     found = []
     for report in build.reports:
         if report.module == _TOP:

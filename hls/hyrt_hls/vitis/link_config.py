@@ -1,4 +1,4 @@
-"""Configurations for v++'s linker: how many trainers, where they lie, and which memory each argument is in."""
+"""Configurations for v++'s linker: how many trainers, where they lie, and each argument's memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ARGUMENTS = (
     "gradients",
     "results",
 )
-# What is read most has its own bank: features, then edges. Weights are read while gradients are not yet written; the rest is small.
+# What is read most has its own bank: features, then edges. Weights are read while gradients are not yet
+# written; the rest is small.
 _GROUPS: Mapping[str, int] = {
     "features": 0,
     "edges": 1,
@@ -44,7 +45,8 @@ _HBM_BANKS = 8
 def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
     """The text of a configuration for `v++ -l --config`.
 
-    Units take banks and SLRs in turn. A unit is bound to one SLR where its DSP fit into it; a larger one is left to the placer.
+    Units take banks and SLRs in turn. A unit is bound to one SLR where its DSP fit into it; a larger one is
+    left to the placer.
 
     Parameters
     ----------
@@ -69,7 +71,8 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
         )
     roomy = [slr for slr, have in enumerate(part.slr_dsp) if dsp(design) <= have]
     lines = [
-        f"# {part.name}: {units} x (n = {design.pes}, m = {design.mac_rows} x {design.mac_cols}); v++ numbers units from 1.",
+        f"# {part.name}: {units} x (n = {design.pes}, m = {design.mac_rows} x {design.mac_cols}); v++ "
+        "numbers units from 1.",
         "[connectivity]",
         f"nk={KERNEL}:{units}",
     ]

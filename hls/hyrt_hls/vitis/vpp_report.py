@@ -1,7 +1,8 @@
 """What Vitis HLS reports of a build, in the place of what is assumed.
 
-`v++ -c` leaves one `<module>_csynth.xml` a function of the kernel (under `_x*/reports` or `.../syn/report`, by version); they are all read.
-What they do not have (bandwidth of the memory, the cost of a launch) stays assumed; what the linker made of the clock has the xclbin.
+`v++ -c` leaves one `<module>_csynth.xml` a function of the kernel (under `_x*/reports` or `.../syn/report`,
+by version); they are all read. What they do not have (bandwidth of the memory, the cost of a launch) stays
+assumed; what the linker made of the clock has the xclbin.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ INTERVALS: Mapping[str, tuple[str, ...]] = {
     "edge_ii": ("read_edges",),
 }
 """Fields of a design, and the kernels' functions whose loops they are the intervals of."""
-# Processes beside the network and the array, which the cycle model takes to begin an iteration every cycle; Vitis HLS may name
-# their loops after the functions that they call.
+# Processes beside the network and the array, which the cycle model takes to begin an iteration every cycle;
+# Vitis HLS may name their loops after the functions that they call.
 _EVERY_CYCLE = (
     *("read_rows", "read_features", "read_matrix", "clear"),
     *("load_panel", "read_operands", "read_left", "read_block_words", "feed", "turn", "spread"),
@@ -87,7 +88,8 @@ def read_report(path: Path) -> HlsReport:
     Raises
     ------
     ValueError
-        Naming file and element, if it cannot be read, is not such a report, or an element is missing or no number.
+        Naming file and element, if it cannot be read, is not such a report, or an element is missing or no
+        number.
     """
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -193,10 +195,10 @@ def _period_s(root: ElementTree.Element, place: str, path: Path) -> float:
 def with_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign:
     """The design with what reports tell in the place of what is assumed.
 
-    The clock is that of the slowest module, and no faster than asked for. `update_ii`, `network_ii` and `edge_ii` are the longest
-    intervals of the loops of the functions behind them (`INTERVALS`), which are meant to begin an iteration every cycle.
-    `adder_latency` is of the kernel's own making (it waits so many cycles before it reads a sum again): a `gather` that begins a message
-    every cycle confirms it.
+    The clock is that of the slowest module, and no faster than asked for. `update_ii`, `network_ii` and
+    `edge_ii` are the longest intervals of the loops of the functions behind them (`INTERVALS`), which are
+    meant to begin an iteration every cycle. `adder_latency` is of the kernel's own making (it waits so many
+    cycles before it reads a sum again): a `gather` that begins a message every cycle confirms it.
 
     Raises
     ------
@@ -225,7 +227,7 @@ def slowest(reports: Sequence[HlsReport]) -> HlsReport:
 
 
 def interval_of(reports: Sequence[HlsReport], function: str) -> int | None:
-    """The longest interval of the pipelined loops of a function, in cycles; None where no report tells of one.
+    """The longest interval of a function's pipelined loops in cycles; None where no report tells of one.
 
     Its module is looked at, and those that Vitis HLS makes of its loops and of each use of the template.
     """

@@ -70,15 +70,15 @@ class Overlap:
         )
 
 
-# A step's own cost is a millisecond or a few, where trainers keep the cores from one another: more would stand for what else
-# the model misses.
+# A step's own cost is a millisecond or a few, where trainers keep the cores from one another: more would
+# stand for what else the model misses.
 _STEP_S = np.concatenate([[0.0], np.geomspace(1e-4, 6e-3, 25)])
 _WEIGHT_S_PER_GB = np.concatenate([[0.0], np.geomspace(0.05, 5.0, 9)])
 _EFFICIENCY = np.linspace(0.4, 1.0, 31)
 
 
 def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
-    """The steps' own costs and the cores' efficiencies with which predictions come nearest to the runs, relatively.
+    """The steps' own costs and the cores' efficiencies with which predictions come nearest to the runs.
 
     Both are fitted to the runs of each set of trainers on the host; what weights cost is one for all runs.
 

@@ -1,4 +1,4 @@
-"""A trainer's rates from measured step times: the terms of the model are fixed, their coefficients are fitted."""
+"""A trainer's rates from measured step times: the coefficients of the model's fixed terms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FittedRates:
 
 
 def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> FittedRates:
-    """The rates with which T_trainer comes nearest to measured times, relatively, by least squares over terms >= 0.
+    """The rates with which T_trainer comes nearest to measured times: relative least squares, terms >= 0.
 
     A term that the measurements do not need costs nothing: its rate is infinite.
 
@@ -78,7 +78,7 @@ def _terms(workload: Workload) -> tuple[float, float, float, float]:
 
 
 def _non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients >= 0 that bring every row's sum nearest to 1: the best over all sets of terms that stay positive."""
+    """Coefficients >= 0 that bring every row's sum nearest to 1, over all sets of positive terms."""
     count = scaled.shape[1]
     best, least = np.zeros(count), math.inf
     for size in range(1, count + 1):

@@ -1,17 +1,21 @@
-"""Cycles of the aggregate network from a few statistics of its edges: what prediction uses where no edge list is at hand.
+"""Cycles of the aggregate network from statistics of its edges, for where no edge list is at hand.
 
-The queues let the duplicator run ahead of the busiest bank for a while. So groups are taken in windows of w: a window takes as many cycles a
-chunk as it has groups, or as its busiest bank has messages, whichever is more. w grows with the depth of the queues over the chunks of a
-row, d = D / chunks: w = 1 + RUN_AHEAD d + SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). Short
-queues give w = 1, where a group waits for its busiest bank; endless ones leave the larger of all groups and the busiest bank's edges. The
-loads of a window are sums of binomials, so the expected maximum is computed and only the three constants are fitted. A row's sum is
-A cycles in the adder for each of its edges. Where that is longer than the row's chunks take, it may be what everything waits for: the two times are
-joined by a power mean, (t^MEETING + (A * edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
+The queues let the duplicator run ahead of the busiest bank for a while. So groups are taken in windows of w:
+a window takes as many cycles a chunk as it has groups, or as its busiest bank has messages, whichever is
+more. w grows with the depth of the queues over the chunks of a row, d = D / chunks: w = 1 + RUN_AHEAD d +
+SPREAD d^2 (a random walk of the loads reaches depth d after about d^2 groups). Short queues give w = 1, where
+a group waits for its busiest bank; endless ones leave the larger of all groups and the busiest bank's edges.
+The loads of a window are sums of binomials, so the expected maximum is computed and only the three constants
+are fitted. A row's sum is A cycles in the adder for each of its edges. Where that is longer than the row's
+chunks take, it may be what everything waits for: the two times are joined by a power mean, (t^MEETING + (A *
+edges of the row with the most)^MEETING)^(1 / MEETING), since queues wait behind such messages.
 
-Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations, and compared with 400 others. Range: n 4 to 16, D 8 to 128, A 1 to 8,
-1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges a source in the mean, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384
-rows and no two of a source's edges to the same, up to 0.9 of them in order. There all errors are below 10 % (the largest
-9.1 %, 0.8 % in the mean of absolutes). With D of 4 to 7 one case of 90 had 10.2 %; shallower queues were not fitted. Figures: benchmarks/2026-11-21-cycles.md.
+Fitted on 2026-11-21 by tools/predictions/fit_cycles.py to 400 cycle simulations, and compared with 400
+others. Range: n 4 to 16, D 8 to 128, A 1 to 8, 1 to 64 chunks, 1,500 to 40,000 edges, 1 to 32 edges a source
+in the mean, destinations from uniform to Zipf with exponent 1.5 over 512 to 16,384 rows and no two of a
+source's edges to the same, up to 0.9 of them in order. There all errors are below 10 % (the largest 9.1 %,
+0.8 % in the mean of absolutes). With D of 4 to 7 one case of 90 had 10.2 %; shallower queues were not fitted.
+Figures: benchmarks/2026-11-21-cycles.md.
 """
 
 from __future__ import annotations
@@ -47,14 +51,16 @@ class NetworkLoad:
     groups, edges
         How many there are, perhaps expected numbers.
     bank_loads
-        [n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges in order.
+        [n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges
+        in order.
     spread
         Variance of the number of a group's edges, without those in order.
     bank_share, row_share
         Part of all edges that lead to the bank, and to the row, with the most.
     in_order
-        Part of the edges that lead to the row next to the last one reached first: they go round the banks in turn, as the
-        transposed edges of a sampled block do, whose sources are numbered as they are met. The others are taken as random.
+        Part of the edges that lead to the row next to the last one reached first: they go round the banks in
+        turn, as the transposed edges of a sampled block do, whose sources are numbered as they are met. The
+        others are taken as random.
 
     Raises
     ------
@@ -200,14 +206,15 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
 
 @lru_cache(maxsize=4096)
 def _pace(load: NetworkLoad, window: int) -> float:
-    """Cycles a chunk and group, in windows of so many groups: the mean of max(groups, largest load) over `window`."""
+    """Cycles per chunk and group in windows of so many groups: mean of max(groups, largest load) / window."""
     pes, mean = load.pes, load.edges / load.groups
     length = window * pes + 1
     number = np.arange(pes + 1)
     banks = np.array(load.bank_loads)
     means = banks @ number
     variances = np.maximum(banks @ number**2 - means**2, 0.0)
-    # Messages of one group are in one bank or another: loads of banks exclude each other, unlike independent ones.
+    # Messages of one group are in one bank or another: loads of banks exclude each other, unlike independent
+    # ones.
     together = float(np.sqrt(variances).sum()) ** 2 - float(variances.sum())
     correlation = (load.spread - float(variances.sum())) / together if together > 0 else 0.0
     below = np.ones(length)
@@ -220,13 +227,13 @@ def _pace(load: NetworkLoad, window: int) -> float:
 
 
 def _sum_distribution(one: Floats, number: int, length: int) -> Floats:
-    """[length] probability that the sum of so many independent values, 0, 1, .. with probabilities `one`, is at most 0, 1, .."""
+    """[length] chances that the sum of `number` values, each distributed as `one`, is at most 0, 1, .."""
     total = np.fft.irfft(np.fft.rfft(one, length) ** number, length)
     return np.clip(np.cumsum(total), 0.0, 1.0)
 
 
 def _binomials(parts: Floats, share: float, pes: int) -> tuple[float, ...]:
-    """Of groups of 1, 2, .. n edges (parts), the parts with 0, 1, .. n of them where each is with probability `share`."""
+    """Of groups of 1 .. n edges (`parts`), those with 0 .. n hits; an edge hits with chance `share`."""
     found = [0.0] * (pes + 1)
     for size, part in enumerate(parts.tolist(), 1):
         for hits in range(size + 1):

@@ -46,7 +46,8 @@ class FpgaDesign:
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, a rate not positive, the efficiency above 1, or `assumed` names no field.
+        If a size is no whole number of at least 1, a rate not positive, the efficiency above 1, or `assumed`
+        names no field.
     """
 
     pes: int = 8

@@ -37,7 +37,8 @@ class LayerSizes:
     rows
         Destinations.
     parts
-        Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else 1.
+        Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else
+        1.
     num_src
         Rows that edges leave.
     in_width, out_width
@@ -47,8 +48,9 @@ class LayerSizes:
     own_edges
         How many of them lead from a destination's own row.
     forward, backward
-        The edges themselves, where they are known; else statistics are derived from the counts: edges beyond the first of
-        a source are spread geometrically, and sources beyond the destinations are numbered in the order they are met.
+        The edges themselves, where they are known; else statistics are derived from the counts: edges beyond
+        the first of a source are spread geometrically, and sources beyond the destinations are numbered in
+        the order they are met.
 
     Raises
     ------
@@ -69,7 +71,8 @@ class LayerSizes:
     def __post_init__(self) -> None:
         if min(self.rows, self.num_src, self.edges, self.own_edges) < 0 or self.own_edges > self.edges:
             raise ValueError(
-                f"layer shape: {self.rows} rows, {self.num_src} sources, {self.edges} edges, {self.own_edges} of them own ones"
+                f"layer shape: {self.rows} rows, {self.num_src} sources, {self.edges} edges, "
+                f"{self.own_edges} of them own ones"
             )
         if self.parts not in (1, 2):
             raise ValueError(f"layer shape: parts is {self.parts}: a destination has 1 or 2 combined rows")
@@ -111,7 +114,7 @@ class LayerSizes:
         )
 
     def _bank_shares(self, pes: int) -> list[float] | None:
-        """With two parts, own rows are in the banks with even numbers and aggregates in the others; None for equal ones."""
+        """With two parts, even banks hold own rows and odd ones aggregates; None for equal shares."""
         if self.parts == 1 or pes % 2 or self.edges == 0:
             return None
         own = self.own_edges / self.edges
@@ -143,7 +146,7 @@ class TaskShape:
 
     @classmethod
     def of(cls, workload: Workload) -> TaskShape:
-        """Of expected sizes: each destination's own row is an edge too (a self loop, or the row that is kept apart)."""
+        """From expected sizes: each destination's own row is an edge too (a self loop, or kept apart)."""
         layers = tuple(
             LayerSizes(
                 rows=workload.vertices[layer],

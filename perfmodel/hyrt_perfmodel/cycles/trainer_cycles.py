@@ -1,20 +1,22 @@
 """Cycles of a task on the FPGA trainer, part by part.
 
-What the kernel of `hyrt_hls` does one after the other is added: for each layer forward the aggregation, then the update; loss; for each
-layer backward the mask, the weight gradient, and above the first the gradient of the combined rows and its aggregation over the transposed
-edges. What runs at the same time is the longest of:
+What the kernel of `hyrt_hls` does one after the other is added: for each layer forward the aggregation, then
+the update; loss; for each layer backward the mask, the weight gradient, and above the first the gradient of
+the combined rows and its aggregation over the transposed edges. What runs at the same time is the longest of:
 
-    aggregation      the network; its edges, read one a cycle (or as the design's intervals say); the memory's part (feature
-                     rows of layer 1 once, edges)
-    a product        for each panel of mac_cols columns: loading the panel, then tile after tile the longest of the array with its
-                     draining, turning the left matrix (LANES columns of mac_rows rows at a time), and writing the results
-    weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer streaming through
+    aggregation      the network; its edges, read one a cycle (or as the design's intervals say); the memory's
+                     part (feature rows of layer 1 once, edges)
+    a product        for each panel of mac_cols columns: loading the panel, then for every tile the longest of
+                     the array with its draining, turning the left matrix (LANES columns of mac_rows rows at a
+                     time), and writing the results
+    weight gradient  the same array with the tile's rows of the gradient on the left, all rows of the layer
+                     streaming through
 
-`pipelined=True` is the paper's form: aggregation and update of a layer overlap in forward, and the longer one counts (equation of
-T_trainer). The kernel does not do so: docs/fpga.md has why.
+`pipelined=True` is the paper's form: aggregation and update of a layer overlap in forward, and the longer one
+counts (equation 10). The kernel does not do so: docs/fpga.md has why.
 
-Not counted: latencies of loops and of starting processes (tens of cycles a region), and refresh and turn-around of the memory
-beyond `ddr_efficiency`.
+Not counted: latencies of loops and of starting processes (tens of cycles a region), and refresh and
+turn-around of the memory beyond `ddr_efficiency`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class LayerCycles:
     weight_gradient
         With the mask of the layer's output.
     memory
-        What the bytes that the layer moves take at the memory's effective rate: part of the others, not added to them.
+        What the bytes that the layer moves take at the memory's effective rate: part of the others, not added
+        to them.
     """
 
     aggregate: float
@@ -174,7 +177,8 @@ def _aggregate(
     else:
         network = network_cycles_expected(load, chunks, design)
     clear: float = _blocks(rows, design.pes) * chunks
-    # Units that begin a word every second cycle do all of it at half the pace: the hazard is counted in their iterations.
+    # Units that begin a word every second cycle do all of it at half the pace: the hazard is counted in their
+    # iterations.
     network *= design.network_ii
     return clear + max(network, load.edges * design.edge_ii, read_bytes / design.ddr_bytes_per_cycle)
 

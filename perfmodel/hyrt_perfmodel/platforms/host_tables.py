@@ -83,7 +83,7 @@ def load_seconds(
     matrix_bytes: float,
     threads: int,
 ) -> float:
-    """Time to load rows, between the measured matrix sizes and thread counts (logarithmically; beyond them, the nearest).
+    """Time to load rows, interpolated in the logarithms of matrix sizes and threads; beyond, the nearest.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def load_seconds(
 def edges_per_second(
     table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
 ) -> float:
-    """Sampled edges a second, between the measured graphs, mini-batches and thread counts, as in `load_seconds`."""
+    """Sampled edges per second, between measured graphs, mini-batches and threads, as in `load_seconds`."""
 
     def by_edges(entries: Sequence[SampleCost]) -> float:
         return between(edges, {entry.edges: entry.edges_per_s for entry in entries})

@@ -104,12 +104,13 @@ class Host:
     core_efficiency
         Part of the cores' time that the stages use where the cores are the bottleneck.
     sharing_of
-        Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`, `cpu+opencl`.
+        Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`,
+        `cpu+opencl`.
     loading, sampling
         What the first two stages were measured to take; empty where only bandwidths are known.
     shared_memory_gb_s
-        What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a second, in
-        a simulation; None where they do not slow each other.
+        What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
+        second, in a simulation; None where they do not slow each other.
     """
 
     memory_gb_s: Positive
@@ -141,7 +142,7 @@ class Host:
             raise ValueError(f"host: trains is {self.trains!r}: give true or false")
 
     def sharing(self, kinds: str) -> Sharing:
-        """What was measured with these kinds of trainers on the host together, or else what is known in general."""
+        """What was measured with these kinds of trainers together, else what is known in general."""
         known = self.sharing_of.get(kinds)
         return Sharing(step_s=self.step_s, efficiency=self.core_efficiency) if known is None else known
 
@@ -177,14 +178,16 @@ class Accelerator:
     forms
         In which it takes its input.
     switch_gb_s
-        What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each has its own
-        way to host memory.
+        What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each
+        has its own way to host memory.
     design
-        Of an FPGA whose kernels are this project's: its cycle model then says what propagation takes, instead of rates.
+        Of an FPGA whose kernels are this project's: its cycle model then says what propagation takes, instead
+        of rates.
     arena_words
         With a design: words of each bank of its on-chip memory, which bounds what one task may be.
     task_targets
-        With a design: the most targets of one task; a mini-batch with more is several tasks, one after the other.
+        With a design: the most targets of one task; a mini-batch with more is several tasks, one after the
+        other.
     """
 
     kind: str
@@ -272,7 +275,8 @@ class Platform:
     source
         Where the numbers are from: `measured <date>`, or `assumed: ...`.
     relative_error
-        How far predictions from these numbers are expected to be off, as a fraction; None where nobody has looked.
+        How far predictions from these numbers are expected to be off, as a fraction; None where nobody has
+        looked.
     """
 
     name: str

@@ -39,8 +39,9 @@ class Terms:
     shared_cores
         Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
     overlap
-        What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one mini-batch is in flight
-        and its stages follow each other; `nothing`, where trainers follow each other, too.
+        What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one
+        mini-batch is in flight and its stages follow each other; `nothing`, where trainers follow each other,
+        too.
     """
 
     launch: bool = True
@@ -88,10 +89,10 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
 
 
 def num_values(workload: Workload) -> float:
-    """Values that enter and leave the updates: |V^l| (f_in^l + f^l), summed over the layers; attention has a row for each head.
+    """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l).
 
-    Products of narrow matrices run at the pace of these, not of their multiply-accumulates, as bias, activation, dropout
-    and loss do.
+    Attention has a row for each head. Products of narrow matrices run at the pace of these, not of their
+    multiply-accumulates, as bias, activation, dropout and loss do.
     """
     return sum(
         workload.vertices[layer]

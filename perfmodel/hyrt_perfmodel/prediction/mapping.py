@@ -32,10 +32,11 @@ def initial_assignment(
 ) -> Assignment:
     """Choose split and threads.
 
-    For each way to share the threads: the split with which all trainers take equally long, found by bisection on that
-    time, since a trainer's time only grows with its targets. Then single trainers are tried without work, because a
-    trainer's fixed costs, or what its loading takes, can outweigh what it does. Last, targets are moved between two trainers
-    and threads between stages, as long as that helps: where a stage on the host is the bottleneck, equal times are not best.
+    For each way to share the threads: the split with which all trainers take equally long, found by bisection
+    on that time, since a trainer's time only grows with its targets. Then single trainers are tried without
+    work, because a trainer's fixed costs, or what its loading takes, can outweigh what it does. Last, targets
+    are moved between two trainers and threads between stages, as long as that helps: where a stage on the
+    host is the bottleneck, equal times are not best.
 
     Parameters
     ----------
@@ -44,8 +45,8 @@ def initial_assignment(
     terms
         Beyond the paper's; all of them by default.
     limits
-        What to keep to; by default every core at most once (or, where the platform's stages share their cores, each
-        stage all of them), and what each trainer's memory holds.
+        What to keep to; by default every core at most once (or, where the platform's stages share their
+        cores, each stage all of them), and what each trainer's memory holds.
     threads
         Where they are fixed, and only the split is to be chosen.
 
@@ -124,7 +125,7 @@ def _evened(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> 
 
 
 def _moved(split: Sequence[int], most: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Splits with some targets of one trainer at another; trainers alike in kind and targets stand for each other."""
+    """Splits with some targets of one trainer at another; equal trainers stand for each other."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, units in enumerate(split):
         alike.setdefault((kinds[i], units), []).append(i)
@@ -146,7 +147,7 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 
 
 class _Costs:
-    """Each trainer's seconds for a number of targets, worked out once: transfer, or propagation and synchronization."""
+    """Each trainer's seconds for a number of targets: transfer, or propagation with synchronization."""
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
@@ -286,7 +287,7 @@ def _cores(host: Host, limits: AssignmentLimits | None) -> int:
 
 
 def _threads(sample: int, load: int, host: Host, limits: AssignmentLimits | None) -> Threads | None:
-    """The CPU trainer gets what is left, or all where the stages share the cores; None where it does not fit."""
+    """The CPU trainer gets what is left, or all where stages share the cores; None where it does not fit."""
     cores = _cores(host, limits)
     shared = limits.threads_are_shared if limits is not None else bool(host.loading)
     if shared:

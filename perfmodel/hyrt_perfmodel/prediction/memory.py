@@ -54,9 +54,9 @@ def host_memory_bytes(
 ) -> float:
     """What training keeps in host memory.
 
-    Features and topology as far as they are known, mini-batches in flight, the weights four times (the master copy, its
-    gradient and two moments of Adam's), and for every trainer that computes in host memory its activations and, as on a
-    device, a replica of the weights with their gradients.
+    Features and topology as far as they are known, mini-batches in flight, the weights four times (the master
+    copy, its gradient and two moments of Adam's), and for every trainer that computes in host memory its
+    activations and, as on a device, a replica of the weights with their gradients.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def host_memory_bytes(
 
 
 def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
-    """The most targets whose mini-batches the trainer's memory holds; the whole step where its size is not known."""
+    """The most targets whose mini-batches the trainer's memory holds; the whole step if it is not known."""
     if trainer.memory_gib is None:
         return training.batch_size
     have = trainer.memory_gib * _GIB

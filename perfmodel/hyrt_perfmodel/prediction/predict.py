@@ -23,8 +23,8 @@ from hyrt_perfmodel.prediction.stage_times import (
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 _GIB = 2**30
-# Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60 to 90 %) are a guess
-# within about that much.
+# Where nobody has compared a platform's numbers with a machine: stated parts of data sheets (bandwidths of 60
+# to 90 %) are a guess within about that much.
 ASSUMED_ERROR = 0.3
 
 
@@ -248,7 +248,7 @@ def _ideal_s(platform: Platform, training: TrainingWorkload, assignment: Assignm
 
 
 def with_accelerators(platform: Platform, count: int) -> Platform:
-    """The platform with that many accelerators in all: of its first kind, or in proportion where it has several.
+    """The platform with that many accelerators in all, in proportion where it has several kinds.
 
     Raises
     ------

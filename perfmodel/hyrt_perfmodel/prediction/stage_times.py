@@ -94,7 +94,7 @@ def stage_times(
 
 
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
-    """T_execution; where the stages share the host's cores, at least their work over what the cores give."""
+    """T_execution (equation 6 of HyScale-GNN), and at least the stages' work over the host's cores."""
     terms = Terms() if terms is None else terms
     stages_s = stages_together_s(times, terms)
     if terms.shared_cores and host.cores and times.core_s is not None:

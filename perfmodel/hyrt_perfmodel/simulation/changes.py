@@ -9,7 +9,7 @@ from hyrt_perfmodel.checks import Positive, check_numbers
 from hyrt_perfmodel.platforms.platform import Host
 
 PARTS = ("sample", "links", "host_memory")
-"""What may change beside a trainer: sampling, all transfers, and what reads host memory (loading, the CPU trainer)."""
+"""What may change beside a trainer; `host_memory` is what loading and the CPU trainer read."""
 
 
 Speeds = tuple[tuple[int | str, float], ...]
@@ -27,7 +27,8 @@ class Change:
     trainer
         Index of the trainer whose propagation it is, or one of `PARTS`.
     factor
-        Times as fast as the platform says. A later change of the same part replaces it: 1 restores the platform's speed.
+        Times as fast as the platform says. A later change of the same part replaces it: 1 restores the
+        platform's speed.
 
     Raises
     ------

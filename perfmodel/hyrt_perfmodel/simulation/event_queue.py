@@ -26,7 +26,7 @@ def run_events(num_steps: int, num_trainers: int, depth: int, begin: Begin, end:
 
 
 class EventQueue:
-    """Servers that each work on one share at a time, in order: sample, load, transfers, propagations, synchronize."""
+    """Servers that each work on one share at a time: sample, load, transfers, propagations, synchronize."""
 
     def __init__(self, num_steps: int, num_trainers: int, depth: int, begin: Begin, end: End) -> None:
         self.num_done = 0

@@ -27,7 +27,7 @@ class Noise:
         self._factors: list[list[float]] = []
 
     def of(self, step: int) -> list[float] | None:
-        """Factors of a step's stages, or None where there is no noise; ask for each step once, from 0, in order."""
+        """Factors of a step's stages, None without noise; ask for each step once, from 0, in order."""
         if not self._deviation:
             return None
         if step % _DRAWN == 0:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 def shared_rates(demands: Sequence[Sequence[float]], capacities: Sequence[float]) -> list[float]:
     """The speed of each user, as a part of its speed alone.
 
-    All slow down alike until a resource has enough for its users; users of other resources go on faster (max-min
-    fairness of the slowdown, by progressive filling: Bertsekas and Gallager, "Data Networks", section 6.5.2). So what
-    shares one resource gets parts in proportion to what it asks for, as threads do that share cores, and no resource
-    that somebody waits for is left unused.
+    All slow down alike until a resource has enough for its users; users of other resources go on faster
+    (max-min fairness of the slowdown, by progressive filling: Bertsekas and Gallager, "Data Networks",
+    section 6.5.2). So what shares one resource gets parts in proportion to what it asks for, as threads do
+    that share cores, and no resource that somebody waits for is left unused.
 
     Parameters
     ----------

@@ -38,10 +38,10 @@ def simulate(
 ) -> Simulation:
     """Run steps through the pipeline of `hyrt.pipeline.pipeline` on a machine that is only described.
 
-    The host samples and loads one trainer's share after the other; each trainer transfers and propagates its own, and
-    propagates a step with the weights of the one before. At most `depth` steps are in flight. Stages that overlap slow
-    each other where they need more cores than the host has, more memory bandwidth than `Host.shared_memory_gb_s` or more
-    of a switch than `Accelerator.switch_gb_s`.
+    The host samples and loads one trainer's share after the other; each trainer transfers and propagates its
+    own, and propagates a step with the weights of the one before. At most `depth` steps are in flight. Stages
+    that overlap slow each other where they need more cores than the host has, more memory bandwidth than
+    `Host.shared_memory_gb_s` or more of a switch than `Accelerator.switch_gb_s`.
 
     Parameters
     ----------
@@ -50,20 +50,22 @@ def simulate(
     start
         The assignment of the first steps.
     policy
-        Asked after each step is synchronized, with the last 64 steps' observations; what it decides after step i acts on
-        step i + depth, the first that cannot have been sampled. None leaves the assignment as it is.
+        Asked after each step is synchronized, with the last 64 steps' observations; what it decides after
+        step i acts on step i + depth, the first that cannot have been sampled. None leaves the assignment as
+        it is.
     iterations
         Steps to run.
     depth
         Most steps in flight.
     noise
-        Standard deviation of the logarithm of what each stage's time is multiplied with, which is 1 in the mean: one
-        factor a step for sample, load and synchronize, and for each trainer's transfer and propagation.
+        Standard deviation of the logarithm of what each stage's time is multiplied with, which is 1 in the
+        mean: one factor a step for sample, load and synchronize, and for each trainer's transfer and
+        propagation.
     seed
         Of the noise. The same seed gives the same factors, whatever the policy decides.
     limits
-        Told to the policy and enforced, with `depth` for their delay. By default those of the platform: no trainer is
-        short of memory, and stages share cores where `start` has more threads than there are.
+        Told to the policy and enforced, with `depth` for their delay. By default those of the platform: no
+        trainer is short of memory, and stages share cores where `start` has more threads than there are.
     changes
         Of the machine's speeds.
     terms
@@ -72,8 +74,8 @@ def simulate(
     Raises
     ------
     ValueError
-        If a number is out of range, a change is of no trainer, the start does not belong to the platform, or the policy
-        decides what the limits do not allow.
+        If a number is out of range, a change is of no trainer, the start does not belong to the platform, or
+        the policy decides what the limits do not allow.
     """
     if not noise >= 0:
         raise ValueError(f"simulation: noise is {noise!r}: give a number of at least 0")

@@ -24,14 +24,15 @@ class Simulation:
     started_s, done_s
         [iterations] float64, when the sampling of each step began and when it was synchronized.
     stage_s
-        sample, load, transfer, propagate, synchronize: [iterations] float64 seconds of work; transfer and propagate of
-        the slowest trainer, without synchronization.
+        sample, load, transfer, propagate, synchronize: [iterations] float64 seconds of work; transfer and
+        propagate of the slowest trainer, without synchronization.
     trainer_transfer_s, trainer_propagate_s
         [iterations, trainers] float64.
     assignments
         What each step ran under.
     decisions
-        Changes of the assignment: the step after which the policy decided, and what. It acts `depth` steps later.
+        Changes of the assignment: the step after which the policy decided, and what. It acts `depth` steps
+        later.
     """
 
     started_s: Floats

@@ -49,7 +49,7 @@ End = Callable[[SimulatedStep], None]
 def with_noise(
     step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float] | None
 ) -> SimulatedStep:
-    """A step whose stages take `factors` times as long: sample, load, each transfer, each propagation, synchronize."""
+    """A step whose stages (sample, load, transfers, propagations, synchronize) take `factors` as long."""
     if factors is None:
         return SimulatedStep(
             step,

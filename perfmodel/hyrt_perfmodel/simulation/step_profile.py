@@ -28,8 +28,9 @@ class StepProfile:
     synchronize_s
         Of the step.
     demands
-        [2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each one's
-        propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each switch.
+        [2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each
+        one's propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each
+        switch.
     capacities
         [resources] of these.
     """

@@ -32,7 +32,8 @@ class PublishedSizes:
     value_bytes: int = 4
 
 
-# Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations, features in 16 bits).
+# Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,
+# features in 16 bits).
 DATASETS = {
     "ogbn-arxiv": PublishedSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
     "ogbn-products": PublishedSizes(

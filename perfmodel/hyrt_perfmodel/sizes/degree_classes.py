@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Ever coarser ratios between the degrees that are told apart; the first that gives few enough classes is taken.
+# Ever coarser ratios between the degrees that are told apart; the first that gives few enough classes is
+# taken.
 _RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
 
 
@@ -41,7 +42,7 @@ class DegreeClasses:
         max_classes: int = 2000,
         kinds: NDArray[Any] | None = None,
     ) -> DegreeClasses:
-        """Put vertices whose degrees are close into one class, apart where their `kinds` ([V] integers) differ.
+        """Put vertices with close degrees into one class, apart where their `kinds` ([V] integers) differ.
 
         Raises
         ------
@@ -77,12 +78,12 @@ class DegreeClasses:
         return self.out_degrees is self.in_degrees or bool(np.array_equal(self.in_degrees, self.out_degrees))
 
     def sums(self, weights: NDArray[Any] | None = None) -> Floats:
-        """[C] float64: sums of `weights` ([V]) over the vertices of each class; without, how many they are."""
+        """[C] float64: sums of `weights` ([V]) over each class's vertices, or how many they are."""
         return np.bincount(self.of_vertex, weights, self.num_classes).astype(np.float64)
 
 
 def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
-    """Number the degrees so that those that differ by less than a factor share a number; 1 tells all apart."""
+    """Number the degrees; those that differ by less than a factor share a number, and 1 tells all apart."""
     largest = int(degrees.max())
     if ratio == 1.0:
         return degrees.astype(np.int64)

@@ -27,9 +27,11 @@ class DegreeMixing:
     groups
         [C] int64, the group of each class.
     shares
-        [G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows add up to 1.
+        [G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows
+        add up to 1.
     target_shares
-        [G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are like all.
+        [G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are
+        like all.
 
     Raises
     ------
@@ -168,7 +170,7 @@ class DegreeDistribution:
         mixing: DegreeMixing | None = None,
         overlap: NeighborOverlap | None = None,
     ) -> DegreeDistribution:
-        """Sizes and mean degrees of classes; the parameters are those of `from_degrees` and of the distribution."""
+        """Sizes and mean degrees of classes; parameters as in `from_degrees` and of the distribution."""
         counts = classes.sums()
         in_degrees = classes.sums(classes.in_degrees) / counts
         return cls(
@@ -199,9 +201,9 @@ class DegreeDistribution:
     ) -> DegreeDistribution:
         """Log-normal degrees, for a graph of which only the size is known.
 
-        In log-normal degrees the mean is exp(sigma^2 / 2) times the median: 2.05 times with 1.2, which is near what
-        co-purchase and citation graphs have. In- and out-degrees are equal in a symmetric graph (`reciprocity` 1) and
-        independent of each other in others. Targets are taken to be like all vertices.
+        In log-normal degrees the mean is exp(sigma^2 / 2) times the median: 2.05 times with 1.2, which is
+        near what co-purchase and citation graphs have. In- and out-degrees are equal in a symmetric graph
+        (`reciprocity` 1) and independent of each other in others. Targets are taken to be like all vertices.
 
         Parameters
         ----------

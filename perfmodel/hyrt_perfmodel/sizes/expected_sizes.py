@@ -1,6 +1,7 @@
 """Expected sizes of sampled mini-batches, without sampling: from degrees, fan-outs and the number of targets.
 
-Node-wise sampling without replacement, where a vertex that appears twice counts once; how it is done is in growth.py.
+Node-wise sampling without replacement, where a vertex that appears twice counts once; how it is done is in
+growth.py.
 """
 
 from __future__ import annotations

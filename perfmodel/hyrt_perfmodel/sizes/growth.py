@@ -1,12 +1,13 @@
-"""How a sampled mini-batch grows, layer by layer from its targets, in a graph of which degrees and mixing are known.
+"""How a sampled mini-batch grows from its targets in a graph of which degrees and mixing are known.
 
-A vertex u is outside V^l unless it is a target or one of its out-neighbours w was in an earlier layer and picked it.
-Out-neighbours are taken to be independent of each other given that u was not reached, as in a tree (the cavity method:
-Newman, Strogatz, Watts, "Random graphs with arbitrary degree distributions and their applications", Physical Review E
-64, 2001; Karrer and Newman, "Message passing approach for general epidemic models", Physical Review E 82, 2010), where
-a layer is a time step. w's own chance of being there leaves out u, through which it would bring nothing new: a
-mini-batch does not walk back. Where paths meet more often than by chance, as in clustered graphs, the picks of vertices
-that were themselves reached are thinned by the counted overlap.
+A vertex u is outside V^l unless it is a target or one of its out-neighbours w was in an earlier layer and
+picked it. Out-neighbours are taken to be independent of each other given that u was not reached, as in a tree
+(the cavity method: Newman, Strogatz, Watts, "Random graphs with arbitrary degree distributions and their
+applications", Physical Review E 64, 2001; Karrer and Newman, "Message passing approach for general epidemic
+models", Physical Review E 82, 2010), where a layer is a time step. w's own chance of being there leaves out
+u, through which it would bring nothing new: a mini-batch does not walk back. Where paths meet more often than
+by chance, as in clustered graphs, the picks of vertices that were themselves reached are thinned by the
+counted overlap.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Growth:
         self._not_target = 1.0 - chances
         self._absent = self._not_target
         self._neighbor_absent = self._not_target
-        # By hop of arrival: a neighbour's chance that it came then and has not yet picked the vertex looked at.
+        # By hop of arrival: a neighbour's chance that it came then and has not yet picked the vertex looked
+        # at.
         self._waiting = [chances]
         # Without the edge by which the neighbour is looked at, where it is an edge both ways.
         self._onward = np.maximum(degrees.out_degrees - degrees.reciprocity, 0.0)
@@ -113,9 +115,9 @@ def _spread(drawn: float, total: float) -> float:
 def _missed(out_degrees: Floats, reached: Floats, part: Floats, spread: Floats) -> Floats:
     """Chance that none of a vertex's out-edges is picked, each being with chance `reached`.
 
-    Only a `part` of the edges can be picked, o of them. Their ends are distinct: if m of n vertices draw, the number of
-    those among the o ends is hypergeometric, and a binomial of 1 / (1 / o + 1 / m - 1 / n) trials has the same mean
-    and variance. `spread` is 1 / m - 1 / n.
+    Only a `part` of the edges can be picked, o of them. Their ends are distinct: if m of n vertices draw, the
+    number of those among the o ends is hypergeometric, and a binomial of 1 / (1 / o + 1 / m - 1 / n) trials
+    has the same mean and variance. `spread` is 1 / m - 1 / n.
     """
     each = 1.0 / np.maximum(part, _TINY) + out_degrees * spread
     chance = np.minimum(reached * each, 1.0 - 1e-15)

@@ -12,15 +12,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OverlapSample:
-    """Paths u -> w -> z of a symmetric graph, drawn as sampling walks them: w among the in-neighbours of z, u among those of w.
+    """Paths u -> w -> z of a symmetric graph, as sampling walks them: from z to a neighbour w, then to u.
 
     Parameters
     ----------
     first_degrees, second_degrees
         [n] float64, in-degrees of z and of w.
     others, other_degrees
-        [n] float64, how many further paths of two edges lead from this u to this z, and the harmonic mean of the
-        in-degrees in their middle (anything where there are none).
+        [n] float64, how many further paths of two edges lead from this u to this z, and the harmonic mean of
+        the in-degrees in their middle (anything where there are none).
     direct
         [n] bool, whether u is itself an in-neighbour of z.
     chance_others, chance_degrees, chance_direct
@@ -103,7 +103,7 @@ class NeighborOverlap:
 
 
 def _met(pick: Floats, others: Floats, other: Floats) -> Floats:
-    """Vertices reached by each path of those that join a pair: one with chance `pick`, `others` with chance `other`."""
+    """Vertices that each path of a pair reaches: one with chance `pick`, `others` with chance `other`."""
     missed = np.exp(others * np.log1p(-np.minimum(other, 1.0 - 1e-12)))
     met: Floats = (1.0 - (1.0 - pick) * missed) / (pick + others * other)
     return met

@@ -16,9 +16,10 @@ _NONE = 1e-9
 class SampledSizes:
     """Measured sizes at some numbers of targets, interpolated between them.
 
-    Logarithms of the sizes are monotone cubics in the logarithm of the targets (Fritsch and Butland, "A method for
-    constructing local monotone piecewise cubic interpolants", SIAM Journal on Scientific and Statistical Computing 5,
-    1984): they follow the bend of sizes that saturate, and nowhere fall. Below the smallest they are in proportion to the targets, as small mini-batches do not overlap; above the largest
+    Logarithms of the sizes are monotone cubics in the logarithm of the targets (Fritsch and Butland, "A
+    method for constructing local monotone piecewise cubic interpolants", SIAM Journal on Scientific and
+    Statistical Computing 5, 1984): they follow the bend of sizes that saturate, and nowhere fall. Below the
+    smallest they are in proportion to the targets, as small mini-batches do not overlap; above the largest
     they grow as between the last two, at most in proportion.
 
     Parameters

@@ -18,8 +18,9 @@ def model_workload(
 ) -> Workload:
     """The workload of one mini-batch for one of hyrt's models.
 
-    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by [f^l, f^(l-1)] and [f^l, f^l]; GAT aggregates
-    the rows of every head, multiplies each, and in the last layer averages `heads` products of the full width.
+    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by [f^l, f^(l-1)] and [f^l, f^l];
+    GAT aggregates the rows of every head, multiplies each, and in the last layer averages `heads` products of
+    the full width.
 
     Parameters
     ----------

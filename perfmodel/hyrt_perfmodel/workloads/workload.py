@@ -31,8 +31,8 @@ class Workload:
     bytes_per_value
         S.
     widths_in
-        f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once by the
-        aggregate; None for f^(l-1), twice that where a layer concatenates.
+        f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
+        by the aggregate; None for f^(l-1), twice that where a layer concatenates.
     rows_per_edge
         Rows that an edge reads: one a head with attention, else one.
 
@@ -104,7 +104,8 @@ class TrainingWorkload:
     batch_size
         Targets of a step, summed over all trainers.
     batch_per_trainer
-        What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of `batch_size`.
+        What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of
+        `batch_size`.
     sample_s
         T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
     model

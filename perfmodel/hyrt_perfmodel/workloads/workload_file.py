@@ -22,21 +22,23 @@ _KEYS = (
 def load_workload(path: str | Path) -> TrainingWorkload:
     """Read a workload.
 
-    Its sizes are those of one trainer's mini-batch of `batch_per_trainer` targets; for other numbers of targets they are
-    taken in proportion. The last of `vertices` need not be `batch_per_trainer` (it may be a mean of mini-batches of which the
-    last of an epoch are smaller): it is what the last layer computes, and `batch_per_trainer` what the epoch is divided by.
-    `batch_size` is `batch_per_trainer`: who predicts multiplies it by the platform's trainers.
+    Its sizes are those of one trainer's mini-batch of `batch_per_trainer` targets; for other numbers of
+    targets they are taken in proportion. The last of `vertices` need not be `batch_per_trainer` (it may be a
+    mean of mini-batches of which the last of an epoch are smaller): it is what the last layer computes, and
+    `batch_per_trainer` what the epoch is divided by. `batch_size` is `batch_per_trainer`: who predicts
+    multiplies it by the platform's trainers.
 
     Parameters
     ----------
     path
-        Of a file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`, `bytes_per_value`,
-        `targets_per_epoch`, `batch_per_trainer` and `sample_s`.
+        Of a file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`,
+        `bytes_per_value`, `targets_per_epoch`, `batch_per_trainer` and `sample_s`.
 
     Raises
     ------
     ValueError
-        Naming file and key, if one is missing, unknown or no number, or the lists' lengths do not go together.
+        Naming file and key, if one is missing, unknown or no number, or the lists' lengths do not go
+        together.
     """
     where = str(path)
     content = read_yaml(Path(path))

@@ -24,7 +24,8 @@ ONE = Threads(sample=1, load=1, train=1)
 
 
 def training(batch: int = 64, targets: int = 1000, **more: float) -> TrainingWorkload:
-    return TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=targets, batch_size=batch, **more)  # type: ignore[arg-type]
+    sizes = {"targets_per_epoch": targets, "batch_size": batch, **more}
+    return TrainingWorkload(at=in_proportion(WORK, 64), **sizes)  # type: ignore[arg-type]
 
 
 def machine(**device: float) -> Platform:
