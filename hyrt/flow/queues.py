@@ -13,15 +13,14 @@ class Queues:
     Parameters
     ----------
     at_s
-        When they were read: seconds of `time.perf_counter`.
+        When they were read, in seconds of `time.perf_counter`.
     blocked_s
-        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; of stages with a thread for each
-        trainer the mean.
+        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads of a
+        stage that has several.
     item_s
-        Of each channel between two stages the time that items have been in it, added up: `sampled`, and for each
-        trainer `loaded.<trainer>`, `staged.<trainer>` and `done.<trainer>`.
+        For each channel by name, the time that items have been in it, added up.
     depth
-        How many items fit into each.
+        For each channel by name, how many items fit into it.
     """
 
     at_s: float

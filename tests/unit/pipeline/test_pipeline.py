@@ -282,7 +282,7 @@ def test_a_stall_whose_report_fails_still_ends_the_run() -> None:
 
 
 def test_a_thread_that_stays_stuck_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.pipeline.pipeline._JOIN_S", 0.2)
+    monkeypatch.setattr("hyrt.flow.stage_threads._JOIN_S", 0.2)
     release = threading.Event()
     device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
     try:

@@ -1,0 +1,212 @@
+"""Named threads joined by channels, which fail as one and end as one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from hyrt.errors import StageFailure, Stalled, describe
+from hyrt.flow.channel import Channel, ChannelClosed
+from hyrt.flow.watchdog import NoProgressGuard
+
+# A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
+_JOIN_S = 5.0
+# One that has hung for the guard's timeout will hardly come back; the others end at once.
+_JOIN_AFTER_STALL_S = 1.0
+
+
+class Place:
+    """What a thread is working at; the thread itself says so.
+
+    Parameters
+    ----------
+    stage
+        The thread's stage.
+    device
+        Where it works.
+    recent
+        Takes what was begun, for the report of a stall.
+    """
+
+    def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
+        self._own_stage = self._stage = stage
+        self._device = device
+        self._recent = recent
+        self._step = -1
+
+    def at(self, step: int, stage: str = "") -> None:
+        """The thread begins a step, of another stage where one is given."""
+        self._stage, self._step = stage or self._own_stage, step
+        self._recent.append((self._stage, self._device, step))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the thread has begun any step."""
+        return self._step >= 0
+
+    def __str__(self) -> str:
+        return f"{self._stage} on {self._device} at step {self._step}"
+
+
+class StageThreads:
+    """The threads of a pipeline's stages, and the channels between them.
+
+    The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it. Each
+    thread ends within a bound when the group is closed; one that does not is an error that names it.
+
+    Parameters
+    ----------
+    stall_timeout_s
+        How long nothing may move while the consumer waits.
+    on_stall
+        Called with all threads' stacks when that time is over.
+    on_failure
+        Hears the first failure, in the thread that failed.
+    watch
+        Who hears how many items are in the channel of a name; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        *,
+        stall_timeout_s: float,
+        on_stall: Callable[[str], None],
+        on_failure: Callable[[BaseException], None] = lambda failure: None,
+        watch: Callable[[str], Callable[[int], None] | None] = lambda name: None,
+    ) -> None:
+        self._timeout_s = stall_timeout_s
+        self._report_stall = on_stall
+        self._report_failure = on_failure
+        self._watch = watch
+        self._channels: list[Channel[Any]] = []
+        self._threads: dict[threading.Thread, Place] = {}
+        self._failure: BaseException | None = None
+        self._failing = threading.Lock()
+        self._is_closing = False
+        self._recent: deque[tuple[str, str, int]] = deque(maxlen=32)
+        self._consumer_waits = False
+        self._consumer_does = ""
+        self._guard = NoProgressGuard(
+            stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled
+        )
+
+    def channel(self, name: str, capacity: int) -> Channel[Any]:
+        """A channel that fails with the group."""
+        channel: Channel[Any] = Channel(name, capacity, self._watch(name))
+        self._channels.append(channel)
+        return channel
+
+    def add(self, name: str, stage: str, device: str, body: Callable[[Place], None]) -> None:
+        """A thread, started with the group; its body tells the place what it works at."""
+        place = Place(stage, device, self._recent)
+
+        def run() -> None:
+            try:
+                body(place)
+            except BaseException as error:
+                if error is self._failure or (isinstance(error, ChannelClosed) and self._is_closing):
+                    return
+                failure = StageFailure(f"error in {place}: {describe(error)}")
+                failure.__cause__ = error
+                self._fail(failure)
+
+        self._threads[threading.Thread(target=run, name=name, daemon=True)] = place
+
+    @contextmanager
+    def waiting(self, doing: str = "") -> Iterator[None]:
+        """The consumer waits for the threads in the block, or does what it has to end in time too."""
+        self._consumer_does = doing
+        self._consumer_waits = True
+        try:
+            yield
+        finally:
+            self._consumer_waits = False
+            self._consumer_does = ""
+
+    def raise_failure(self) -> None:
+        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        self._guard.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every thread.
+
+        Raises
+        ------
+        StageFailure
+            If a thread does not end in time; it is named.
+        """
+        self._is_closing = True
+        self._guard.close()
+        end = ChannelClosed("the pipeline is closed")
+        for channel in self._channels:
+            channel.fail(end)
+        join_s = _JOIN_AFTER_STALL_S if isinstance(self._failure, Stalled) else _JOIN_S
+        deadline = time.monotonic() + join_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            message = f"thread {', '.join(stuck)} did not end within {join_s:g} s"
+            if self._failure is not None:
+                raise StageFailure(f"{self._failure}; {message}") from self._failure
+            raise StageFailure(message)
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._failing:
+            if self._failure is not None:
+                return
+            self._failure = failure
+        self._report_failure(failure)
+        for channel in self._channels:
+            channel.fail(failure)
+
+    def _stalled(self, stacks: str) -> None:
+        recent = [f"{stage} on {device}: step {step}" for stage, device, step in self._recent]
+        last = recent[-1] if recent else "nothing has started"
+        busy = self._busy()
+        what = f"{', '.join(busy)} did not come back" if busy else f"last: {last}"
+        stalled = Stalled(
+            f"nothing moved for {self._timeout_s:g} s ({what}); "
+            "raise runtime.stall_timeout_s if a step may take that long"
+        )
+        # The run fails whatever becomes of the report.
+        self._fail(stalled)
+        try:
+            events = "\n".join(recent)
+            self._report_stall(f"{stalled}\n\n{stacks}\nlast pipeline events\n{events}\n")
+        except OSError as error:
+            stalled.add_note(f"the stacks of all threads could not be written: {error}")
+
+    def _busy(self) -> list[str]:
+        """What those work at that wait for no channel."""
+        frames = sys._current_frames()
+        busy = [self._consumer_does] if self._consumer_does else []
+        for thread, place in self._threads.items():
+            frame = frames.get(thread.ident or 0)
+            while frame is not None and frame.f_globals.get("__name__") != Channel.__module__:
+                frame = frame.f_back
+            if frame is None and thread.is_alive() and place.has_begun:
+                busy.append(str(place))
+        return busy
+
+    def _activity(self) -> int:
+        return sum(s.sent + s.received for s in (channel.statistics() for channel in self._channels))
