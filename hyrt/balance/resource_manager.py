@@ -13,7 +13,7 @@ from hyrt.balance.policies import default_policy_name, policy
 from hyrt.config import Config
 from hyrt.errors import StageFailure, describe
 from hyrt.observe.events import Balanced
-from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.stages import Stages
 
 _HISTORY = 64
@@ -83,7 +83,7 @@ class ResourceManager:
     def policy_name(self) -> str:
         return self._policy.name
 
-    def observe(self, work: StepWork, iteration_s: float) -> None:
+    def observe(self, work: StepWork, times: StepTimes) -> None:
         """Take a synchronized step into account, and change the steps that are not cut yet if the policy says so.
 
         Raises
@@ -94,7 +94,7 @@ class ResourceManager:
         schedule = self._stages.schedule
         if not self._is_usual(work) or work.step + schedule.ahead > self._last_step:
             return
-        self._history.append(observation(work, schedule.of(work.step), self._stages, iteration_s))
+        self._history.append(observation(work.step, schedule.of(work.step), times))
         present, limits = schedule.latest, self._limits()
         try:
             decision = self._policy.decide(tuple(self._history), present, limits)
@@ -114,8 +114,8 @@ class ResourceManager:
                 policy=self._policy.name,
                 split_before=self._named(present),
                 split=self._named(after),
-                threads_before=named_threads(present.threads),
-                threads=named_threads(after.threads),
+                threads_before=present.threads.by_stage,
+                threads=after.threads.by_stage,
                 reason=decision.reason,
                 expected_s=decision.expected_s,
             )
@@ -175,46 +175,30 @@ class ResourceManager:
         }
 
 
-def observation(work: StepWork, ran: Assignment, stages: Stages, iteration_s: float) -> Observation:
+def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
     """What a step took, trainer by trainer.
 
     Parameters
     ----------
-    work
-        Synchronized.
+    step
+        The step, counted from 0.
     ran
         The assignment it ran under.
-    stages
-        Whose step it is.
-    iteration_s
-        Wall time since the step before.
+    times
+        What it took.
     """
-    trainers = stages.trainers
-    sums: dict[str, list[float]] = {
-        stage: [0.0] * len(trainers)
-        for stage in ("sample", "sample_on_device", "load", "transfer", "propagate")
-    }
-    for share in work.shares:
-        for stage, seconds in share.seconds.items():
-            if stage in sums:
-                sums[stage][share.trainer] += seconds
+    of = times.trainers_s
     return Observation(
-        step=work.step,
+        step=step,
         assignment=ran,
-        iteration_s=iteration_s,
-        sample_s=sum(sums["sample"]),
-        load_s=sum(sums["load"]),
-        sample_on_device_s=tuple(sums["sample_on_device"]),
-        transfer_s=tuple(sums["transfer"]),
-        propagate_s=tuple(sums["propagate"]),
-        # The weights of this step are handed out later: those before took as long.
-        synchronize_s=work.seconds.get("synchronize", 0.0) + max(trainer.update_s for trainer in trainers),
+        iteration_s=times.iteration_s,
+        sample_s=sum(of["sample"]),
+        load_s=sum(of["load"]),
+        sample_on_device_s=of["sample_on_device"],
+        transfer_s=of["transfer"],
+        propagate_s=of["propagate"],
+        synchronize_s=times.stage_s["synchronize"] + max(of["update"]),
     )
-
-
-def named_threads(threads: Threads) -> dict[str, int]:
-    """By stage, as the events have them."""
-    return {"sample": threads.sample, "load": threads.load, "propagate": threads.train}
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:

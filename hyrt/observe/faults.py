@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hyrt_perfmodel.assignment import STAGES
+
 from hyrt.errors import ConfigError
 
 VARIABLE = "HYRT_FAULT"
-STAGES = ("sample", "load", "transfer", "propagate", "update", "synchronize", "checkpoint")
+_STAGES = (*STAGES, "update", "checkpoint")
 WRITES = ("open", "write", "fsync", "replace", "sync")
 _WHEN = ("first", "middle", "last")
 
@@ -95,8 +97,8 @@ def _parse(entry: str) -> Fault:
         raise ConfigError(f"{VARIABLE}: {entry!r} is not <stage>:<place>:<when>:<kind>")
     fault = Fault(parts[0], ":".join(parts[1:-2]), parts[-2], parts[-1])
     when = fault.when.removesuffix("+")
-    if fault.stage not in STAGES:
-        raise ConfigError(f"{VARIABLE}: {entry!r}: the stages are {', '.join(STAGES)}")
+    if fault.stage not in _STAGES:
+        raise ConfigError(f"{VARIABLE}: {entry!r}: the stages are {', '.join(_STAGES)}")
     if when not in _WHEN and not when.isdecimal():
         raise ConfigError(
             f"{VARIABLE}: {entry!r}: when is first, middle, last or a step's number, perhaps with a +"

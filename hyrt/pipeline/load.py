@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,11 @@ from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import Block, Ids, MiniBatch
 from hyrt.sampling.kernels import prefix_sum
+
+if TYPE_CHECKING:
+    from hyrt.pipeline.schedule import Schedule
+    from hyrt.pipeline.shares import Share
+    from hyrt.pipeline.trainer import Trainer
 
 _GRAIN = 512
 
@@ -140,6 +145,37 @@ class Loader:
             lambda start, stop: kernels.gather_rows(rows, sources, out, start, stop), len(sources), _GRAIN
         )
         return torch.from_numpy(out)
+
+
+class LoadStage:
+    """Loads one share after the other.
+
+    Parameters
+    ----------
+    loader
+        Fills in the inputs.
+    trainers
+        Those that the shares belong to; their plans say in which form.
+    schedule
+        How many threads a step has.
+    workers
+        The stage's threads.
+    """
+
+    def __init__(
+        self, loader: Loader, trainers: Sequence[Trainer], schedule: Schedule, workers: Workers
+    ) -> None:
+        self._loader = loader
+        self._trainers = trainers
+        self._schedule = schedule
+        self._workers = workers
+
+    def __call__(self, share: Share) -> None:
+        """Fill in the inputs of a share's mini-batch, if it has one."""
+        batch, trainer = share.batch, self._trainers[share.trainer]
+        if batch is not None:
+            self._workers.resize(self._schedule.of(share.work.step).threads.load)
+            trainer.work("load", share, lambda: self._loader.load(batch, trainer.plan, self._workers))
 
 
 def gather_sparse(features: SparseFeatures, rows: Ids, workers: Workers) -> SparseRows:

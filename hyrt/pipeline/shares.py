@@ -1,14 +1,16 @@
-"""How a step's units are shared among trainers, and shared anew when a trainer could not do its part."""
+"""A step and its trainers' shares on their way through the pipeline, with what they took."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hyrt.device import StepResult
 from hyrt.sampling.block import Ids, MiniBatch
+
+_WORK = ("sample", "sample_on_device", "load", "transfer", "propagate", "update")
 
 
 @dataclass(slots=True)
@@ -53,8 +55,8 @@ class Share:
     is_again
         Whether it holds units of a share that failed.
     seconds
-        Work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer`, `propagate`; the device's own
-        times where it measures them.
+        Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
+        `propagate`; and `update`, in which the trainer took the weights of the step before.
     """
 
     work: StepWork
@@ -68,6 +70,27 @@ class Share:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What a step took in seconds: every other figure of times is a sum or a mean of these.
+
+    Parameters
+    ----------
+    iteration_s
+        Wall time from the end of the step before to its own.
+    stage_s
+        Wall time of the work by stage: of all trainers for `sample` and `load`, of the slowest share for
+        `transfer` and `propagate`, and of `synchronize`.
+    trainers_s
+        Time of the work of each trainer: `sample` on the host, `sample_on_device`, `load`, `transfer`,
+        `propagate`, and `update`; by the device's own clock where it measures it.
+    """
+
+    iteration_s: float
+    stage_s: Mapping[str, float]
+    trainers_s: Mapping[str, tuple[float, ...]]
+
+
 @dataclass(slots=True)
 class StepWork:
     """One step.
@@ -78,16 +101,21 @@ class StepWork:
         Of the run, counted from 0.
     shares
         One a trainer, in their order; then those that were done again, in the order they were cut.
-    seconds
-        Work time by stage; of the slowest trainer for transfer and propagate.
+    synchronize_s
+        How long the reduction and the optimizer's step took.
     redone
         How often shares were cut anew because of memory.
     """
 
     step: int
     shares: list[Share] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    synchronize_s: float = 0.0
     redone: int = 0
+
+    @property
+    def num_trainers(self) -> int:
+        """How many trainers have a share, be it without units."""
+        return 1 + max(share.trainer for share in self.shares)
 
     @property
     def num_edges(self) -> int:
@@ -98,13 +126,30 @@ class StepWork:
         """Trainer and result of every share that was done, in the fixed order of the sums."""
         return [(share.trainer, share.result) for share in self.shares if share.result is not None]
 
-    def add(self, stage: str, seconds: float) -> None:
-        """Count work that is done for one trainer after the other."""
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+    def times(self, iteration_s: float) -> StepTimes:
+        """What the step took, as its shares have noted it; `iteration_s` is the wall time since the one before."""
 
-    def note(self, stage: str, seconds: float) -> None:
-        """Count work that trainers do at the same time."""
-        self.seconds[stage] = max(self.seconds.get(stage, 0.0), seconds)
+        def of_shares(*stages: str) -> list[float]:
+            return [
+                share.seconds[stage] for share in self.shares for stage in stages if stage in share.seconds
+            ]
+
+        trainers_s: dict[str, list[float]] = {stage: [0.0] * self.num_trainers for stage in _WORK}
+        for share in self.shares:
+            own = {} if share.result is None else share.result.seconds
+            for stage, seconds in share.seconds.items():
+                trainers_s[stage][share.trainer] += own.get(stage, seconds)
+        return StepTimes(
+            iteration_s=iteration_s,
+            stage_s={
+                "sample": sum(of_shares("sample", "sample_on_device")),
+                "load": sum(of_shares("load")),
+                "transfer": max(of_shares("transfer"), default=0.0),
+                "propagate": max(of_shares("propagate"), default=0.0),
+                "synchronize": self.synchronize_s,
+            },
+            trainers_s={stage: tuple(seconds) for stage, seconds in trainers_s.items()},
+        )
 
     def release(self) -> None:
         """Give the buffers of all mini-batches back, and let the shares go.
@@ -129,59 +174,3 @@ def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
         ends = np.rint(ends * (len(units) / ends[-1])).astype(np.int64)
     starts = [0, *ends[:-1]]
     return [units[start:end] for start, end in zip(starts, ends, strict=True)]
-
-
-def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[int]) -> list[int]:
-    """The split after `giver` has given `amount` of its units to `takers`, in proportion to what they have."""
-    after = list(split)
-    after[giver] -= amount
-    parts = cut(np.arange(amount, dtype=np.int32), [split[taker] for taker in takers])
-    for taker, part in zip(takers, parts, strict=True):
-        after[taker] += len(part)
-    return after
-
-
-def recut(
-    units: Ids, trainer: int, split: Sequence[int], takers: Sequence[int], *, is_lost: bool
-) -> tuple[list[int], list[tuple[int, Ids]]] | None:
-    """Who does the units of a share that failed, and the split from then on.
-
-    A trainer that is lost gives everything to the takers. One that is out of memory keeps half (or its present
-    share, if that is smaller than what it could not do) and gives the rest; where nobody takes, it does both
-    halves one after the other.
-
-    Parameters
-    ----------
-    units
-        Of the share.
-    trainer
-        Who had it.
-    split
-        The present one.
-    takers
-        The others that may get more, in order.
-    is_lost
-        Whether it is gone.
-
-    Returns
-    -------
-    The split for steps not yet cut (same sum), and pieces (trainer, units) that hold each unit once, in order; None
-    where it cannot be done.
-    """
-    if is_lost:
-        if not takers:
-            return None
-        after = handed_over(split, trainer, split[trainer], takers)
-        pieces = list(zip(takers, cut(units, [split[index] for index in takers]), strict=True))
-    elif takers:
-        # A share that was cut before the split shrank tries the present one first.
-        kept = split[trainer] if split[trainer] < len(units) else len(units) // 2
-        after = handed_over(split, trainer, split[trainer] - kept, takers)
-        given = cut(units[kept:], [split[index] for index in takers])
-        pieces = [(trainer, units[:kept]), *zip(takers, given, strict=True)]
-    else:
-        half = len(units) // 2
-        if not half:
-            return None
-        after, pieces = list(split), [(trainer, units[:half]), (trainer, units[half:])]
-    return after, [(index, piece) for index, piece in pieces if len(piece)]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol
 
 import torch
 
+from hyrt.device import StepResult
 from hyrt.errors import Diverged
+from hyrt.observe.hook import Call, call_in
+from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.shares import StepWork
-from hyrt.pipeline.stages import Trainer
+from hyrt.pipeline.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,29 @@ class StepSummary:
     normalizer: float
 
 
+class Reduction(Protocol):
+    """Adds what all trainers computed in a step, in an order that is the same in every run.
+
+    The result is the step's only if nothing is divided: sums over targets add up, means do not.
+    """
+
+    def __call__(self, results: Sequence[StepResult]) -> StepResult:
+        """The sums over the results of this process's trainers, and over those of any other process."""
+        ...
+
+
+def add_results(results: Sequence[StepResult]) -> StepResult:
+    """The sums over the results in their order: the reduction of a run of one process."""
+    gradients = [result.gradients for result in results if result.gradients]
+    return StepResult(
+        loss_sum=sum(result.loss_sum for result in results),
+        correct=sum(result.correct for result in results),
+        targets=sum(result.targets for result in results),
+        normalizer=sum(result.normalizer for result in results),
+        gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
+    )
+
+
 class Synchronizer:
     """Holds the master weights and the optimizer on the host.
 
@@ -38,7 +67,9 @@ class Synchronizer:
     trainers
         In the order their gradients are added: the order is fixed, so that equal runs give equal bits.
     seed
-        Of the run, for messages.
+        The run's seed, for messages.
+    reduction
+        Adds the trainers' results.
     """
 
     def __init__(
@@ -47,11 +78,13 @@ class Synchronizer:
         optimizer: torch.optim.Optimizer,
         trainers: Sequence[Trainer],
         seed: int,
+        reduction: Reduction = add_results,
     ) -> None:
         self._parameters = list(parameters)
         self._optimizer = optimizer
         self._trainers = list(trainers)
         self._seed = seed
+        self._reduction = reduction
 
     def step(self, work: StepWork) -> StepSummary:
         """Reduce gradient sums, divide once, step the optimizer once.
@@ -64,28 +97,58 @@ class Synchronizer:
             If a loss or a gradient is not finite, naming trainer, step and seed. The weights are unchanged.
         """
         shares = work.results()
-        results = [result for _, result in shares]
-        normalizer = sum(result.normalizer for result in results)
         for index, result in shares:
             finite = math.isfinite(result.loss_sum) and all(
                 math.isfinite(float(gradient.sum())) for gradient in result.gradients
             )
             if not finite:
                 raise Diverged(
-                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step {work.step} (seed {self._seed}): "
-                    "the step was not applied; lower train.lr, or check the features"
+                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step {work.step} "
+                    f"(seed {self._seed}): the step was not applied; lower train.lr, or check the features"
                 )
-        sums = [result.gradients for result in results if result.gradients]
-        if sums:
-            for i, parameter in enumerate(self._parameters):
-                total = sums[0][i] if len(sums) == 1 else sums[0][i] + sums[1][i]
-                for gradients in sums[2:]:
-                    total = total + gradients[i]
-                parameter.grad = total / normalizer
+        total = self._reduction([result for _, result in shares])
+        if total.gradients:
+            for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
+                parameter.grad = gradient / total.normalizer
             self._optimizer.step()
         return StepSummary(
-            loss=sum(result.loss_sum for result in results) / normalizer if normalizer else 0.0,
-            correct=sum(result.correct for result in results),
-            targets=sum(result.targets for result in results),
-            normalizer=normalizer,
+            loss=total.loss_sum / total.normalizer if total.normalizer else 0.0,
+            correct=total.correct,
+            targets=total.targets,
+            normalizer=total.normalizer,
         )
+
+
+class UpdateStage:
+    """Hands trainers the master weights, each in its own thread.
+
+    Parameters
+    ----------
+    trainers
+        All of the run.
+    parameters
+        The master weights.
+    recovery
+        Hears of devices that fail.
+    """
+
+    def __init__(
+        self, trainers: Sequence[Trainer], parameters: Sequence[torch.Tensor], recovery: Recovery
+    ) -> None:
+        self._trainers = trainers
+        self._parameters = list(parameters)
+        self._recovery = recovery
+
+    def __call__(self, index: int, step: int) -> None:
+        """Hand one trainer the weights that a step made, and note in it how long that took."""
+        trainer = self._trainers[index]
+        if trainer.lost is not None:
+            return
+        call = Call("update", trainer.name, step, index)
+        with trainer.quiet:
+            started = time.perf_counter()
+            try:
+                call_in(trainer.hooks, call, lambda: trainer.device.update(self._parameters))
+            except Exception as error:
+                self._recovery.lose(index, error)
+            trainer.update_s = time.perf_counter() - started

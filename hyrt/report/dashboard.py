@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hyrt_perfmodel.assignment import STAGES
+
 from hyrt.observe.events import StepGroup
 from hyrt.report.progress_line import bar, memory_text, milliseconds, number
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 # The channel that a stage puts its work into.
 _CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 _SHORTEST_BAR, _LONGEST_BAR = 8, 16
@@ -77,15 +78,15 @@ def _pipeline(group: StepGroup, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    length = min(_LONGEST_BAR, _SHORTEST_BAR + (width - _BESIDE_FROM) // len(_STAGES))
+    length = min(_LONGEST_BAR, _SHORTEST_BAR + (width - _BESIDE_FROM) // len(STAGES))
     table = Table.grid(padding=(0, 1))
     rows: list[list[Text]] = [[] for _ in range(5)]
-    for stage in _STAGES:
+    for stage in STAGES:
         table.add_column(no_wrap=True, min_width=length)
         waits = (*_waits(group, stage), "", "")[:2]
         for row, cell in zip(rows, (*_cells(group, stage, length), *waits), strict=True):
             row.append(Text(cell, style=_style(group, stage)))
-        if stage != _STAGES[-1]:
+        if stage != STAGES[-1]:
             table.add_column(no_wrap=True, justify="center")
             queue = _queue(group, stage)
             between = ("→", *queue, "", "") if queue else ("→", "", "", "", "")
@@ -103,7 +104,7 @@ def _stages_below(group: StepGroup, width: int) -> Table:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
-    for stage in _STAGES:
+    for stage in STAGES:
         length = min(_LONGEST_BAR, max(_SHORTEST_BAR, width - 66))
         cells = [Text(cell, style=_style(group, stage)) for cell in _cells(group, stage, length)]
         queue = _queue(group, stage)

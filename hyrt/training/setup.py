@@ -24,7 +24,7 @@ from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.objective.metrics import balanced_class_weights
 from hyrt.pipeline.load import InputPlan, plan_input
-from hyrt.pipeline.stages import Trainer
+from hyrt.pipeline.trainer import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import Sampler

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import psutil
+from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.flow.queues import Queues
 from hyrt.observe.events import Emit, StepGroup
-from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.synchronize import StepSummary
-
-STAGES = ("sample", "load", "transfer", "propagate")
-ALL_STAGES = (*STAGES, "synchronize")
 
 
 class StepGroups:
@@ -42,21 +40,15 @@ class StepGroups:
         self.epoch_sums = (0.0, 0.0, 0)
         self._clear()
 
-    def add(self, work: StepWork, summary: StepSummary, step_s: float, lr: float) -> None:
+    def add(self, work: StepWork, summary: StepSummary, times: StepTimes, lr: float) -> None:
         """Count a synchronized step."""
         self._step = work.step + 1
         self._losses.append(summary.loss)
         self._correct += summary.correct
         self._targets += summary.targets
         self._edges += work.num_edges
-        self._seconds += step_s
+        self._times.append(times)
         self._lr = lr
-        for share in work.shares:
-            self._busy_s[share.trainer] = self._busy_s.get(share.trainer, 0.0) + share.seconds.get(
-                "propagate", 0.0
-            )
-        for stage, seconds in work.seconds.items():
-            self._stage_s[stage] = self._stage_s.get(stage, 0.0) + seconds
         self._loss_sum += summary.loss * summary.normalizer
         self._normalizer += summary.normalizer
         self._epoch_loss += summary.loss * summary.normalizer
@@ -70,7 +62,9 @@ class StepGroups:
         count = len(self._losses)
         if not count:
             return
-        stage_s = {stage: self._stage_s.get(stage, 0.0) / count for stage in ALL_STAGES}
+        seconds = sum(times.iteration_s for times in self._times)
+        stage_s = {stage: sum(times.stage_s[stage] for times in self._times) / count for stage in STAGES}
+        propagate_s = zip(*(times.trainers_s["propagate"] for times in self._times), strict=True)
         done = (self._step - 1) % self._per_epoch + 1
         queues = self._read_queues()
         blocked, queued, depth = self._since_last(queues, count)
@@ -83,14 +77,14 @@ class StepGroups:
                 loss=self._loss_sum / self._normalizer if self._normalizer else 0.0,
                 losses=tuple(self._losses),
                 train_accuracy=self._correct / self._targets if self._targets else 0.0,
-                mteps=self._edges / self._seconds / 1e6 if self._seconds else 0.0,
-                step_s=self._seconds / count,
+                mteps=self._edges / seconds / 1e6 if seconds else 0.0,
+                step_s=seconds / count,
                 stage_s=stage_s,
-                busy_s={name: self._busy_s.get(i, 0.0) / count for i, name in enumerate(self.split)},
+                busy_s={name: sum(each) / count for name, each in zip(self.split, propagate_s, strict=True)},
                 blocked_s=blocked,
                 queued=queued,
                 queue_depth=depth,
-                bottleneck=max(STAGES, key=lambda stage: stage_s[stage]),
+                bottleneck=max(STAGES[:-1], key=lambda stage: stage_s[stage]),
                 split=self.split,
                 threads=self.threads,
                 lr=self._lr,
@@ -134,8 +128,6 @@ class StepGroups:
         self._losses: list[float] = []
         self._loss_sum = self._normalizer = 0.0
         self._correct = self._targets = self._edges = 0
-        self._seconds = 0.0
-        self._stage_s: dict[str, float] = {}
-        self._busy_s: dict[int, float] = {}
+        self._times: list[StepTimes] = []
         self._lr = 0.0
         self._step = 0

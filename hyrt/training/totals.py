@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from hyrt_perfmodel.assignment import STAGES
+
 from hyrt.machine.peak_memory import peak_memory_bytes
-from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.shares import StepTimes
 
 
 @dataclass(slots=True)
@@ -19,11 +21,11 @@ class Totals:
     steps
         How many.
     seconds
-        From one step's end to the next one's, without evaluations and checkpoints.
+        Wall time of the steps, without evaluations and checkpoints.
     stage_s
         Work by stage.
     decisions
-        Of the resource manager.
+        How often the resource manager changed the assignment.
     peak_memory_bytes
         Most resident memory of any of the run's processes, as far as it was seen.
     """
@@ -44,21 +46,21 @@ class Totals:
         self.see_memory()
         return asdict(self)
 
-    def add(self, work: StepWork, seconds: float) -> None:
+    def add(self, times: StepTimes) -> None:
         """Count a step."""
         self.steps += 1
-        self.seconds += seconds
-        for stage, spent in work.seconds.items():
-            self.stage_s[stage] = self.stage_s.get(stage, 0.0) + spent
+        self.seconds += times.iteration_s
+        for stage, seconds in times.stage_s.items():
+            self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def see_memory(self) -> int:
         """The peak with this process's."""
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes())
         return self.peak_memory_bytes
 
-    def means(self, stages: tuple[str, ...]) -> dict[str, Any]:
+    def means(self) -> dict[str, Any]:
         """`stages_s` and `iteration_s` of a step; empty where there was none."""
         if not self.steps:
             return {}
-        stages_s = {stage: self.stage_s.get(stage, 0.0) / self.steps for stage in stages}
+        stages_s = {stage: self.stage_s.get(stage, 0.0) / self.steps for stage in STAGES}
         return {"stages_s": stages_s, "iteration_s": self.seconds / self.steps}

@@ -16,7 +16,7 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt_perfmodel.policy import Policy
 
 from hyrt.balance.kept_assignments import kept_assignments, restore_assignments
-from hyrt.balance.resource_manager import ResourceManager, configured_policy, named_threads
+from hyrt.balance.resource_manager import ResourceManager, configured_policy
 from hyrt.config import Config, to_yaml
 from hyrt.errors import CheckpointError, ConfigError, HyrtError, StageFailure, describe
 from hyrt.graph.graph import Graph
@@ -41,7 +41,7 @@ from hyrt.observe.trace.traced_run import TracedRun
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
-from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import StepSummary, Synchronizer
 from hyrt.training.checkpoint import Checkpoint, save_checkpoint
@@ -57,7 +57,7 @@ from hyrt.training.setup import (
     first_split,
     open_trainers,
 )
-from hyrt.training.step_group import ALL_STAGES, StepGroups
+from hyrt.training.step_group import StepGroups
 from hyrt.training.totals import Totals
 
 
@@ -112,12 +112,12 @@ class _Running:
     groups: StepGroups
     evaluate_workers: Workers
 
-    def add(self, work: StepWork, summary: StepSummary, seconds: float, lr: float) -> None:
+    def add(self, work: StepWork, summary: StepSummary, times: StepTimes, lr: float) -> None:
         """Tell of a synchronized step, and let the resource manager see it."""
         self.groups.split = named_split(self.stages, work.step)
-        self.groups.threads = named_threads(self.stages.schedule.of(work.step).threads)
-        self.groups.add(work, summary, seconds, lr)
-        self.manager.observe(work, seconds)
+        self.groups.threads = self.stages.schedule.of(work.step).threads.by_stage
+        self.groups.add(work, summary, times, lr)
+        self.manager.observe(work, times)
 
 
 class Training:
@@ -330,7 +330,7 @@ class Training:
                 self._emit,
                 per_epoch,
                 named_split(stages, self._step),
-                named_threads(stages.schedule.of(self._step).threads),
+                stages.schedule.of(self._step).threads.by_stage,
                 (lambda: None) if pipeline is None else pipeline.queues,
             )
             groups.epoch_sums = self._epoch_sums
@@ -339,9 +339,9 @@ class Training:
         # Closing a lost device may have added to what is said of it.
         self._ended_with = {
             "split": named_split(stages, self._step),
-            "threads": named_threads(stages.schedule.of(self._step).threads),
+            "threads": stages.schedule.of(self._step).threads.by_stage,
             "balance": {"policy": manager.policy_name, "decisions": self._totals.decisions},
-            **self._totals.means(ALL_STAGES),
+            **self._totals.means(),
             "devices_lost": {
                 t.name: "; ".join([describe(t.lost), *getattr(t.lost, "__notes__", ())])
                 for t in trainers
@@ -360,9 +360,10 @@ class Training:
             summary = self._synchronize(run.synchronizer, work, run.pipeline)
             seconds = time.perf_counter() - before
             self._step += 1
+            times = work.times(seconds)
             self._epoch_s += seconds
-            self._totals.add(work, seconds)
-            run.add(work, summary, seconds, self._optimizer.param_groups[0]["lr"])
+            self._totals.add(times)
+            run.add(work, summary, times, self._optimizer.param_groups[0]["lr"])
             if self._step % per_epoch == 0:
                 run.groups.flush()
                 self._close_epoch(run.groups)
@@ -430,7 +431,7 @@ class Training:
             raise
         except BaseException as error:
             raise StageFailure(f"error in {doing}: {describe(error)}") from error
-        work.note("synchronize", time.perf_counter() - started)
+        work.synchronize_s = time.perf_counter() - started
         return summary
 
     def _end_epoch(self, workers: Workers, check: Callable[[], None]) -> bool:

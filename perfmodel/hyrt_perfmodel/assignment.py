@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
+
+STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
+"""The four stages of the pipeline, and `synchronize`, which follows `propagate`, in the order of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,16 @@ class Threads:
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
             raise ValueError(f"every stage has at least 1 thread: {self}")
+
+    @property
+    def by_stage(self) -> dict[str, int]:
+        """The threads under the stages' names, as the records of a run have them: the CPU trainer propagates."""
+        return {"sample": self.sample, "load": self.load, "propagate": self.train}
+
+    @classmethod
+    def of_stages(cls, threads: Mapping[str, int]) -> Self:
+        """The threads that `by_stage` gave."""
+        return cls(sample=threads["sample"], load=threads["load"], train=threads["propagate"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

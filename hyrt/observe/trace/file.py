@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from hyrt_perfmodel.assignment import STAGES
 from numpy.typing import NDArray
 
 from hyrt.observe.hook import NONE
 from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
-from hyrt.observe.trace.flows import STAGES, Flows, Visit
+from hyrt.observe.trace.flows import Flows, Visit
 from hyrt.observe.trace.trace import Trace, Track
 
 _HOST = 1

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
+from hyrt_perfmodel.assignment import STAGES
 
 
 class Visit(NamedTuple):

@@ -58,7 +58,6 @@ class TracedRun(Hook):
         self._trainers: list[str] = []
         self._first_step = 0
         self._split: list[Counter] = []
-        self._threads: dict[str, Counter] = {}
         self._assignment: Assignment | None = None
 
     def begin(self, devices: Sequence[Device], steps: range) -> None:
@@ -73,11 +72,6 @@ class TracedRun(Hook):
         self._trainers = [device.info.name for device in devices]
         self._first_step = steps.start
         self._split = [trace.counter(f"split {name}", "units") for name in self._trainers]
-        self._threads = {
-            "sample": trace.counter("threads sample", "threads"),
-            "load": trace.counter("threads load", "threads"),
-            "train": trace.counter("threads propagate", "threads"),
-        }
         for device in devices:
             name = device.info.name
             ask = getattr(device, "trace", None)
@@ -104,10 +98,9 @@ class TracedRun(Hook):
         for at, counter in enumerate(self._split):
             if before is None or before.split[at] != assignment.split[at]:
                 counter.add(assignment.split[at])
-        for stage, counter in self._threads.items():
-            count = getattr(assignment.threads, stage)
-            if before is None or getattr(before.threads, stage) != count:
-                counter.add(count)
+        for stage, count in assignment.threads.by_stage.items():
+            if before is None or before.threads.by_stage[stage] != count:
+                self._trace.counter(f"threads {stage}", "threads").add(count)
 
     def channel(self, name: str) -> Callable[[int], None]:
         """Note how many items a channel holds."""

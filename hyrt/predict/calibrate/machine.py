@@ -276,8 +276,7 @@ def _run(platform: Platform, graph: Graph, trainers: Sequence[_Trainer], what: _
     training = run_training(config, graph)
     assert training is not None
     run = short_run(config, graph, warm=_WARM, steps=what.steps)
-    threads = Threads(sample=run.threads["sample"], load=run.threads["load"], train=run.threads["propagate"])
-    assignment = Assignment(split=tuple(run.split.values()), threads=threads)
+    assignment = Assignment(split=tuple(run.split.values()), threads=Threads.of_stages(run.threads))
     return MeasuredRun(platform, training, assignment, run.iteration_s)
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hyrt.report.html.charts_of_run import STAGES
+from hyrt_perfmodel.assignment import STAGES
+
 from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
+from hyrt_perfmodel.assignment import STAGES
+
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
-
-STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 
 
 def charts_of(run: RunRecord) -> list[Chart]:

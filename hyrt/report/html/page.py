@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from hyrt_perfmodel.assignment import STAGES
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hyrt.report.html.at_a_glance import bottleneck_text, median, stage_rows, trainer_rows
-from hyrt.report.html.charts_of_run import STAGES, charts_beside, charts_of
+from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled, labelled_keys
 from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent

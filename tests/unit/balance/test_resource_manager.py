@@ -189,9 +189,11 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
 ) -> None:
     cut_at: dict[int, list[int]] = {}
     threads: dict[tuple[str, int], int] = {}
+    from hyrt.pipeline.load import LoadStage
+    from hyrt.pipeline.sample import SampleStage
     from hyrt.pipeline.stages import Stages
 
-    cut, draw, load, propagate = Stages.cut, Stages._draw, Stages.load, CpuDevice.propagate
+    cut, draw, load, propagate = Stages.cut, SampleStage._draw, LoadStage.__call__, CpuDevice.propagate
 
     def noting_cut(self, step):
         shares = cut(self, step)
@@ -199,21 +201,21 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
         return shares
 
     def noting_draw(self, share, hops):
-        threads["sample", share.work.step] = self._sample_workers.count
+        threads["sample", share.work.step] = self._workers.count
         return draw(self, share, hops)
 
     def noting_load(self, share):
         load(self, share)
         if len(share.units):
-            threads["load", share.work.step] = self._load_workers.count
+            threads["load", share.work.step] = self._workers.count
 
     def noting_propagate(self, staged):
         threads[self.info.name, staged.step] = self._workers.count
         return propagate(self, staged)
 
     monkeypatch.setattr(Stages, "cut", noting_cut)
-    monkeypatch.setattr(Stages, "_draw", noting_draw)
-    monkeypatch.setattr(Stages, "load", noting_load)
+    monkeypatch.setattr(SampleStage, "_draw", noting_draw)
+    monkeypatch.setattr(LoadStage, "__call__", noting_load)
     monkeypatch.setattr(CpuDevice, "propagate", noting_propagate)
     after = Assignment(split=(5, 19), threads=Threads(sample=2, load=3, train=2))
     policy = Scripted(lambda step, present: after if step >= 3 else present)

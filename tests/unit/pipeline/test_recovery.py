@@ -19,8 +19,9 @@ from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
-from hyrt.pipeline.stages import Stages, Trainer
+from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
+from hyrt.pipeline.trainer import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 
@@ -146,7 +147,7 @@ class Run:
                         assert self.edges.setdefault(key, drawn) == drawn
             synchronizer.step(work)
             if self.manager is not None:
-                self.manager.observe(work, 0.01)
+                self.manager.observe(work, work.times(0.01))
 
 
 def opened(kind, count: int, **attributes):

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.pipeline.shares import cut, handed_over, recut
+from hyrt.pipeline.recovery import handed_over, recut
+from hyrt.pipeline.shares import cut
 
 splits = st.lists(st.integers(0, 500), min_size=1, max_size=5).filter(any)
 

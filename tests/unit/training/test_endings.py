@@ -17,7 +17,8 @@ from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
-from hyrt.pipeline.stages import Stages, Trainer
+from hyrt.pipeline.stages import Stages
+from hyrt.pipeline.trainer import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 
 STEPS = 6

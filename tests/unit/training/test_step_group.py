@@ -29,7 +29,8 @@ def test_means_of_the_steps_alone() -> None:
         now = queues
         work = StepWork(number)
         work.shares = [Share(work, 0, np.arange(8))]
-        groups.add(work, StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0), 0.1, 0.01)
+        summary = StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0)
+        groups.add(work, summary, work.times(0.1), 0.01)
 
     step(0, seen(10.1, 7.02, 5.1))
     step(1, seen(10.2, 7.06, 5.5))

@@ -1,0 +1,68 @@
+"""The propagate stage: forward and backward over a share's mini-batch on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hyrt.device import StepResult
+from hyrt.device.check_result import check_result
+from hyrt.pipeline.recovery import Recovery
+from hyrt.pipeline.schedule import Schedule
+from hyrt.pipeline.shares import Failure, Share
+from hyrt.pipeline.trainer import Trainer
+
+
+class PropagateStage:
+    """Computes the gradient sums of shares.
+
+    Parameters
+    ----------
+    trainers
+        Those that the shares belong to.
+    schedule
+        How many threads a step's trainers have.
+    parameters
+        The master weights, whose shapes the gradients must have.
+    recovery
+        Hears of devices that fail.
+    """
+
+    def __init__(
+        self,
+        trainers: Sequence[Trainer],
+        schedule: Schedule,
+        parameters: Sequence[torch.Tensor],
+        recovery: Recovery,
+    ) -> None:
+        self._trainers = trainers
+        self._schedule = schedule
+        self._parameters = parameters
+        self._recovery = recovery
+
+    def __call__(self, share: Share, staged: Any) -> None:
+        """Fill in a share's result, or its failure."""
+        trainer = self._trainers[share.trainer]
+        if not share.is_again:
+            # The weights of this step are taken later: those before took as long.
+            share.seconds["update"] = trainer.update_s
+        if not len(share.units):
+            share.result = StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
+            return
+        if share.failure is None and trainer.lost is not None:
+            share.failure = Failure(trainer.lost, "propagate", is_lost=True)
+        if share.failure is not None:
+            return
+        assert share.batch is not None
+        try:
+            count = self._schedule.of(share.work.step).threads.train
+            if trainer.resize is not None and count != trainer.threads:
+                trainer.resize(count)
+                trainer.threads = count
+            result = trainer.work("propagate", share, lambda: trainer.device.propagate(staged))
+            check_result(trainer.name, result, share.batch, self._parameters)
+            share.result = result
+        except Exception as error:
+            self._recovery.note(share, "propagate", error)

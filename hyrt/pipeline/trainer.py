@@ -1,0 +1,78 @@
+"""A trainer: one replica of the model on one device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hyrt.device import Device
+from hyrt.observe.hook import Call, Hook, call_in
+from hyrt.pipeline.load import InputPlan
+from hyrt.pipeline.shares import Share
+from hyrt.sampling.sampler import HopSampler
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Trainer:
+    """A device with the form of input it takes, and the lock that keeps `transfer` and `update` apart.
+
+    Parameters
+    ----------
+    device
+        With a replica of the model.
+    plan
+        In which form it gets its input.
+    hops
+        Samples its mini-batches on the device; None where the host does.
+    quiet
+        Held during `transfer` and `update`.
+    lost
+        What ended it, where the run goes on without it.
+    most_units
+        It has been out of memory: the most of a step that it gets from then on; None where it has not.
+    resize
+        Changes the threads it computes with, between two of its mini-batches; None where they stay.
+    threads
+        How many threads it computes with, where they can change.
+    update_s
+        How long taking the weights took the last time.
+    hooks
+        Called around every stage's work for it.
+    """
+
+    device: Device
+    plan: InputPlan
+    hops: HopSampler | None = None
+    quiet: threading.Lock = field(default_factory=threading.Lock)
+    lost: Exception | None = None
+    most_units: int | None = None
+    resize: Callable[[int], None] | None = None
+    threads: int = 0
+    update_s: float = 0.0
+    hooks: Sequence[Hook] = ()
+
+    @property
+    def name(self) -> str:
+        return self.device.info.name
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it has been out of memory."""
+        return self.most_units is not None
+
+    def work(self, stage: str, share: Share, work: Callable[[], T]) -> T:
+        """Do a stage's work for a share inside the hooks, and note in the share how long it took."""
+        started = time.perf_counter()
+        if self.hooks:
+            units = len(share.units)
+            call = Call(stage, self.name, share.work.step, share.trainer, share.number, units)
+            result = call_in(self.hooks, call, work)
+        else:
+            result = work()
+        share.seconds[stage] = time.perf_counter() - started
+        return result

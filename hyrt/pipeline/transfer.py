@@ -1,0 +1,41 @@
+"""The transfer stage: a share's mini-batch to its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hyrt.pipeline.recovery import Recovery
+from hyrt.pipeline.shares import Failure, Share
+from hyrt.pipeline.trainer import Trainer
+
+
+class TransferStage:
+    """Stages shares on their devices.
+
+    Parameters
+    ----------
+    trainers
+        Those that the shares belong to.
+    recovery
+        Hears of devices that fail.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer], recovery: Recovery) -> None:
+        self._trainers = trainers
+        self._recovery = recovery
+
+    def __call__(self, share: Share) -> Any:
+        """What the device staged; None where there is nothing to propagate."""
+        trainer, batch = self._trainers[share.trainer], share.batch
+        if batch is None:
+            return None
+        if trainer.lost is not None:
+            share.failure = Failure(trainer.lost, "transfer", is_lost=True)
+            return None
+        with trainer.quiet:
+            try:
+                return trainer.work("transfer", share, lambda: trainer.device.transfer(batch))
+            except Exception as error:
+                self._recovery.note(share, "transfer", error)
+                return None
