@@ -34,10 +34,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent / "bench"))
 
-from source_tree import declare_entry_points
+from source_tree import ROOT, declare_entry_points
 from timed_runs import ChildFailed, child_record, parser, prepared, settings, step_mean, timed_run
 
-ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
 
@@ -61,7 +60,8 @@ def declare_backends() -> None:
         return
     home = tempfile.mkdtemp(prefix="hyrt-declared-")
     atexit.register(shutil.rmtree, home)
-    sys.path.insert(0, str(declare_entry_points(ROOT, Path(home))))
+    declare_entry_points(ROOT, Path(home))
+    sys.path.insert(0, home)
     # The children find them too.
     os.environ["PYTHONPATH"] = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")])
 

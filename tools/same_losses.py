@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import json
 import os
 import re
@@ -26,19 +25,18 @@ import runpy
 import shlex
 import subprocess
 import sys
-import tarfile
 import tempfile
-import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+
+from source_tree import ROOT, environment_of, source_tree
+
 RECORD = Path(__file__).with_suffix(".json")
-PACKAGE_FOLDERS = ("", "devices", "perfmodel", "hls")
 LIMIT_S = 1800
 
 # Nothing here may follow the clock or the number of cores.
@@ -174,16 +172,14 @@ def measure(checkout: Path, names: Sequence[str]) -> dict[str, Any]:
     """Train configurations with the code of a checkout; a record of what came out."""
     with tempfile.TemporaryDirectory(prefix="hyrt-same-losses-") as temporary:
         folder = Path(temporary)
-        _write_entry_points(checkout, folder)
         old_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         environment = {
             # Compiled kernels stay; the rates that were measured on this machine must not matter.
             "POCL_CACHE_DIR": str(old_cache / "pocl" / "kcache"),
             "HYRT_HLS_CACHE_DIR": str(old_cache / "hyrt" / "hls"),
             "OMP_WAIT_POLICY": "PASSIVE",
-            **os.environ,
+            **environment_of(checkout, folder / "declared"),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "PYTHONPATH": os.pathsep.join([temporary, *(str(checkout / part) for part in PACKAGE_FOLDERS)]),
         }
         command = [sys.executable, __file__, "--train-into", temporary, *names]
         subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
@@ -192,17 +188,6 @@ def measure(checkout: Path, names: Sequence[str]) -> dict[str, Any]:
             "machine": machine({device["name"]: device["description"] for device in devices}),
             "configurations": {name: outcome(folder / name) for name in names},
         }
-
-
-def _write_entry_points(checkout: Path, folder: Path) -> None:
-    """Declare the plug-ins of a checkout where they are found before those that are installed."""
-    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
-    (installed := folder / "hyrt-0.dist-info").mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: hyrt\nVersion: 0\n")
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (installed / "entry_points.txt").write_text("\n".join(lines))
 
 
 def machine(devices: dict[str, str]) -> dict[str, str]:
@@ -281,21 +266,6 @@ def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> tuple
     ]
 
 
-@contextmanager
-def code_of(checkout: str) -> Iterator[Path]:
-    """Give the folder of a checkout, or one with the files of a commit."""
-    if Path(checkout, "pyproject.toml").exists():
-        yield Path(checkout).resolve()
-        return
-    archive = subprocess.run(["git", "-C", str(ROOT), "archive", checkout], capture_output=True)
-    if archive.returncode:
-        sys.exit(f"{checkout} is neither a checkout nor a commit: {archive.stderr.decode().strip()}")
-    with tempfile.TemporaryDirectory(prefix="hyrt-checkout-") as folder:
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(folder, filter="data")
-        yield Path(folder)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -322,7 +292,7 @@ def main() -> int:
     if arguments.train_into:
         train(arguments.train_into, names)
         return 0
-    with code_of(arguments.checkout) as folder:
+    with source_tree(arguments.checkout) as folder:
         found = measure(folder, names)
     if arguments.record:
         arguments.record.write_text(json.dumps(found, indent=1) + "\n")
@@ -331,7 +301,7 @@ def main() -> int:
             print(f"failed, and recorded as such: {', '.join(failed)}", file=sys.stderr)
         return int(bool(failed))
     if arguments.against_checkout:
-        with code_of(arguments.against_checkout) as folder:
+        with source_tree(arguments.against_checkout) as folder:
             expected = measure(folder, names)
     else:
         expected = json.loads(arguments.against.read_text())

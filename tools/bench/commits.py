@@ -3,7 +3,7 @@
     python tools/bench/commits.py main .
     python tools/bench/commits.py ../before . --models graphsage gcn --rounds 5 --json commits.json
 
-BEFORE and AFTER are source trees or commits; for a commit a worktree is made and removed again. Each run is a
+BEFORE and AFTER are source trees or commits, whose files are taken to a temporary folder. Each run is a
 `hyrt run` in a process of its own with the packages and entry points of one of the two: GraphSAGE and GCN on
 products-s, on the CPU, with a fixed number of threads in each stage and a policy that moves nothing. After a
 run of each that is not counted, each round runs both, and the rounds take turns in which goes first. All that
@@ -23,16 +23,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from source_tree import declare_entry_points, environment_of
+from source_tree import environment_of, source_tree
 from timed_runs import BATCH, FANOUT, LR, ChildFailed, append_records, parser
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def arguments() -> argparse.Namespace:
@@ -82,27 +80,6 @@ class Side:
         found = Path(done.stdout.strip()).resolve()
         if not found.is_relative_to(tree.resolve()):
             raise SystemExit(f"{self.name}: hyrt comes from {found}, not from {tree}")
-
-
-@contextmanager
-def tree_of(given: str, folder: Path) -> Iterator[Path]:
-    """The folder that was given, or a worktree of the commit that was."""
-    if (Path(given) / "pyproject.toml").is_file():
-        yield Path(given).resolve()
-        return
-    git = ["git", "-C", str(REPOSITORY)]
-    done = subprocess.run(
-        [*git, "worktree", "add", "--quiet", "--detach", str(folder), given],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{given} is neither a source tree nor a commit: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +202,8 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hyrt-commits-")))
         sides = []
         for name, given in (("before", options.before), ("after", options.after)):
-            tree = stack.enter_context(tree_of(given, folder / name / "tree"))
-            declared = declare_entry_points(tree, folder / name / "declared")
-            sides.append(Side(name, environment_of(tree, declared)))
+            tree = stack.enter_context(source_tree(given))
+            sides.append(Side(name, environment_of(tree, folder / name)))
             sides[-1].check(tree, folder)
         data = folder / "data"
         sides[0].hyrt(["data", "generate", options.source.removeprefix("synthetic:"), data], folder)

@@ -1,16 +1,39 @@
-"""A source tree of hyrt that runs without being installed: its packages and its entry points on the path."""
+"""Source trees of hyrt, also of other commits, that run without being installed."""
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
+import tarfile
+import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-HOMES = ("", "devices", "perfmodel", "hls")
-"""The folders of a tree that hold its import packages."""
+ROOT = Path(__file__).resolve().parents[2]
+"""The source tree that this file is in."""
+_HOMES = ("", "devices", "perfmodel", "hls")
 
 
-def declare_entry_points(tree: Path, folder: Path) -> Path:
+@contextmanager
+def source_tree(given: str) -> Iterator[Path]:
+    """Give the folder of a source tree, or a temporary one with the files of a commit of this repository."""
+    if (Path(given) / "pyproject.toml").is_file():
+        yield Path(given).resolve()
+        return
+    command = ["git", "-C", str(ROOT), "archive", given]
+    archive = subprocess.run(command, capture_output=True, check=False)
+    if archive.returncode:
+        raise SystemExit(f"{given} is neither a source tree nor a commit: {archive.stderr.decode().strip()}")
+    with tempfile.TemporaryDirectory(prefix="hyrt-tree-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def declare_entry_points(tree: Path, folder: Path) -> None:
     """Write the entry points that a tree's pyproject.toml names, as an installed distribution has them.
 
     Parameters
@@ -19,11 +42,6 @@ def declare_entry_points(tree: Path, folder: Path) -> Path:
         The root of the source tree.
     folder
         Where to write. It must come first on the path, so that no installed hyrt is found before it.
-
-    Returns
-    -------
-    Path
-        The folder.
     """
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     metadata = folder / "hyrt.dist-info"
@@ -35,10 +53,18 @@ def declare_entry_points(tree: Path, folder: Path) -> Path:
     for group, entries in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
 
 
 def environment_of(tree: Path, folder: Path) -> dict[str, str]:
-    """The environment of a process that runs this tree's hyrt, whatever else is installed."""
-    paths = [folder, *(tree / home for home in HOMES)]
+    """The environment of a process that runs a tree's hyrt, whatever else is installed.
+
+    Parameters
+    ----------
+    tree
+        The root of the source tree.
+    folder
+        Where to declare its entry points.
+    """
+    declare_entry_points(tree, folder)
+    paths = [folder, *(tree / home for home in _HOMES)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
