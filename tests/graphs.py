@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
 
 def random_graph(
@@ -39,7 +40,7 @@ def random_graph(
         store = SparseFeatures(pointer, columns.astype(np.int32), x[rows, columns], features)
     part = rng.integers(0, 4, vertices)
     masks = {"train": part < 2, "val": part == 2, "test": part == 3}
-    return Graph("random", indptr, indices, store, labels, masks)
+    return Graph.of_arrays("random", indptr, indices, store, labels, masks)
 
 
 def dense_features(graph: Graph) -> np.ndarray:
@@ -56,6 +57,6 @@ def dense_features(graph: Graph) -> np.ndarray:
 def adjacency(graph: Graph) -> np.ndarray:
     """[V, V] float64, entry (v, u) counts edges u -> v."""
     out = np.zeros((graph.num_vertices, graph.num_vertices))
-    rows = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr))
-    np.add.at(out, (rows, graph.indices), 1.0)
+    rows = np.repeat(np.arange(graph.num_vertices), np.diff(graph.topology.indptr))
+    np.add.at(out, (rows, graph.topology.indices), 1.0)
     return out

@@ -189,10 +189,20 @@ def sampling(options: argparse.Namespace) -> Finding:
             num = len(vertices)
             degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
             offsets = np.empty(num + 1, np.int32)
-            count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+            count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
             prefix_sum(counts, offsets)
             neighbors, positions = np.empty(offsets[-1], ids), np.empty(offsets[-1], np.int64)
-            pick_neighbors(graph.indptr, graph.indices, vertices, offsets, key, 0, num, positions, neighbors)
+            pick_neighbors(
+                graph.topology.indptr,
+                graph.topology.indices,
+                vertices,
+                offsets,
+                key,
+                0,
+                num,
+                positions,
+                neighbors,
+            )
             room, columns = np.empty(num + len(neighbors), ids), np.empty(len(neighbors), np.int32)
             met = relabel(vertices, neighbors, np.full(graph.num_vertices, -1, np.int32), room, columns)
             hop = sampler.draw(vertices, fanout, key, relabel=True)

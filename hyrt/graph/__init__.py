@@ -6,15 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+    from hyrt.graph.graph import Graph
+    from hyrt.graph.row_source import DenseFeatures, SparseFeatures
     from hyrt.graph.source import open_graph
 
 __all__ = ["DenseFeatures", "Graph", "SparseFeatures", "open_graph"]
 
 _HOMES = {
-    "DenseFeatures": "hyrt.graph.graph",
+    "DenseFeatures": "hyrt.graph.row_source",
     "Graph": "hyrt.graph.graph",
-    "SparseFeatures": "hyrt.graph.graph",
+    "SparseFeatures": "hyrt.graph.row_source",
     "open_graph": "hyrt.graph.source",
 }
 

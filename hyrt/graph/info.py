@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hyrt.graph.graph import SPLITS, DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.vertex_table import SPLITS
 
 
 def describe(graph: Graph) -> dict[str, Any]:
@@ -21,17 +23,15 @@ def describe(graph: Graph) -> dict[str, Any]:
     -------
     Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory.
     """
-    degrees = graph.in_degrees
+    degrees = graph.topology.in_degrees
     labels = graph.labels
     counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes)
     features = graph.features
     if isinstance(features, DenseFeatures):
         kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": features.values.dtype.name}
-        feature_bytes = features.values.nbytes
     else:
         kind = {"kind": "sparse", "width": features.width, "dtype": features.values.dtype.name}
         kind["entries"] = len(features.values)
-        feature_bytes = features.indptr.nbytes + features.columns.nbytes + features.values.nbytes
     return {
         "name": graph.name,
         "vertices": graph.num_vertices,
@@ -48,7 +48,7 @@ def describe(graph: Graph) -> dict[str, Any]:
         "unlabelled": int((labels < 0).sum()),
         "alternative_splits": graph.num_splits,
         "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
-        "bytes": {"topology": graph.indptr.nbytes + graph.indices.nbytes, "features": feature_bytes},
+        "bytes": {"topology": graph.topology.nbytes, "features": features.nbytes},
     }
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer_memory import (
     Cost,
     chunks,
@@ -29,7 +30,7 @@ from hyrt.machine.workers import Workers, working
 from hyrt.nn.layers import InPlace
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.pipeline.load import InputPlan, Loader, feature_rows, gather_sparse
+from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.neighbor import NeighborSampler
@@ -128,7 +129,7 @@ def infer_sampled(
     [n, classes] float32 in the order of `vertices`.
     """
     sampler = NeighborSampler(graph, vertices, fanouts, batch_size, seed)
-    loader = Loader(graph)
+    loader = Loader(graph.features)
     parts = []
     was_training = model.training
     model.eval()
@@ -177,21 +178,21 @@ def _first_step(
     """The first layer over the features, in the way that suits their form."""
     features = graph.features
     if isinstance(features, DenseFeatures):
-        return _dense_step(model, graph, 0, feature_rows(features), workers)
+        return _dense_step(model, graph, 0, features.matrix, workers)
     weight = source_weight(model)
     if weight is None:
         if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
             return _gathered_step(model, graph, features, workers)
-        rows = SparseRows(features.indptr, features.columns, features.values, features.width)
+        rows = SparseRows.of(features)
         return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
     products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
     sources = _with_neighbors(graph, destinations, memory_bytes // 4)
     for part in chunks(graph, sources, product_cost(len(weight)), memory_bytes // 4):
         between_chunks()
-        products[part] = sparse_linear(gather_sparse(features, part, workers), weight).numpy()
+        products[part] = sparse_linear(SparseRows.of(features.take(part, workers)), weight).numpy()
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
-        own = gather_sparse(features, part, workers)
+        own = SparseRows.of(features.take(part, workers))
         result: NDArray[np.float32] = first_layer(
             model, _full_block(graph, part, 0, workers), products, own
         ).numpy()
@@ -215,9 +216,11 @@ def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: 
             columns=columns,
             sources=sources,
             num_src=num_src,
-            source_degrees=graph.in_degrees[sources],
+            source_degrees=graph.topology.in_degrees[sources],
         )
-        result: NDArray[np.float32] = model.layer(0, block, gather_sparse(features, sources, workers)).numpy()
+        result: NDArray[np.float32] = model.layer(
+            0, block, SparseRows.of(features.take(sources, workers))
+        ).numpy()
         return result
 
     return _Step(gathered_cost(model, graph), apply)
@@ -237,11 +240,11 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
     """[V]: the marked vertices and all sources of their edges."""
     grown = marked.copy()
     for part in chunks(graph, marked, walk_cost(graph), chunk_bytes):
-        counts = graph.indptr[part + 1] - graph.indptr[part]
+        counts = graph.topology.indptr[part + 1] - graph.topology.indptr[part]
         ends = np.cumsum(counts)
-        positions = np.repeat(graph.indptr[part] - (ends - counts), counts)
+        positions = np.repeat(graph.topology.indptr[part] - (ends - counts), counts)
         positions += np.arange(len(positions))
-        grown[graph.indices[positions]] = True
+        grown[graph.topology.indices[positions]] = True
     return grown
 
 
@@ -250,16 +253,16 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
-    count_neighbors(graph.indptr, destinations, -1, 0, num, degrees, counts)
+    count_neighbors(graph.topology.indptr, destinations, -1, 0, num, degrees, counts)
     offsets = np.empty(num + 1, np.int64)
     prefix_sum(counts, offsets)
     edges = int(offsets[-1])
-    neighbors = np.empty(edges, graph.indices.dtype)
+    neighbors = np.empty(edges, graph.topology.indices.dtype)
     positions = np.empty(edges, np.int64)
     workers.run(
         lambda start, stop: pick_neighbors(
-            graph.indptr,
-            graph.indices,
+            graph.topology.indptr,
+            graph.topology.indices,
             destinations,
             offsets,
             np.uint64(0),
@@ -278,9 +281,9 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
         None,
         graph.num_vertices,
         degrees,
-        graph.in_degrees,
+        graph.topology.in_degrees,
         i + 1,
-        source_scale=lambda: graph.gcn_scale,
+        source_scale=lambda: graph.topology.gcn_scale,
     )
 
 

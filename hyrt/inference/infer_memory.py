@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.graph import Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseFeatures
 from hyrt.nn.layers import ConvolutionLayer, GatLayer, GinLayer
 from hyrt.nn.model import GNN
 
@@ -59,7 +60,9 @@ def chunks(
     window = min(max(1, budget_bytes // 256), 1 << 16)
     for first in range(0, len(marked), window):
         vertices = first + np.flatnonzero(marked[first : first + window])
-        bytes_each = cost.row + cost.edge * (graph.indptr[vertices + 1] - graph.indptr[vertices])
+        bytes_each = cost.row + cost.edge * (
+            graph.topology.indptr[vertices + 1] - graph.topology.indptr[vertices]
+        )
         if cost.entry and isinstance(graph.features, SparseFeatures):
             pointer = graph.features.indptr
             bytes_each += cost.entry * (pointer[vertices + 1] - pointer[vertices])
@@ -74,7 +77,7 @@ def chunks(
 
 def walk_cost(graph: Graph) -> Cost:
     """Of listing a vertex's neighbours with numpy: three arrays of positions, and the neighbours."""
-    return Cost(_ROW_BYTES, 24 + graph.indices.itemsize)
+    return Cost(_ROW_BYTES, 24 + graph.topology.indices.itemsize)
 
 
 def product_cost(width: int) -> Cost:
@@ -121,7 +124,7 @@ def gathered_cost(model: GNN, graph: Graph) -> Cost:
 
 def _edge_bytes(graph: Graph) -> int:
     """Its source, and where that was found."""
-    return graph.indices.itemsize + 8
+    return graph.topology.indices.itemsize + 8
 
 
 def _convolution_floats(layer: object) -> int:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hyrt.device import InputForm
-from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.layers import Aggregated, InPlace
-from hyrt.nn.operators import kernels
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.sampling.block import Block, Ids, MiniBatch
-from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.block import MiniBatch
 
 if TYPE_CHECKING:
     from hyrt.pipeline.schedule import Schedule
     from hyrt.pipeline.shares import Share
     from hyrt.pipeline.trainer import Trainer
-
-_GRAIN = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +78,18 @@ def plan_input(
     return InputPlan("ids" if "ids" in forms else "rows")
 
 
-def feature_rows(features: DenseFeatures) -> NDArray[Any]:
-    """The feature matrix as the kernels read it: halves as their 16 bits."""
-    values: NDArray[Any] = features.values
-    return values.view(np.uint16) if values.dtype == np.float16 else values
-
-
 class Loader:
-    """Fills `MiniBatch.inputs` from the graph's features into pooled buffers."""
+    """Fills `MiniBatch.inputs` with the feature rows of its input vertices, in pooled buffers.
 
-    def __init__(self, graph: Graph) -> None:
-        self._features = graph.features
+    Parameters
+    ----------
+    source
+        Where the rows come from.
+    """
+
+    def __init__(self, source: RowSource) -> None:
+        self._source = source
         self._pool = BufferPool()
-        self._rows = feature_rows(graph.features) if isinstance(graph.features, DenseFeatures) else None
 
     def load(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> None:
         """Load one mini-batch.
@@ -101,50 +97,38 @@ class Loader:
         Parameters
         ----------
         batch
-            Sampled with `in_place=plan.in_place`.
+            The mini-batch, sampled with `in_place=plan.in_place`.
         plan
             The form its trainer takes.
         workers
-            Who runs the chunks.
+            The threads that share the work.
         """
-        block = batch.blocks[0]
+        block, source = batch.blocks[0], self._source
         if plan.form == "ids":
             return
-        if isinstance(self._features, SparseFeatures):
-            assert block.sources is not None
-            sparse = gather_sparse(self._features, block.sources, workers)
-            batch.inputs = sparse if plan.form == "sparse" else sparse.dense(workers)
-        elif plan.form == "in_place":
-            assert self._rows is not None
-            batch.inputs = InPlace(self._rows)
-        elif plan.aggregation is not None:
-            batch.inputs = Aggregated(self._aggregate(batch, block, plan.aggregation, workers))
+        if plan.in_place:
+            matrix = source.matrix
+            assert matrix is not None
+            if plan.aggregation is None:
+                batch.inputs = InPlace(matrix)
+            else:
+                out = self._take(batch, (block.num_dst, plan.aggregation.width(source.width)))
+                aggregate_into(plan.aggregation, block, matrix, out, workers=workers)
+                batch.inputs = Aggregated(torch.from_numpy(out))
+            return
+        assert block.sources is not None
+        if plan.form == "sparse":
+            assert isinstance(source, SparseFeatures)
+            batch.inputs = SparseRows.of(source.take(block.sources, workers))
         else:
-            batch.inputs = self._gather(batch, block, workers)
+            out = self._take(batch, (len(block.sources), source.width))
+            source.rows(block.sources, out, workers)
+            batch.inputs = torch.from_numpy(out)
 
     def _take(self, batch: MiniBatch, shape: tuple[int, int]) -> NDArray[np.float32]:
         out: NDArray[np.float32] = self._pool.take(shape, np.float32)
         batch.when_released(lambda: self._pool.give(out))
         return out
-
-    def _aggregate(
-        self, batch: MiniBatch, block: Block, aggregation: Aggregation, workers: Workers
-    ) -> torch.Tensor:
-        rows = self._rows
-        assert rows is not None
-        out = self._take(batch, (block.num_dst, aggregation.width(rows.shape[1])))
-        aggregate_into(aggregation, block, rows, out, workers=workers)
-        return torch.from_numpy(out)
-
-    def _gather(self, batch: MiniBatch, block: Block, workers: Workers) -> torch.Tensor:
-        rows, sources = self._rows, block.sources
-        assert rows is not None
-        assert sources is not None
-        out = self._take(batch, (len(sources), rows.shape[1]))
-        workers.run(
-            lambda start, stop: kernels.gather_rows(rows, sources, out, start, stop), len(sources), _GRAIN
-        )
-        return torch.from_numpy(out)
 
 
 class LoadStage:
@@ -176,20 +160,3 @@ class LoadStage:
         if batch is not None:
             self._workers.resize(self._schedule.of(share.work.step).threads.load)
             trainer.work("load", share, lambda: self._loader.load(batch, trainer.plan, self._workers))
-
-
-def gather_sparse(features: SparseFeatures, rows: Ids, workers: Workers) -> SparseRows:
-    """The given rows of sparse features, in order."""
-    counts = features.indptr[rows + 1] - features.indptr[rows]
-    indptr = np.empty(len(rows) + 1, np.int64)
-    prefix_sum(counts, indptr)
-    columns = np.empty(indptr[-1], np.int32)
-    values = np.empty(indptr[-1], np.float32)
-    workers.run(
-        lambda start, stop: kernels.gather_sparse_rows(
-            features.indptr, features.columns, features.values, rows, indptr, columns, values, start, stop
-        ),
-        len(rows),
-        _GRAIN,
-    )
-    return SparseRows(indptr, columns, values, features.width)

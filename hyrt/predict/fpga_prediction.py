@@ -35,11 +35,12 @@ def why_no_kernels(config: Config) -> str:
     from hyrt_devices.fpga.weights import described
 
     from hyrt.errors import ConfigError, UnsupportedModel
-    from hyrt.graph.graph import DenseFeatures, Graph
+    from hyrt.graph.graph import Graph
+    from hyrt.graph.row_source import DenseFeatures
     from hyrt.training.setup import build_model
 
     # A model is made for the widths of a graph: here of one vertex with one feature and one class.
-    narrow = Graph(
+    narrow = Graph.of_arrays(
         name="none",
         indptr=np.zeros(2, np.int64),
         indices=np.zeros(0, np.int32),

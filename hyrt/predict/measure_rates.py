@@ -15,7 +15,8 @@ from hyrt import __version__
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.rates import MeasuredRates
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import InputPlan, Loader
@@ -141,8 +142,8 @@ def _mini_batch(work: _Work, workers: Workers) -> MiniBatch:
     indices = generator.integers(0, num, work.targets * work.fanout).astype(np.int32)
     features = generator.standard_normal((num, work.features), np.float32)
     labels = generator.integers(0, work.classes, num).astype(np.int64)
-    graph = Graph("measured", indptr, indices, DenseFeatures(features), labels, {})
+    graph = Graph.of_arrays("measured", indptr, indices, DenseFeatures(features), labels, {})
     sampler = NeighborSampler(graph, np.arange(work.targets, dtype=np.int32), [work.fanout], work.targets, 0)
     batch = sampler.sample(0, sampler.units(0), workers, in_place=False)
-    Loader(graph).load(batch, InputPlan("rows"), workers)
+    Loader(graph.features).load(batch, InputPlan("rows"), workers)
     return batch

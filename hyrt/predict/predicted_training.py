@@ -64,7 +64,7 @@ def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> T
             spec.train,
             2 if spec.dtype == "float16" else 4,
         )
-    from hyrt.graph.graph import SparseFeatures
+    from hyrt.graph.row_source import SparseFeatures
     from hyrt.graph.source import open_graph
     from hyrt.predict.run_training import run_training
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.predict.configured_training import configured_training
 from hyrt.predict.sampled_sizes import sample_sizes
@@ -47,5 +48,5 @@ def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) 
         num_targets=len(targets),
         value_bytes=value_bytes,
         feature_bytes=float(graph.num_vertices) * graph.num_features * value_bytes,
-        graph_bytes=float(graph.indptr.nbytes + graph.indices.nbytes),
+        graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
     )

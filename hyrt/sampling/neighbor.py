@@ -122,7 +122,9 @@ class NeighborSampler:
         degrees = self._take(taken, num, np.int32)
         counts = np.empty(num, np.int32)
         workers.run(
-            lambda start, stop: count_neighbors(graph.indptr, vertices, fanout, start, stop, degrees, counts),
+            lambda start, stop: count_neighbors(
+                graph.topology.indptr, vertices, fanout, start, stop, degrees, counts
+            ),
             num,
             4 * _GRAIN,
         )
@@ -137,7 +139,15 @@ class NeighborSampler:
         positions = self._pool.take(edges, np.int64)
         workers.run(
             lambda start, stop: pick_neighbors(
-                graph.indptr, graph.indices, vertices, offsets, key, start, stop, positions, neighbors
+                graph.topology.indptr,
+                graph.topology.indices,
+                vertices,
+                offsets,
+                key,
+                start,
+                stop,
+                positions,
+                neighbors,
             ),
             num,
             _GRAIN,
@@ -158,14 +168,19 @@ class NeighborSampler:
         graph = self._graph
         if in_place:
             sources, columns = None, hop.neighbors
-            num_src, source_degrees = graph.num_vertices, graph.in_degrees
+            num_src, source_degrees = graph.num_vertices, graph.topology.in_degrees
         else:
             sources, columns = self._relabelled(destinations, hop, taken)
             num_src = len(sources)
             source_degrees = self._take(taken, num_src, np.int32)
 
             def look_up(start: int, stop: int) -> None:
-                np.take(graph.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+                np.take(
+                    graph.topology.in_degrees,
+                    sources[start:stop],
+                    out=source_degrees[start:stop],
+                    mode="clip",
+                )
 
             workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
@@ -176,7 +191,7 @@ class NeighborSampler:
             num_src=num_src,
             degrees=hop.degrees,
             source_degrees=source_degrees,
-            source_scale=(lambda: graph.gcn_scale) if in_place else None,
+            source_scale=(lambda: graph.topology.gcn_scale) if in_place else None,
             layer=layer,
             step=step,
             seed=self._seed,

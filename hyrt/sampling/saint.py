@@ -164,7 +164,7 @@ class SaintSampler:
         for vertices, _ in subgraphs:
             self._pool.give(vertices)
         degrees = take(num, np.int32)
-        np.take(graph.in_degrees, sources, out=degrees, mode="clip")
+        np.take(graph.topology.in_degrees, sources, out=degrees, mode="clip")
 
         blocks = []
         for layer in range(1, self._layers + 1):
@@ -186,8 +186,8 @@ class SaintSampler:
                 vertices = take(block.num_edges, self.ids)
                 np.take(sources, block.columns, out=vertices, mode="clip")
                 block.columns, block.sources = vertices, None
-                block.num_src, block.source_degrees = graph.num_vertices, graph.in_degrees
-                block.source_scale = lambda: graph.gcn_scale
+                block.num_src, block.source_degrees = graph.num_vertices, graph.topology.in_degrees
+                block.source_scale = lambda: graph.topology.gcn_scale
             blocks.append(block)
 
         targets = sources[:num_targets]
@@ -220,7 +220,14 @@ class SaintSampler:
         key = stream_key(self._seed, purpose, subgraph, 0)
         workers.run(
             lambda start, stop: walk(
-                graph.indptr, graph.indices, self._targets, self._walk_length, key, start, stop, visited
+                graph.topology.indptr,
+                graph.topology.indices,
+                self._targets,
+                self._walk_length,
+                key,
+                start,
+                stop,
+                visited,
             ),
             self._roots,
             4 * _GRAIN,
@@ -241,7 +248,13 @@ class SaintSampler:
                 self._pool.give(visited)
             workers.run(
                 lambda start, stop: count_members(
-                    graph.indptr, graph.indices, members, start, stop, self._vertex_counts, self._edge_counts
+                    graph.topology.indptr,
+                    graph.topology.indices,
+                    members,
+                    start,
+                    stop,
+                    self._vertex_counts,
+                    self._edge_counts,
                 ),
                 graph.num_vertices,
                 16 * _GRAIN,
@@ -280,7 +293,7 @@ class SaintSampler:
             number_rows(vertices, targets, target_row, other_row, local, sources)
             workers.run(
                 lambda start, stop, vertices=vertices: count_edges(  # type: ignore[misc]
-                    graph.indptr, graph.indices, vertices, local, start, stop, counts
+                    graph.topology.indptr, graph.topology.indices, vertices, local, start, stop, counts
                 ),
                 len(vertices),
                 _GRAIN,
@@ -311,8 +324,8 @@ class SaintSampler:
             number_rows(vertices, targets, target_row, other_row, local, sources)
             workers.run(
                 lambda start, stop, vertices=vertices: write_edges(  # type: ignore[misc]
-                    graph.indptr,
-                    graph.indices,
+                    graph.topology.indptr,
+                    graph.topology.indices,
                     vertices,
                     local,
                     offsets,

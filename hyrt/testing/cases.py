@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import InputForm
-from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import InputPlan, Loader
@@ -162,7 +163,7 @@ def make_graph(
     # The number of classes is read from the labels.
     labels[-1] = classes - 1
     everywhere = np.ones(vertices, np.bool_)
-    return Graph("checks", indptr, indices, store, labels, {"train": everywhere})
+    return Graph.of_arrays("checks", indptr, indices, store, labels, {"train": everywhere})
 
 
 def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
@@ -230,7 +231,7 @@ def sampled(
     everyone = np.arange(graph.num_vertices)
     sampler = NeighborSampler(graph, everyone, [5, 4, 3][:layers], 64, SEED, weights)
     batch = sampler.sample(step, targets.astype(sampler.ids), ALONE, in_place=plan.in_place, hops=hops)
-    Loader(graph).load(batch, plan, ALONE)
+    Loader(graph.features).load(batch, plan, ALONE)
     return batch
 
 
@@ -238,7 +239,7 @@ def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
     """A loaded mini-batch of two GraphSAINT subgraphs: weights on edges and on targets, a normalizer of 2."""
     sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
     batch = sampler.sample(0, sampler.units(0), ALONE, in_place=plan.in_place)
-    Loader(graph).load(batch, plan, ALONE)
+    Loader(graph.features).load(batch, plan, ALONE)
     return batch
 
 

@@ -32,12 +32,14 @@ def host_hop(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) 
     """What the host draws."""
     num = len(vertices)
     degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-    count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+    count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
     offsets = np.empty(num + 1, np.int32)
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    pick_neighbors(graph.indptr, graph.indices, vertices, offsets, key, 0, num, positions, neighbors)
+    pick_neighbors(
+        graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
+    )
     local = np.full(graph.num_vertices, -1, np.int32)
     room = np.empty(num + len(neighbors), vertices.dtype)
     columns = np.empty(len(neighbors), np.int32)

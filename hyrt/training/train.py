@@ -285,7 +285,7 @@ class Training:
             evaluate_workers = stack.enter_context(evaluation_workers(threads))
             stages = Stages(
                 self._sampler,
-                Loader(self._graph),
+                Loader(self._graph.features),
                 trainers,
                 first_split(config, [info.name for _, info in found], self._expected),
                 self._parameters,

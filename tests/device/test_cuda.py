@@ -24,7 +24,8 @@ import hyrt
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
@@ -76,7 +77,7 @@ def batch_of(graph: Graph, size: int | None = 32, *, form: str = "rows", step: i
     sampler = NeighborSampler(graph, graph.split("train"), [4, 4], 32, 0)
     workers = Workers(1, "test")
     batch = sampler.sample(step, sampler.units(step)[:size], workers, in_place=False)
-    Loader(graph).load(batch, InputPlan(form), workers)  # type: ignore[arg-type]
+    Loader(graph.features).load(batch, InputPlan(form), workers)  # type: ignore[arg-type]
     return batch
 
 
@@ -442,7 +443,9 @@ def test_closing_a_broken_device_that_did_not_know_is_a_fault(driver: FakeDriver
 def halved(graph: Graph) -> Graph:
     assert isinstance(graph.features, DenseFeatures)
     store = DenseFeatures(graph.features.values.astype(np.float16))
-    return Graph("halves", graph.indptr, graph.indices, store, graph.labels, graph.masks)
+    return Graph.of_arrays(
+        "halves", graph.topology.indptr, graph.topology.indices, store, graph.labels, graph.masks
+    )
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -492,7 +495,7 @@ def test_features_and_topology_that_turn_out_not_to_fit_stay_on_the_host(
     sampler = device.sampler(graph)
     if launcher is not None:
         assert sampler is not None
-        assert graph.indices.ctypes.data in launcher.mapped
+        assert graph.topology.indices.ctypes.data in launcher.mapped
 
 
 def test_sparse_features_are_loaded_as_rows(device: TorchDevice) -> None:
@@ -514,7 +517,7 @@ def test_topology_that_does_not_fit_is_read_from_host_memory(device: TorchDevice
     if device.sampler(graph) is None:
         assert launcher is None
         return
-    assert launcher.mapped == {graph.indptr.ctypes.data, graph.indices.ctypes.data}
+    assert launcher.mapped == {graph.topology.indptr.ctypes.data, graph.topology.indices.ctypes.data}
     launcher.maps = False
     with pytest.warns(RuntimeWarning, match="the host samples for cuda:0"):
         assert device.sampler(random_graph()) is None

@@ -36,7 +36,7 @@ def sampled(graph, model, fanouts, targets, *, forms=("rows",), class_weights=No
     plan = plan_input(model, graph, forms, fuse=True)
     sampler = NeighborSampler(graph, graph.split("train"), fanouts, 500, seed, class_weights)
     batch = sampler.sample(step, np.array(targets, sampler.ids), ALONE, in_place=plan.in_place)
-    Loader(graph).load(batch, plan, ALONE)
+    Loader(graph.features).load(batch, plan, ALONE)
     return batch
 
 

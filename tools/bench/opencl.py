@@ -112,7 +112,7 @@ def main() -> None:
         batches = []
         for step in range(options.batches):
             batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
-            Loader(graph).load(batch, plan, workers)
+            Loader(graph.features).load(batch, plan, workers)
             batches.append(batch)
         sides.append(Side(backend.open(info, DeviceOptions(threads=options.threads)), model, batches))
     cpu, opencl = sides

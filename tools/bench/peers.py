@@ -150,9 +150,9 @@ def floors(graph: Graph, config: Config) -> dict[str, float]:
     from hyrt_perfmodel.prediction.stages import aggregate_s, trainer_s
     from hyrt_perfmodel.workloads.workload import Workload
 
+    from hyrt.graph.row_kernels import gather_rows
     from hyrt.machine.cores import available_cores
     from hyrt.machine.workers import Workers, working
-    from hyrt.nn.operators.kernels import gather_rows
     from hyrt.nn.operators.product import linear
     from hyrt.nn.torch_threads import use_one_torch_thread
     from hyrt.sampling.neighbor import NeighborSampler
@@ -172,10 +172,10 @@ def floors(graph: Graph, config: Config) -> dict[str, float]:
         )
         draws = np.random.default_rng(0)
         picks = draws.integers(0, graph.num_edges, int(sum(workload.edges)))
-        found = np.empty(len(picks), graph.indices.dtype)
+        found = np.empty(len(picks), graph.topology.indices.dtype)
 
         def pick(start: int, stop: int) -> None:
-            np.take(graph.indices, picks[start:stop], out=found[start:stop], mode="clip")
+            np.take(graph.topology.indices, picks[start:stop], out=found[start:stop], mode="clip")
 
         x = graph.features.values
         rows = draws.integers(0, len(x), 1 << 17).astype(np.int32)

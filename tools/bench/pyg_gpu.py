@@ -44,10 +44,11 @@ def fed_by_pyg(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
 
-    indptr = torch.from_numpy(graph.indptr)
+    indptr = torch.from_numpy(graph.topology.indptr)
     rows = torch.arange(graph.num_vertices).repeat_interleave(indptr.diff())
     data = Data(
-        edge_index=torch.stack([torch.from_numpy(graph.indices).long(), rows]), num_nodes=graph.num_vertices
+        edge_index=torch.stack([torch.from_numpy(graph.topology.indices).long(), rows]),
+        num_nodes=graph.num_vertices,
     )
     targets = torch.from_numpy(graph.split("train"))
     loader = NeighborLoader(

@@ -200,7 +200,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
         "model": model,
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
-        "topology_bytes": graph.indptr.nbytes + graph.indices.nbytes,
+        "topology_bytes": graph.topology.indptr.nbytes + graph.topology.indices.nbytes,
         "feature_bytes": graph.num_vertices * FEATURES * 2,
         "open_s": open_s,
         "threads": groups[0].threads,

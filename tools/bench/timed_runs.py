@@ -187,7 +187,8 @@ def open_workload(folder: Path) -> Graph:
     """The peers' files as a graph: the same arrays, in memory, as the peers load them."""
     import numpy as np
 
-    from hyrt.graph.graph import DenseFeatures, Graph
+    from hyrt.graph.graph import Graph
+    from hyrt.graph.row_source import DenseFeatures
 
     def read(key: str) -> Any:
         return np.load(folder / f"{key}.npy")
@@ -197,4 +198,6 @@ def open_workload(folder: Path) -> Graph:
     for split in ("train", "val", "test"):
         masks[split] = np.zeros(len(labels), np.bool_)
         masks[split][read(split)] = True
-    return Graph(folder.name, read("indptr"), read("indices"), DenseFeatures(read("x")), labels, masks)
+    return Graph.of_arrays(
+        folder.name, read("indptr"), read("indices"), DenseFeatures(read("x")), labels, masks
+    )

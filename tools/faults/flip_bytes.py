@@ -83,7 +83,7 @@ def read_graph(path: Path) -> list[bytes]:
     """All that a graph holds."""
     graph: Graph = open_graph(path)
     features: Any = graph.features
-    arrays = [graph.indptr, graph.indices, graph.labels, features.values]
+    arrays = [graph.topology.indptr, graph.topology.indices, graph.labels, features.values]
     arrays += [graph.masks[name] for name in sorted(graph.masks)]
     return [
         f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes() for array in arrays

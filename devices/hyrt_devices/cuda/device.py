@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
@@ -131,7 +132,7 @@ class TorchDevice:
         with self._health.terminal("sampler"):
             if self._launcher is None:
                 return None
-            size = graph.indptr.nbytes + graph.indices.nbytes + 4 * graph.num_vertices
+            size = graph.topology.indptr.nbytes + graph.topology.indices.nbytes + 4 * graph.num_vertices
             make = partial(CudaSampler, self._driver, self._launcher, self._pool, graph)
             try:
                 sampler = self._if_it_fits(size, lambda: make(resident=True)) or make(resident=False)

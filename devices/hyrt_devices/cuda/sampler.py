@@ -64,8 +64,8 @@ class Topology:
         self._mapped: list[NDArray[Any]] = []
         self._kept: list[torch.Tensor] = []
         self.nbytes = 0
-        self.index_type = c_type(graph.indices.dtype)
-        arrays = (graph.indptr, graph.indices)
+        self.index_type = c_type(graph.topology.indices.dtype)
+        arrays = (graph.topology.indptr, graph.topology.indices)
         if resident:
             self._kept = [upload(driver, pool, stream, array) for array in arrays]
             self.nbytes = sum(array.nbytes for array in arrays)

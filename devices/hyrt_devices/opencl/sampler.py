@@ -61,11 +61,11 @@ class OpenclSampler:
         self._zero_copy = zero_copy
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}
-        indices = np.ascontiguousarray(graph.indices)
-        self._kept = [graph.indptr, indices]
+        indices = np.ascontiguousarray(graph.topology.indices)
+        self._kept = [graph.topology.indptr, indices]
         self._indptr = self._indices = None
         try:
-            self._indptr = self._place(self._lease, graph.indptr)
+            self._indptr = self._place(self._lease, graph.topology.indptr)
             self._indices = self._place(self._lease, indices)
             self._queue.finish()
         except BaseException:
@@ -92,7 +92,7 @@ class OpenclSampler:
         graph, num = self._graph, len(vertices)
         degrees = np.empty(num, np.int32)
         counts = np.empty(num, np.int32)
-        count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+        count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(f"{edges:,} sampled edges in one layer: lower the fan-out")

@@ -31,8 +31,8 @@ def answer(item: str, say: Callable[..., None], *, threads: int, num_bytes: int,
     **arguments
         No more.
     """
+    from hyrt.graph.row_kernels import gather_rows
     from hyrt.machine.workers import Workers
-    from hyrt.nn.operators.kernels import gather_rows
 
     rows = max(1024, num_bytes // _ROW_BYTES)
     source = np.ones((rows, _WIDTH), np.float32)

@@ -11,7 +11,7 @@ from hyrt.errors import DataError
 from hyrt.graph.check import reject
 from hyrt.graph.csr import Store, build_csr
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.graph.graph import SPLITS
+from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph import check
-from hyrt.graph.graph import SPLITS, DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
 
@@ -228,12 +230,16 @@ def to_graph(data: Dataset) -> Graph:
         for split in SPLITS
     }
     indptr = arrays["indptr"].astype(np.int64, copy=False)
-    return Graph(data.name, indptr, indices, features, arrays["labels"], masks)
+    return Graph.of_arrays(data.name, indptr, indices, features, arrays["labels"], masks)
 
 
 def from_graph(graph: Graph) -> Dataset:
     """The schema's arrays of a graph, without copying."""
-    arrays: dict[str, Array] = {"indptr": graph.indptr, "indices": graph.indices, "labels": graph.labels}
+    arrays: dict[str, Array] = {
+        "indptr": graph.topology.indptr,
+        "indices": graph.topology.indices,
+        "labels": graph.labels,
+    }
     for name, mask in graph.masks.items():
         split, _, suffix = name.partition("_")
         arrays[f"{split}_mask{'_' + suffix if suffix else ''}"] = mask

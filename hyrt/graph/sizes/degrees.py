@@ -48,7 +48,7 @@ def degree_distribution(
         targets = graph.split("train")
     if targets is not None and len(targets) == 0:
         targets = None
-    ins = np.diff(graph.indptr)
+    ins = np.diff(graph.topology.indptr)
     outs, loops = _out_degrees(graph)
     reciprocity = _reciprocity(graph)
     if not structure or graph.num_edges == 0:
@@ -72,7 +72,7 @@ def _out_degrees(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     outs = np.zeros(graph.num_vertices, np.int64)
     loops = np.zeros(graph.num_vertices, np.int64)
     for piece in _pieces(graph):
-        sources = graph.indices[piece]
+        sources = graph.topology.indices[piece]
         outs += np.bincount(sources, minlength=graph.num_vertices)
         own = sources[sources == _destinations(graph, piece, every)]
         loops += np.bincount(own, minlength=graph.num_vertices)
@@ -85,11 +85,11 @@ def _reciprocity(graph: Graph) -> float:
         return 1.0
     both = other = 0
     for edge in np.unique(np.linspace(0, graph.num_edges - 1, _REVERSES).astype(np.int64)).tolist():
-        v = int(np.searchsorted(graph.indptr, edge, side="right")) - 1
-        u = int(graph.indices[edge])
+        v = int(np.searchsorted(graph.topology.indptr, edge, side="right")) - 1
+        u = int(graph.topology.indices[edge])
         if u == v:
             continue
-        row = graph.indices[graph.indptr[u] : graph.indptr[u + 1]]
+        row = graph.topology.indices[graph.topology.indptr[u] : graph.topology.indptr[u + 1]]
         place = int(np.searchsorted(row, v))
         both += place < len(row) and int(row[place]) == v
         other += 1
@@ -103,9 +103,9 @@ def _pieces(graph: Graph) -> list[slice]:
 
 def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
     """`values` ([V]) of the vertices that the edges of a piece enter."""
-    first = int(np.searchsorted(graph.indptr, piece.start, side="right")) - 1
-    last = int(np.searchsorted(graph.indptr, piece.stop, side="left"))
-    ends = np.clip(graph.indptr[first : last + 1], piece.start, piece.stop)
+    first = int(np.searchsorted(graph.topology.indptr, piece.start, side="right")) - 1
+    last = int(np.searchsorted(graph.topology.indptr, piece.stop, side="left"))
+    ends = np.clip(graph.topology.indptr[first : last + 1], piece.start, piece.stop)
     return np.repeat(values[first:last], np.diff(ends))
 
 
@@ -130,7 +130,9 @@ def _over_out_edges(graph: Graph, values: NDArray[np.float64]) -> NDArray[np.flo
     """[V] sums of `values` ([V]) over the vertices that the outgoing edges of each enter."""
     sums = np.zeros(graph.num_vertices)
     for piece in _pieces(graph):
-        sums += np.bincount(graph.indices[piece], _destinations(graph, piece, values), graph.num_vertices)
+        sums += np.bincount(
+            graph.topology.indices[piece], _destinations(graph, piece, values), graph.num_vertices
+        )
     return sums
 
 
@@ -146,7 +148,7 @@ def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array |
     every = np.arange(graph.num_vertices)
     table = np.zeros(2 * size * size, np.int64)
     for piece in _pieces(graph):
-        sources = graph.indices[piece]
+        sources = graph.topology.indices[piece]
         pairs = of_vertex[sources] * (2 * size) + _destinations(graph, piece, marked)
         table += np.bincount(pairs[sources != _destinations(graph, piece, every)], minlength=len(table))
     others, theirs = np.split(table.reshape(size, 2 * size).astype(np.float64), 2, axis=1)

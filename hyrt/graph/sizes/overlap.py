@@ -36,7 +36,7 @@ def neighbor_overlap(graph: Graph, targets: Array | None) -> NeighborOverlap:
         eligible[targets] = True
     chosen = np.arange(graph.num_vertices) if targets is None else targets
     near = chosen[rng.integers(0, len(chosen), _PATHS)]
-    far = graph.indices[rng.integers(0, graph.num_edges, _PATHS)]
+    far = graph.topology.indices[rng.integers(0, graph.num_edges, _PATHS)]
     return NeighborOverlap(near=_sample(graph, near, eligible, rng), far=_sample(graph, far, None, rng))
 
 
@@ -55,7 +55,7 @@ def _sample(
         # A dead end is its own end: it offers nothing and has no weight.
         paths.append((z, w, int(onward[int(y * len(onward))]) if len(onward) else w))
     starts, middles, ends = np.array(paths, np.int64).reshape(-1, 3).T
-    degrees = np.diff(graph.indptr)
+    degrees = np.diff(graph.topology.indptr)
     found = [_joined(graph, *path) for path in paths]
     # By chance: with the end of another path, half the paths away.
     chance = [
@@ -84,7 +84,7 @@ def _sample(
 
 def _around(graph: Graph, vertex: int) -> Array:
     """The neighbours of a vertex but itself."""
-    row = graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]
+    row = graph.topology.indices[graph.topology.indptr[vertex] : graph.topology.indptr[vertex + 1]]
     others: Array = row[row != vertex]
     return others
 
@@ -97,7 +97,9 @@ def _joined(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, boo
     shared = shared[shared != without].astype(np.int64)
     degree = 1.0
     if len(shared):
-        degree = len(shared) / float((1.0 / (graph.indptr[shared + 1] - graph.indptr[shared])).sum())
+        degree = len(shared) / float(
+            (1.0 / (graph.topology.indptr[shared + 1] - graph.topology.indptr[shared])).sum()
+        )
     return len(shared), degree, bool(_among(around, np.array([u]))[0])
 
 

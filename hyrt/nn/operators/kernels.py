@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 
 from hyrt.machine.generator import draw, vertex_stream
-from hyrt.nn.operators.intrinsics import prefetch, value
+from hyrt.machine.intrinsics import prefetch_row, value
 
 # Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first cache.
 _AHEAD = 16
@@ -24,13 +24,6 @@ _compile = nb.njit(
     boundscheck=False,
     fastmath={"contract", "reassoc", "nsz"},
 )
-
-
-@nb.njit(inline="always", cache=True)
-def _prefetch_row(flat, width, row):
-    line = 64 // flat.itemsize
-    for at in range(row * width, (row + 1) * width, line):
-        prefetch(flat, at)
 
 
 @_compile
@@ -64,7 +57,7 @@ def aggregate(
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            _prefetch_row(flat, width, np.int64(columns[e]))
+            prefetch_row(flat, width, np.int64(columns[e]))
         total = out[i, sum_at : sum_at + width] if onto is None else kept
         for k in range(width):
             total[k] = 0
@@ -163,7 +156,7 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            _prefetch_row(flat, width, np.int64(columns[e]))
+            prefetch_row(flat, width, np.int64(columns[e]))
         best = out[i, sum_at : sum_at + width]
         for k in range(width):
             best[k] = 0
@@ -215,22 +208,6 @@ def aggregate_max_backward(
 
 
 @_compile
-def gather_rows(x, rows, out, start, stop):
-    """out[i] = x[rows[i]]."""
-    width = x.shape[1]
-    flat = x.reshape(x.size)
-    for i in range(start, min(start + _AHEAD, stop)):
-        _prefetch_row(flat, width, np.int64(rows[i]))
-    for i in range(start, stop):
-        if i + _AHEAD < stop:
-            _prefetch_row(flat, width, np.int64(rows[i + _AHEAD]))
-        a = x[rows[i]]
-        o = out[i]
-        for k in range(width):
-            o[k] = value(a[k])
-
-
-@_compile
 def attend(
     indptr,
     columns,
@@ -262,7 +239,7 @@ def attend(
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            _prefetch_row(flat, slices * width, np.int64(columns[e]))
+            prefetch_row(flat, slices * width, np.int64(columns[e]))
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             a = own[h] if slices > 1 else own[0]
@@ -329,7 +306,7 @@ def attend_backward_scores(
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
         for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            _prefetch_row(flat, slices * width, np.int64(columns[e]))
+            prefetch_row(flat, slices * width, np.int64(columns[e]))
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             g = grad[h, i]
@@ -401,17 +378,6 @@ def attend_backward_rows(
 
 
 @_compile
-def gather_sparse_rows(indptr, columns, values, rows, out_indptr, out_columns, out_values, start, stop):
-    """Copy CSR rows `rows[start:stop]` to where out_indptr says."""
-    for i in range(start, stop):
-        at = out_indptr[i]
-        for e in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            out_columns[at] = columns[e]
-            out_values[at] = values[e]
-            at += 1
-
-
-@_compile
 def sparse_product(indptr, columns, values, weight_t, out, start, stop):
     """out[i] = sum of values[e] * weight_t[columns[e]] over row i."""
     width = out.shape[1]
@@ -437,16 +403,6 @@ def sparse_product_backward(indptr, columns, values, grad, out, start, stop):
             factor = values[e]
             for k in range(len(g)):
                 row[k] += factor * g[k]
-
-
-@_compile
-def densify(indptr, columns, values, out, start, stop):
-    """Sparse rows as dense ones."""
-    for i in range(start, stop):
-        for k in range(out.shape[1]):
-            out[i, k] = 0
-        for e in range(indptr[i], indptr[i + 1]):
-            out[i, columns[e]] = value(values[e])
 
 
 @_compile

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.graph.row_kernels import densify
+from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty
@@ -42,6 +44,11 @@ class SparseRows:
     values: Array
     width: int
 
+    @classmethod
+    def of(cls, features: SparseFeatures) -> SparseRows:
+        """The same rows as a layer's input."""
+        return cls(features.indptr, features.columns, features.values, features.width)
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -54,7 +61,7 @@ class SparseRows:
         """[n, width] float32, by the calling thread's team unless another is given."""
         out = np.empty((len(self), self.width), np.float32)
         (workers or current_workers()).run(
-            lambda start, stop: kernels.densify(self.indptr, self.columns, self.values, out, start, stop),
+            lambda start, stop: densify(self.indptr, self.columns, self.values, out, start, stop),
             len(self),
             _GRAIN,
         )

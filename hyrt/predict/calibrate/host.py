@@ -6,13 +6,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.workloads.workload import LoadForm
 
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.pipeline.load import InputPlan, Loader
@@ -147,7 +148,7 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
         measured = []
         with Workers(threads, "hyrt.calibrate.load") as workers:
             for matrix in matrices:
-                loader = Loader(replace(graph, features=DenseFeatures(matrix)))
+                loader = Loader(DenseFeatures(matrix))
                 spent = []
                 # Another mini-batch each time: rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):

@@ -120,7 +120,7 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
     for graph in (small, large):
-        graph_bytes = float(graph.indptr.nbytes + graph.indices.nbytes)
+        graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
         sampling += host_measurements.sampling(graph, graph_bytes, cores)
         loading += host_measurements.loading(graph, cores)
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]

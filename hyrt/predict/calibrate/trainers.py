@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt.device import Device
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
 from hyrt.nn.layers import Aggregated, InPlace
 from hyrt.nn.model import GNN, Architecture, Kind
@@ -85,11 +87,9 @@ class Measured:
 
 def with_widths(graph: Graph, probe: Probe) -> Graph:
     """The graph with features and classes of a probe's widths."""
-    return replace(
-        graph,
-        features=DenseFeatures(np.ones((graph.num_vertices, probe.features), np.float32)),
-        labels=graph.labels % probe.classes,
-    )
+    features = DenseFeatures(np.ones((graph.num_vertices, probe.features), np.float32))
+    table = VertexTable(features, graph.labels % probe.classes, graph.masks)
+    return Graph(graph.name, graph.topology, table)
 
 
 def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
@@ -115,7 +115,7 @@ def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
     forms = [form for form in device.info.forms if form != "ids" or device.gathers(graph)]
     plan = plan_input(model, graph, forms, fuse=True)
     sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
-    loader = Loader(graph)
+    loader = Loader(graph.features)
     propagate: list[float] = []
     transfer: list[float] = []
     moved = 0.0

@@ -66,12 +66,14 @@ def host_hop(graph: Graph, vertices: Any, fanout: int, key: np.uint64) -> tuple[
     """Degrees, offsets, neighbours, sources and columns by the host's kernels."""
     num = len(vertices)
     degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-    count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+    count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
     offsets = np.empty(num + 1, np.int32)
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    pick_neighbors(graph.indptr, graph.indices, vertices, offsets, key, 0, num, positions, neighbors)
+    pick_neighbors(
+        graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
+    )
     room, columns = np.empty(num + len(neighbors), vertices.dtype), np.empty(len(neighbors), np.int32)
     local = np.full(graph.num_vertices, -1, np.int32)
     met = relabel(vertices, neighbors, local, room, columns)
@@ -105,7 +107,7 @@ def test_sampler_is_bit_equal_to_the_host(degree: float, resident: bool, backwar
         assert same(hop.sources, sources)
         assert same(hop.columns, columns)
         there = hop.resident
-        assert same(there.source_degrees.numpy(), graph.in_degrees[sources])
+        assert same(there.source_degrees.numpy(), graph.topology.in_degrees[sources])
         assert same(there.sources.numpy(), sources)
         plain = sampler.draw(vertices, fanout, key, relabel=False)
         assert same(plain.neighbors, neighbors)
@@ -125,8 +127,13 @@ def test_sampler_kernels_take_both_widths_of_ids(
     ids: Any, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_graph()
-    graph = Graph(
-        "wide", graph.indptr, graph.indices.astype(stored), graph.features, graph.labels, graph.masks
+    graph = Graph.of_arrays(
+        "wide",
+        graph.topology.indptr,
+        graph.topology.indices.astype(stored),
+        graph.features,
+        graph.labels,
+        graph.masks,
     )
     monkeypatch.setattr("hyrt_devices.cuda.sampler.id_type", lambda graph: np.dtype(ids))
     driver = FakeDriver()

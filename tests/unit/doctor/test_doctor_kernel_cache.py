@@ -15,7 +15,7 @@ from hyrt.doctor.finding import Finding
 from hyrt.doctor.kernel_cache import check_kernel_cache, judge_kernel_cache
 
 COMPILE = (
-    "import numpy as np\nfrom hyrt.nn.operators.kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
+    "import numpy as np\nfrom hyrt.graph.row_kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
     "gather_rows(x, np.arange(4, dtype=np.int32), x.copy(), 0, 4)"
 )
 
@@ -57,8 +57,8 @@ def test_a_whole_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "truncated",
     [
-        "operators_*/kernels.gather_rows-*.nbi",
-        "operators_*/kernels.gather_rows-*.nbc",
+        "graph_*/row_kernels.gather_rows-*.nbi",
+        "graph_*/row_kernels.gather_rows-*.nbc",
         "machine_*/generator.mix64-*.nbc",
     ],
     indirect=True,

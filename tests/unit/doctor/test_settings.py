@@ -16,7 +16,7 @@ from hyrt.doctor.children.needs import needs
 from hyrt.doctor.children.weights import _MOMENTS, num_moments, num_parameters
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
-from hyrt.graph.graph import DenseFeatures
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
 from hyrt.training.setup import build_model
 
@@ -53,7 +53,7 @@ def test_sizes_are_those_of_the_opened_graph(kind: str, npz: Path, mapped: Path)
     assert (found.features, found.classes) == (graph.num_features, graph.num_classes)
     assert found.targets == len(graph.split("train"))
     held = graph.features.values.nbytes
-    topology = graph.indptr.nbytes + graph.indices.nbytes
+    topology = graph.topology.indptr.nbytes + graph.topology.indices.nbytes
     if kind == "folder":
         assert found.feature_bytes + found.graph_bytes == 0
         assert found.mapped_bytes == pytest.approx(held + topology, rel=0.3)

@@ -73,10 +73,10 @@ def save(arrays: Arrays, path: Path) -> Path:
 
 def assert_holds(graph: Any, arrays: Arrays) -> None:
     """The graph has exactly these arrays."""
-    np.testing.assert_array_equal(graph.indptr, arrays["indptr"])
-    np.testing.assert_array_equal(graph.indices, arrays["indices"])
-    assert graph.indptr.dtype == np.int64
-    assert graph.indices.dtype == np.int32
+    np.testing.assert_array_equal(graph.topology.indptr, arrays["indptr"])
+    np.testing.assert_array_equal(graph.topology.indices, arrays["indices"])
+    assert graph.topology.indptr.dtype == np.int64
+    assert graph.topology.indices.dtype == np.int32
     np.testing.assert_array_equal(graph.labels, arrays["labels"])
     for key, array in arrays.items():
         if "_mask" in key:

@@ -75,7 +75,7 @@ def test_folder_is_mapped_and_never_written(tmp_path):
     arrays = make_arrays(2)
     graph = open_graph(save(arrays, tmp_path / "a"))
     graph.features.values[0, 0] = 77.0
-    graph.indices[0] = 5
+    graph.topology.indices[0] = 5
     assert_holds(open_graph(tmp_path / "a"), arrays)
 
 

@@ -89,8 +89,8 @@ def _assert_topology(graph):
     edges = _parts()[0]
     pairs = {(int(u), int(v)) for u, v in edges.T if u != v}
     pairs |= {(v, u) for u, v in pairs}
-    targets = np.repeat(np.arange(COUNT), graph.in_degrees)
-    assert list(zip(targets.tolist(), graph.indices.tolist(), strict=True)) == sorted(pairs)
+    targets = np.repeat(np.arange(COUNT), graph.topology.in_degrees)
+    assert list(zip(targets.tolist(), graph.topology.indices.tolist(), strict=True)) == sorted(pairs)
 
 
 def test_csv(tmp_path):

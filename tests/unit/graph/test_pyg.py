@@ -31,8 +31,8 @@ def _assert_same(graph, data):
     np.testing.assert_array_equal(graph.labels, data.y.reshape(-1).numpy())
     np.testing.assert_array_equal(graph.masks["val"], data.val_mask.numpy())
     pairs = sorted({(int(v), int(u)) for u, v in data.edge_index.T if u != v})
-    targets = np.repeat(np.arange(30), graph.in_degrees)
-    assert list(zip(targets.tolist(), graph.indices.tolist(), strict=True)) == pairs
+    targets = np.repeat(np.arange(30), graph.topology.in_degrees)
+    assert list(zip(targets.tolist(), graph.topology.indices.tolist(), strict=True)) == pairs
 
 
 def test_data():

@@ -25,7 +25,9 @@ def graph():
 
 def _matrix(graph):
     count = graph.num_vertices
-    return sparse.csr_matrix((np.ones(graph.num_edges), graph.indices, graph.indptr), shape=(count, count))
+    return sparse.csr_matrix(
+        (np.ones(graph.num_edges), graph.topology.indices, graph.topology.indptr), shape=(count, count)
+    )
 
 
 def test_structure(graph, tmp_path):
@@ -33,7 +35,7 @@ def test_structure(graph, tmp_path):
     matrix = _matrix(graph)
     assert abs(matrix - matrix.T).nnz == 0
     assert matrix.diagonal().sum() == 0
-    arrays = {"indptr": graph.indptr, "indices": graph.indices, "labels": graph.labels}
+    arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices, "labels": graph.labels}
     arrays |= {f"{split}_mask": mask for split, mask in graph.masks.items()}
     # Generated graphs skip the checks that files get: here they do not.
     check_dataset(Dataset("generated", arrays, FeatureRows.of(graph.features.values)), features=True)
@@ -91,7 +93,7 @@ def test_degrees_follow_the_weights():
     weights[model.order] = np.diff(model.cumulative)
     graph = open_graph(spec.name)
     expected = weights / weights.sum() * graph.num_edges
-    degrees = graph.in_degrees
+    degrees = graph.topology.in_degrees
     # Within a class the second ends are drawn by weight in the class: classes of equal weight shares agree
     # only nearly.
     for low, high in [(0, 10), (10, 30), (30, 100), (100, 400)]:
@@ -102,7 +104,7 @@ def test_degrees_follow_the_weights():
 
 
 def test_degrees_have_a_heavy_tail(graph):
-    degrees = np.sort(graph.in_degrees)[::-1]
+    degrees = np.sort(graph.topology.in_degrees)[::-1]
     assert degrees[0] > 20 * degrees.mean()
     # Exponent 7/3: P(degree > t) falls as t^(-4/3).
     assert (degrees > 20).mean() / (degrees > 80).mean() == pytest.approx(4 ** (4 / 3), rel=0.15)
@@ -112,8 +114,8 @@ def test_degrees_have_a_heavy_tail(graph):
 def test_homophily(homophily):
     graph = open_graph(f"synthetic:community,vertices=20k,edges=400k,homophily={homophily}")
     labels = graph.labels
-    same = (np.repeat(labels, graph.in_degrees) == labels[graph.indices]).mean()
-    share = np.bincount(labels, weights=graph.in_degrees) / graph.num_edges
+    same = (np.repeat(labels, graph.topology.in_degrees) == labels[graph.topology.indices]).mean()
+    share = np.bincount(labels, weights=graph.topology.in_degrees) / graph.num_edges
     # A little less: duplicates fall away, and most of them are inside classes.
     assert same == pytest.approx(homophily + (1 - homophily) * (share**2).sum(), abs=0.03)
 
@@ -136,7 +138,7 @@ def test_features_are_class_mean_plus_unit_noise(graph):
 
 def test_neighbours_say_more_than_features_alone(graph):
     values = graph.features.values.astype(np.float64)
-    mean = _matrix(graph).multiply(1 / np.maximum(graph.in_degrees, 1)[:, None]).tocsr()
+    mean = _matrix(graph).multiply(1 / np.maximum(graph.topology.in_degrees, 1)[:, None]).tocsr()
     train, test = graph.split("train"), graph.split("test")
 
     def accuracy(columns):
@@ -152,7 +154,13 @@ def test_neighbours_say_more_than_features_alone(graph):
 def _digest(graph):
     return [
         hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:16]
-        for array in (graph.indptr, graph.indices, graph.features.values, graph.labels, *graph.masks.values())
+        for array in (
+            graph.topology.indptr,
+            graph.topology.indices,
+            graph.features.values,
+            graph.labels,
+            *graph.masks.values(),
+        )
     ]
 
 

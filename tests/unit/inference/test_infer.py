@@ -9,7 +9,8 @@ import torch
 from graphs import adjacency, dense_features, random_graph
 
 from hyrt.device import HOST_FORMS
-from hyrt.graph.graph import DenseFeatures, Graph, SparseFeatures
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
@@ -140,7 +141,7 @@ def crowded_graph(sparse: bool, vertices: int = 4000, degree: int = 100, feature
     everywhere = np.ones(vertices, np.bool_)
     masks = {"train": everywhere, "val": everywhere, "test": everywhere}
     pointer = np.arange(vertices + 1, dtype=np.int64) * degree
-    return Graph("crowded", pointer, indices, store, np.zeros(vertices, np.int16), masks)
+    return Graph.of_arrays("crowded", pointer, indices, store, np.zeros(vertices, np.int16), masks)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -203,7 +204,7 @@ def test_each_sparse_row_is_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> 
     reached = np.zeros(graph.num_vertices, np.bool_)
     reached[:50] = True
     for _ in range(2):
-        edges = graph.indices.reshape(graph.num_vertices, -1)[reached]
+        edges = graph.topology.indices.reshape(graph.num_vertices, -1)[reached]
         reached[edges.ravel()] = True
     assert len(rows) > 1
     assert sum(rows) == reached.sum()

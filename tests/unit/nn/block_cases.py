@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import Block, MiniBatch
@@ -27,7 +28,7 @@ def graph_from(adjacency: NDArray[np.bool_], features: NDArray[Any], classes: in
     everywhere = np.ones(num, np.bool_)
     masks = {"train": everywhere, "val": everywhere, "test": everywhere}
     indices = np.nonzero(adjacency)[1].astype(np.int32)
-    return Graph("case", indptr, indices, DenseFeatures(features), labels, masks)
+    return Graph.of_arrays("case", indptr, indices, DenseFeatures(features), labels, masks)
 
 
 @cache

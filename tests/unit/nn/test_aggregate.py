@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.graph.graph import Graph
+from hyrt.graph.row_kernels import gather_rows
 from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.operators import kernels
 from hyrt.nn.operators.aggregate import aggregate, aggregate_into, scales
 from hyrt.sampling.block import Block
 
@@ -108,7 +108,7 @@ def test_every_finite_half_is_widened_exactly() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
     bits = bits[np.isfinite(bits.view(np.float16)).all(1)]
     out = np.empty(bits.shape, np.float32)
-    kernels.gather_rows(bits, np.arange(len(bits), dtype=np.int32), out, 0, len(bits))
+    gather_rows(bits, np.arange(len(bits), dtype=np.int32), out, 0, len(bits))
     assert len(bits) == 256 - 8
     assert np.array_equal(out.view(np.uint32), bits.view(np.float16).astype(np.float32).view(np.uint32))
 
@@ -297,5 +297,5 @@ def symmetric_graph() -> Graph:
 def dense_adjacency(graph: Graph) -> np.ndarray[Any, Any]:
     out = np.zeros((graph.num_vertices, graph.num_vertices))
     for v in range(graph.num_vertices):
-        out[v, graph.indices[graph.indptr[v] : graph.indptr[v + 1]]] = 1
+        out[v, graph.topology.indices[graph.topology.indptr[v] : graph.topology.indptr[v + 1]]] = 1
     return out

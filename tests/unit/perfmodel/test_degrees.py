@@ -75,9 +75,9 @@ def test_no_edges() -> None:
 @settings(deadline=None, max_examples=60)
 def test_what_is_counted_of_a_graph(graph) -> None:
     found = degree_distribution(graph)
-    ins = np.diff(graph.indptr)
+    ins = np.diff(graph.topology.indptr)
     rows = np.repeat(np.arange(graph.num_vertices), ins)
-    loops = int((rows == graph.indices).sum())
+    loops = int((rows == graph.topology.indices).sum())
     assert found.num_edges == graph.num_edges
     assert found.counts @ found.in_degrees == pytest.approx(ins.sum())
     assert found.counts @ found.out_degrees == pytest.approx(ins.sum() - loops)

@@ -97,7 +97,7 @@ def test_all_targets_reach_all() -> None:
     degrees = degree_distribution(graph)
     found = expected_sizes(degrees, [-1, 3], 200)
     assert found.vertices == pytest.approx((200, 200, 200))
-    ins = np.diff(graph.indptr)
+    ins = np.diff(graph.topology.indptr)
     assert found.edges == pytest.approx((np.minimum(ins, 3).sum(), ins.sum()))
     assert expected_sizes(degrees, [-1, 3], 10**9) == found
 
@@ -158,7 +158,7 @@ def test_a_lattice_whose_neighborhoods_overlap() -> None:
 
 def test_targets_unlike_other_vertices() -> None:
     graph = random_graph(800, 8, 5)
-    ins = np.diff(graph.indptr)
+    ins = np.diff(graph.topology.indptr)
     chosen = np.flatnonzero(ins >= np.quantile(ins, 0.8))
     expected = 30 * np.minimum(ins[chosen], 20).mean()
     degrees = degree_distribution(graph, chosen)
@@ -172,7 +172,7 @@ def test_targets_unlike_other_vertices() -> None:
 @settings(deadline=None, max_examples=80)
 def test_bounds(graph: Graph, fanouts: list[int]) -> None:
     degrees = degree_distribution(graph)
-    num, ins = graph.num_vertices, np.diff(graph.indptr)
+    num, ins = graph.num_vertices, np.diff(graph.topology.indptr)
     sizes = [expected_sizes(degrees, fanouts, num * part) for part in (0.0, 0.01, 0.1, 0.3, 0.7, 1.0)]
     for found in sizes:
         assert max(found.vertices) <= num * (1 + 1e-9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.config import build_config
 from hyrt.errors import Diverged
-from hyrt.graph.graph import DenseFeatures
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import StepGroup
 from hyrt.sampling.neighbor import NeighborSampler
@@ -110,7 +108,7 @@ def test_fused_loading_changes_rounding_only(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
 def test_sparse_features_train_like_dense_ones(kind: str) -> None:
     sparse = random_graph(sparse=True)
-    dense = replace(sparse, features=DenseFeatures(dense_features(sparse).astype(np.float32)))
+    dense = sparse.with_features(DenseFeatures(dense_features(sparse).astype(np.float32)))
     model = {"kind": kind, "input_dropout": 0.2, "residual": True}
     sgd = {"optimizer": "SGD", "lr": 0.01}
     a, _ = train(sparse, model=model, train=sgd)

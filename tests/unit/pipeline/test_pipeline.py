@@ -57,7 +57,7 @@ def stages(devices, split, sampler=None, loader=None) -> Stages:
         trainer.device.load(model, list(model.parameters()))
     return Stages(
         sampler or NeighborSampler(graph, graph.split("train"), [3, 3], 32, 0),
-        loader or Loader(graph),
+        loader or Loader(graph.features),
         trainers,
         split,
         list(model.parameters()),

@@ -98,7 +98,7 @@ class Run:
                 trainer.device.load(self.model, parameters)
             self.stages = Stages(
                 sampler,
-                Loader(graph),
+                Loader(graph.features),
                 trainers,
                 split,
                 parameters,

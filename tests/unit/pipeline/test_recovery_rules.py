@@ -159,12 +159,22 @@ class Hops:
         self.drawn += 1
         graph, num = self._graph, len(vertices)
         degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-        count_neighbors(graph.indptr, vertices, fanout, 0, num, degrees, counts)
+        count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
         offsets = np.empty(num + 1, np.int32)
         prefix_sum(counts, offsets)
         neighbors = np.empty(offsets[-1], vertices.dtype)
         positions = np.empty(offsets[-1], np.int64)
-        pick_neighbors(graph.indptr, graph.indices, vertices, offsets, key, 0, num, positions, neighbors)
+        pick_neighbors(
+            graph.topology.indptr,
+            graph.topology.indices,
+            vertices,
+            offsets,
+            key,
+            0,
+            num,
+            positions,
+            neighbors,
+        )
         return Hop(degrees, offsets, neighbors)
 
     def close(self) -> None:

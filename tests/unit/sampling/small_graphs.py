@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from hyrt.graph.graph import DenseFeatures, Graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.sampling.block import Block
 
 Rows = Sequence[Sequence[int]]
@@ -20,7 +21,7 @@ def graph_of(rows: Rows, ids: Any = np.int32) -> Graph:
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
     indices = np.array([u for row in rows for u in sorted(row)], dtype=ids)
     everywhere = np.ones(num, np.bool_)
-    return Graph(
+    return Graph.of_arrays(
         name="small",
         indptr=indptr,
         indices=indices,
@@ -51,7 +52,10 @@ def graphs(draw: st.DrawFn, max_vertices: int = 130) -> Graph:
 
 def row(graph: Graph, vertex: int) -> list[int]:
     """In-neighbours of a vertex."""
-    return [int(u) for u in graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]]
+    return [
+        int(u)
+        for u in graph.topology.indices[graph.topology.indptr[vertex] : graph.topology.indptr[vertex + 1]]
+    ]
 
 
 def sampled_rows(block: Block) -> list[list[int]]:

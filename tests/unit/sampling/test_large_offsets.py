@@ -33,7 +33,7 @@ def far_graph(tmp_path: Path) -> Graph:
     assert path.stat().st_blocks * 512 < 2**20, "the file system stores the holes of sparse files"
     indices = np.memmap(path, np.int32, "r")
     rest = graph_of([[]] * VERTICES)
-    return Graph("far", indptr, indices, rest.features, rest.labels, rest.masks)
+    return Graph.of_arrays("far", indptr, indices, rest.features, rest.labels, rest.masks)
 
 
 @pytest.mark.parametrize("fanout", [-1, 2, 70, 1000])

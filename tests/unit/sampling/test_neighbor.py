@@ -161,7 +161,7 @@ def test_in_place_equals_relabelled(graph: Graph, fanout: list[int], batch_size:
     np.testing.assert_array_equal(mine.destinations, first.destinations)
     np.testing.assert_array_equal(mine.degrees, first.degrees)
     assert mine.num_src == graph.num_vertices
-    np.testing.assert_array_equal(mine.source_degrees, graph.in_degrees)
+    np.testing.assert_array_equal(mine.source_degrees, graph.topology.in_degrees)
     for a, b in zip(relabelled.blocks[1:], in_place.blocks[1:], strict=True):
         assert_equal_blocks(a, b)
     assert relabelled.num_edges == in_place.num_edges
@@ -254,10 +254,10 @@ def test_mini_batches_in_flight_never_share_memory() -> None:
 def test_too_many_edges_for_32_bits_is_an_error_before_any_is_read() -> None:
     # 30 vertices of 100 million neighbours each: counted, never touched.
     graph = graph_of([[]] * 30)
-    far = Graph(
+    far = Graph.of_arrays(
         graph.name,
         np.arange(31, dtype=np.int64) * 100_000_000,
-        graph.indices,
+        graph.topology.indices,
         graph.features,
         graph.labels,
         graph.masks,

@@ -53,7 +53,9 @@ def stages(at: tuple[str, int, Any] = ("", 0, None)) -> Stages:
     sampler = NeighborSampler(graph, graph.split("train"), [3, 3], 32, 0)
     trainers = [Trainer(device, InputPlan("rows"))]
     parameters = list(model.parameters())
-    return Stages(sampler, Loader(graph), trainers, [32], parameters, Workers(1, "s"), Workers(1, "l"))
+    return Stages(
+        sampler, Loader(graph.features), trainers, [32], parameters, Workers(1, "s"), Workers(1, "l")
+    )
 
 
 def run(what: Stages, seen: list[int] | None = None, stall_timeout_s: float = 60.0) -> None:

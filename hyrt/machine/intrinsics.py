@@ -32,6 +32,14 @@ def prefetch(typingctx, array, index):
     return types.void(array, types.intp), generate
 
 
+@nb.njit(inline="always", cache=True)
+def prefetch_row(flat, width, row):
+    """Ask for the cache lines of one row of a matrix of `width` columns, given as one array."""
+    line = 64 // flat.itemsize
+    for at in range(row * width, (row + 1) * width, line):
+        prefetch(flat, at)
+
+
 @intrinsic
 def _widen_half(typingctx, bits):
     def generate(context, builder, signature, args):

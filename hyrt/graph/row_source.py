@@ -1,0 +1,139 @@
+"""Where feature rows come from. The load stage knows only this protocol and the two forms rows have here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.row_kernels import densify, gather_rows, gather_sparse_rows
+from hyrt.machine.workers import Workers
+
+_GRAIN = 512
+
+
+class RowSource(Protocol):
+    """The feature rows of one vertex type, wherever they are kept."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        ...
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one value of a dense row, as it is read."""
+        ...
+
+    @property
+    def matrix(self) -> NDArray[Any] | None:
+        """[V, F] all rows in host memory, for compiled loops that read them in place: float32, float64, or the 16
+        bits of float16 as uint16. None where there is no such matrix.
+        """
+        ...
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        """Write the rows of some vertices.
+
+        Parameters
+        ----------
+        ids
+            [n] the vertices.
+        out
+            [n, width] float32, overwritten.
+        workers
+            The threads that share the work.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFeatures:
+    """Feature rows in one matrix, in memory or memory-mapped.
+
+    Parameters
+    ----------
+    values
+        [V, F] float32 or float16, C-contiguous.
+    """
+
+    values: NDArray[Any]
+
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[1])
+
+    @property
+    def value_bytes(self) -> int:
+        return self.values.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
+
+    @property
+    def matrix(self) -> NDArray[Any]:
+        return self.values.view(np.uint16) if self.values.dtype == np.float16 else self.values
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        matrix = self.matrix
+        workers.run(lambda start, stop: gather_rows(matrix, ids, out, start, stop), len(ids), _GRAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFeatures:
+    """Feature rows as CSR, for bags of words whose dense form would not fit.
+
+    Parameters
+    ----------
+    indptr
+        [V+1] int64.
+    columns
+        [nnz] int32, strictly increasing within a row.
+    values
+        [nnz] float32.
+    width
+        F, the number of columns.
+    """
+
+    indptr: NDArray[Any]
+    columns: NDArray[Any]
+    values: NDArray[Any]
+    width: int
+
+    @property
+    def value_bytes(self) -> int:
+        return np.dtype(np.float32).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.indptr.nbytes + self.columns.nbytes + self.values.nbytes
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
+        """The rows of some vertices, in their order and still sparse."""
+        indptr = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum(self.indptr[ids + 1] - self.indptr[ids], out=indptr[1:])
+        columns = np.empty(indptr[-1], np.int32)
+        values = np.empty(indptr[-1], np.float32)
+        workers.run(
+            lambda start, stop: gather_sparse_rows(
+                self.indptr, self.columns, self.values, ids, indptr, columns, values, start, stop
+            ),
+            len(ids),
+            _GRAIN,
+        )
+        return SparseFeatures(indptr, columns, values, self.width)
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        taken = self.take(ids, workers)
+        workers.run(
+            lambda start, stop: densify(taken.indptr, taken.columns, taken.values, out, start, stop),
+            len(ids),
+            _GRAIN,
+        )

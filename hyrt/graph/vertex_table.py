@@ -1,0 +1,72 @@
+"""The vertices of one type: their feature rows, labels and splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class VertexTable:
+    """What is known of the vertices of one type.
+
+    Parameters
+    ----------
+    features
+        Where their rows come from.
+    labels
+        [V] signed integer, the class in 0..C-1, -1 for no label.
+    masks
+        `train`, `val`, `test`: bool [V] or [V, K] with K alternative splits.
+    """
+
+    features: DenseFeatures | SparseFeatures
+    labels: NDArray[Any]
+    masks: dict[str, NDArray[np.bool_]]
+
+    @cached_property
+    def num_classes(self) -> int:
+        return int(self.labels.max()) + 1 if len(self.labels) else 0
+
+    @property
+    def num_splits(self) -> int:
+        """How many alternative train/val/test splits the dataset has."""
+        mask = self.masks["train"]
+        return 1 if mask.ndim == 1 else int(mask.shape[1])
+
+    def split(self, name: str, column: int, source: str) -> NDArray[np.int64]:
+        """The vertices of one split, sorted.
+
+        Parameters
+        ----------
+        name
+            `train`, `val` or `test`, or the name of a further mask.
+        column
+            Which of the K alternative splits.
+        source
+            The graph's name, for the error.
+
+        Returns
+        -------
+        [n] int64 vertex ids.
+
+        Raises
+        ------
+        DataError
+            If there is no such split or column.
+        """
+        if name not in self.masks:
+            raise DataError(f"{source}: no split {name!r}: it has {', '.join(self.masks)}")
+        mask = self.masks[name]
+        if column < 0 or column >= self.num_splits:
+            raise DataError(f"{source}: split {column} asked for, it has {self.num_splits} (numbered from 0)")
+        return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
