@@ -56,7 +56,8 @@ def first_maximum(block: Block, x: Tensor) -> Tensor:
             winners = np.argmax(x.detach().numpy()[sources], axis=0)
             rows.append(x[sources[winners], np.arange(x.shape[1])])
         else:
-            rows.append(x.new_zeros(x.shape[1]))
+            # Zero, but of x: its gradient is asked for where no destination has an edge, too.
+            rows.append(x.sum(0) * 0)
     return torch.stack(rows) if rows else x[:0]
 
 
