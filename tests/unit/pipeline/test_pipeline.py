@@ -149,7 +149,7 @@ def test_a_fault_in_sampling_or_loading(stage: str, at: int) -> None:
                 raise OSError("disk gone")
             super().load(batch, plan, workers)
 
-    what = stages(null(), [32], Sampler(graph, graph.split("train"), [3, 3], 32, 0), Load(graph))
+    what = stages(null(), [32], Sampler(graph, graph.split("train"), [3, 3], 32, 0), Load(graph.features))
     with pytest.raises(StageFailure, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
         run(what)
     assert pipeline_threads() == []
