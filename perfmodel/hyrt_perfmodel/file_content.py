@@ -1,4 +1,7 @@
-"""Values from YAML, with errors that say where and what to do."""
+"""Values from YAML, with errors that say where and what to do.
+
+Every function raises ValueError for what is not as it says, with the value's place (`where`) and what to give instead.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read, or holds something else; with its name.
-    """
+    """The mapping in a YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -53,13 +50,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping with text for keys.
-
-    Raises
-    ------
-    ValueError
-        Otherwise.
-    """
+    """The value, if it is a mapping with text for keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{where}: expected a mapping (key: value), found {_shown(value)}")
     return value
@@ -68,13 +59,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
 def only_keys(
     content: Mapping[str, Any], known: Collection[str], required: Collection[str], where: str
 ) -> None:
-    """Demand that every key is known and every required one there.
-
-    Raises
-    ------
-    ValueError
-        Naming the key, and the nearest one there is.
-    """
+    """Demand that every key is known and every required one there."""
     for key in content:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -86,13 +71,7 @@ def only_keys(
 
 
 def number(value: Any, where: str) -> float:
-    """A finite number, also written like 1e9, which YAML takes for text.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """A finite number, also written like 1e9, which YAML takes for text."""
     found = number_or_infinity(value, where)
     if math.isinf(found):
         raise ValueError(f"{where} is {_shown(value)}: give a finite number")
@@ -100,13 +79,7 @@ def number(value: Any, where: str) -> float:
 
 
 def number_or_infinity(value: Any, where: str) -> float:
-    """A number, or .inf.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """A number, or .inf."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where} is {_shown(value)}: give a number")
     try:
@@ -119,13 +92,7 @@ def number_or_infinity(value: Any, where: str) -> float:
 
 
 def whole(value: Any, where: str) -> int:
-    """A whole number.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """A whole number."""
     found = number(value, where)
     if not found.is_integer():
         raise ValueError(f"{where} is {_shown(value)}: give a whole number")
@@ -133,39 +100,21 @@ def whole(value: Any, where: str) -> int:
 
 
 def truth(value: Any, where: str) -> bool:
-    """True or false.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """True or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{where} is {_shown(value)}: give true or false")
     return value
 
 
 def text(value: Any, where: str) -> str:
-    """A name.
-
-    Raises
-    ------
-    ValueError
-        For anything else, and for an empty text.
-    """
+    """A name."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{where} is {_shown(value)}: give a name")
     return value
 
 
 def listed(value: Any, where: str) -> list[Any]:
-    """A list.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """A list."""
     if not isinstance(value, list):
         raise ValueError(f"{where} is {_shown(value)}: give a list")
     return value
@@ -188,21 +137,21 @@ def made_of(
         Fields that may not be missing although they have a default.
     infinite
         Whether every number may be infinite, and not only those that their annotation allows it.
-
-    Raises
-    ------
-    ValueError
-        Naming the place and what is wrong there.
     """
     content = mapping(content, where)
     needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
     hints = get_type_hints(kind, include_extras=True)
     only_keys(content, hints.keys(), [*needed, *required], where)
-    values = {key: _read(hints[key], value, f"{where}.{key}", infinite) for key, value in content.items()}
+    values = {key: _read(hints[key], value, _place(where, key), infinite) for key, value in content.items()}
     try:
         return kind(**values)
     except ValueError as problem:
         raise ValueError(within(str(problem), where)) from problem
+
+
+def _place(where: str, key: str) -> str:
+    """A key's place: `file: key` at the top, `file: key.key` below."""
+    return f"{where}.{key}" if ": " in where else f"{where}: {key}"
 
 
 def within(message: str, where: str) -> str:

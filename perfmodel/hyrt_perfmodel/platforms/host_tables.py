@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hyrt_perfmodel.checks import Count, NotNegative, Positive, check_numbers
 from hyrt_perfmodel.workloads.workload import LoadForm
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,20 +98,11 @@ def load_seconds(
         raise ValueError(
             f"loading in the form {form!r} was not measured" + (f" for {model}" if model else "")
         )
-    return between(
-        threads,
-        {
-            float(count): between(
-                matrix_bytes,
-                {
-                    entry.matrix_bytes: entry.seconds(rows, row_bytes)
-                    for entry in entries
-                    if entry.threads == count
-                },
-            )
-            for count in {entry.threads for entry in entries}
-        },
-    )
+
+    def by_matrix(entries: Sequence[LoadCost]) -> float:
+        return between(matrix_bytes, {each.matrix_bytes: each.seconds(rows, row_bytes) for each in entries})
+
+    return between(threads, _grouped(entries, lambda entry: entry.threads, by_matrix))
 
 
 def edges_per_second(
@@ -120,16 +114,14 @@ def edges_per_second(
         return between(edges, {entry.edges: entry.edges_per_s for entry in entries})
 
     def by_graph(entries: Sequence[SampleCost]) -> float:
-        return between(graph_bytes, grouped(entries, lambda entry: entry.graph_bytes, by_edges))
+        return between(graph_bytes, _grouped(entries, lambda entry: entry.graph_bytes, by_edges))
 
     entries = [entry for entry in table if entry.renumbers == renumbers]
-    return between(threads, grouped(entries, lambda entry: float(entry.threads), by_graph))
+    return between(threads, _grouped(entries, lambda entry: entry.threads, by_graph))
 
 
-def grouped(
-    entries: Sequence[SampleCost],
-    key: Callable[[SampleCost], float],
-    value: Callable[[Sequence[SampleCost]], float],
+def _grouped(
+    entries: Sequence[E], key: Callable[[E], float], value: Callable[[Sequence[E]], float]
 ) -> dict[float, float]:
     """The value of the entries of each key."""
     keys = {key(entry) for entry in entries}

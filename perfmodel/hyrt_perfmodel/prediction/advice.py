@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.platforms.platform import Accelerator, Platform, TrainerRates
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 # A change that saves less is not worth a line.
 _WORTH = 0.03
@@ -109,7 +109,11 @@ def _changes(
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     # The kernels of a known design take rows of float32 only.
     if training.at(1.0).bytes_per_value == 4 and all(each.design is None for each in platform.accelerators):
-        yield "features in 16 bits", platform, replace(training, at=_halved(training))
+        yield (
+            "features in 16 bits",
+            platform,
+            replace(training, at=lambda targets: replace(training.at(targets), bytes_per_value=2)),
+        )
 
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:
@@ -129,12 +133,3 @@ def _faster(accelerator: Accelerator) -> Accelerator:
         values_per_s=2 * accelerator.values_per_s,
         models={kind: _twice(rates) for kind, rates in accelerator.models.items()},
     )
-
-
-def _halved(training: TrainingWorkload) -> Callable[[float], Workload]:
-    at = training.at
-
-    def half(targets: float) -> Workload:
-        return replace(at(targets), bytes_per_value=2)
-
-    return half

@@ -77,10 +77,13 @@ PAPER = Terms(
 
 
 def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """Sending the blocks: the source of every edge, an offset for every destination."""
-    edges = sum(workload.edges)
-    destinations = sum(workload.vertices[1:])
-    return (edges * _EDGE_BYTES + destinations * _OFFSET_BYTES) / link_bytes_per_s
+    """Sending the blocks."""
+    return topology_bytes(workload) / link_bytes_per_s
+
+
+def topology_bytes(workload: Workload) -> float:
+    """Of the blocks: the source of every edge, an offset for every destination."""
+    return sum(workload.edges) * _EDGE_BYTES + sum(workload.vertices[1:]) * _OFFSET_BYTES
 
 
 def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from hyrt_perfmodel.platforms.platform import PlatformTrainer
+from hyrt_perfmodel.prediction.extra_terms import topology_bytes
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 # One is computed while the next is transferred.
 _STAGED = 2
-_EDGE_BYTES = 4
-_OFFSET_BYTES = 8
 _GIB = 2**30
 
 
@@ -23,8 +22,7 @@ def weights_bytes(workload: Workload) -> float:
 def mini_batch_bytes(workload: Workload) -> float:
     """Input rows and blocks of one staged mini-batch."""
     inputs = workload.vertices[0] * workload.features[0] * workload.bytes_per_value
-    topology = sum(workload.edges) * _EDGE_BYTES + sum(workload.vertices[1:]) * _OFFSET_BYTES
-    return inputs + topology
+    return inputs + topology_bytes(workload)
 
 
 def activations_bytes(workload: Workload) -> float:

@@ -51,42 +51,21 @@ class Change:
             )
 
 
-class Changes:
-    """The speeds of the parts of a machine, step by step.
+def check_changes(changes: Sequence[Change], num_trainers: int) -> None:
+    """Refuse a change of a trainer that the platform does not have, with ValueError."""
+    for change in changes:
+        if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
+            raise ValueError(
+                f"change at step {change.step}: there is no trainer {change.trainer}: "
+                f"the platform has {num_trainers}, counted from 0"
+            )
 
-    Parameters
-    ----------
-    changes
-        In any order; of two of the same step and part the later in the sequence holds.
-    num_trainers
-        Of the platform.
 
-    Raises
-    ------
-    ValueError
-        If a change is of a trainer that the platform does not have.
-    """
-
-    def __init__(self, changes: Sequence[Change], num_trainers: int) -> None:
-        self._left = sorted(changes, key=lambda change: change.step)
-        for change in self._left:
-            if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
-                raise ValueError(
-                    f"change at step {change.step}: there is no trainer {change.trainer}: the platform "
-                    f"has {num_trainers}, numbered from 0"
-                )
-        self._next = 0
-        self._speeds: dict[int | str, float] = {}
-        self._present: Speeds = ()
-
-    def at(self, step: int) -> Speeds:
-        """What holds for a step; ask for steps in order."""
-        while self._next < len(self._left) and self._left[self._next].step <= step:
-            change = self._left[self._next]
-            self._next += 1
-            self._speeds[change.trainer] = change.factor
-            self._present = tuple(item for item in self._speeds.items() if item[1] != 1)
-        return self._present
+def speeds_at(changes: Sequence[Change], step: int) -> Speeds:
+    """What holds for a step; of two changes of the same step and part the later in the sequence holds."""
+    past = sorted((change for change in changes if change.step <= step), key=lambda change: change.step)
+    factors = {change.trainer: change.factor for change in past}
+    return tuple(item for item in factors.items() if item[1] != 1)
 
 
 def host_with_memory(host: Host, factor: float) -> Host:

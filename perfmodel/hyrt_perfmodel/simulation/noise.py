@@ -26,10 +26,10 @@ class Noise:
         self._rng = np.random.default_rng(seed)
         self._factors: list[list[float]] = []
 
-    def of(self, step: int) -> list[float] | None:
-        """Factors of a step's stages, None without noise; ask for each step once, from 0, in order."""
+    def of(self, step: int) -> list[float]:
+        """Factors of a step's stages; ask for each step once, from 0, in order."""
         if not self._deviation:
-            return None
+            return [1.0] * self._num_stages
         if step % _DRAWN == 0:
             normal = self._rng.standard_normal((_DRAWN, self._num_stages))
             self._factors = np.exp(self._deviation * normal - self._deviation**2 / 2).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.simulation.changes import Change, Changes, Speeds
+from hyrt_perfmodel.simulation.changes import Change, Speeds, check_changes, speeds_at
 from hyrt_perfmodel.simulation.step_profile import (
     StepProfile,
     can_slow,
@@ -39,13 +39,13 @@ class Profiles:
         self.num_trainers = len(platform.trainers(training.model))
         self._platform, self._terms = platform, terms
         self._training = training.remembered()
-        self._all_changes = changes
-        self._changes = Changes(changes, self.num_trainers)
+        check_changes(changes, self.num_trainers)
+        self._changes = changes
         self._known: dict[tuple[Assignment, Speeds], StepProfile] = {}
 
     def of(self, step: int, assignment: Assignment) -> StepProfile:
-        """The profile of a step under an assignment; ask for steps in order."""
-        return self._profile(assignment, self._changes.at(step))
+        """The profile of a step under an assignment."""
+        return self._profile(assignment, speeds_at(self._changes, step))
 
     def can_slow(self, assignment: Assignment | None) -> bool:
         """Whether stages can slow each other in a run under one assignment, or under any where it is None."""
@@ -53,9 +53,8 @@ class Profiles:
             return False
         if assignment is None:
             return True
-        changes = Changes(self._all_changes, self.num_trainers)
-        steps = sorted({0, *(change.step for change in self._all_changes)})
-        return can_slow([self._profile(assignment, changes.at(step)) for step in steps])
+        steps = sorted({0, *(change.step for change in self._changes)})
+        return can_slow([self.of(step, assignment) for step in steps])
 
     def _profile(self, assignment: Assignment, speeds: Speeds) -> StepProfile:
         key = (assignment, speeds)

@@ -47,20 +47,9 @@ End = Callable[[SimulatedStep], None]
 
 
 def with_noise(
-    step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float] | None
+    step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float]
 ) -> SimulatedStep:
     """A step whose stages (sample, load, transfers, propagations, synchronize) take `factors` as long."""
-    if factors is None:
-        return SimulatedStep(
-            step,
-            assignment,
-            profile,
-            list(profile.sample_s),
-            list(profile.load_s),
-            list(profile.transfer_s),
-            list(profile.propagate_s),
-            profile.synchronize_s,
-        )
     sample, load, *rest, synchronize = factors
     count = len(profile.sample_s)
     return SimulatedStep(

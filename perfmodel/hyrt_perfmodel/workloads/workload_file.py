@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from hyrt_perfmodel.file_content import listed, number, only_keys, read_yaml, truth, whole
+from hyrt_perfmodel.file_content import made_of, read_yaml
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
-_KEYS = (
-    "vertices",
-    "edges",
-    "features",
-    "concat",
-    "bytes_per_value",
-    "targets_per_epoch",
-    "batch_per_trainer",
-    "sample_s",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """The keys of a file."""
+
+    vertices: tuple[float, ...]
+    edges: tuple[float, ...]
+    features: tuple[int, ...]
+    concat: bool
+    bytes_per_value: int = 4
+    targets_per_epoch: int
+    batch_per_trainer: int
+    sample_s: float | None = None
 
 
 def load_workload(path: str | Path) -> TrainingWorkload:
@@ -41,39 +45,27 @@ def load_workload(path: str | Path) -> TrainingWorkload:
         together.
     """
     where = str(path)
-    content = read_yaml(Path(path))
-    required = [key for key in _KEYS if key not in ("bytes_per_value", "sample_s")]
-    only_keys(content, _KEYS, required, where)
-    lists = {key: listed(content[key], f"{where}: {key}") for key in ("vertices", "edges", "features")}
-    vertices = [number(v, f"{where}: vertices[{i}]") for i, v in enumerate(lists["vertices"])]
-    edges = [number(e, f"{where}: edges[{i}]") for i, e in enumerate(lists["edges"])]
-    features = [whole(f, f"{where}: features[{i}]") for i, f in enumerate(lists["features"])]
-    batch = whole(content["batch_per_trainer"], f"{where}: batch_per_trainer")
-    targets = whole(content["targets_per_epoch"], f"{where}: targets_per_epoch")
-    concat = truth(content["concat"], f"{where}: concat")
-    given = content.get("sample_s")
-    sample_s = 0.0 if given is None else number(given, f"{where}: sample_s")
-    size = whole(content.get("bytes_per_value", 4), f"{where}: bytes_per_value")
+    given = made_of(_Content, read_yaml(Path(path)), where)
     try:
-        if not edges:
+        if not given.edges:
             raise ValueError("edges is empty: give one number per layer")
-        if min([size, *features]) < 1:
+        if min([given.bytes_per_value, *given.features]) < 1:
             raise ValueError("bytes_per_value and features: give numbers of at least 1")
         work = Workload(
-            vertices=tuple(vertices),
-            edges=tuple(edges),
-            features=tuple(features),
-            concat=concat,
-            bytes_per_value=size,
+            vertices=given.vertices,
+            edges=given.edges,
+            features=given.features,
+            concat=given.concat,
+            bytes_per_value=given.bytes_per_value,
         )
-        if 0 in vertices:
+        if 0 in given.vertices:
             raise ValueError("vertices has a 0: give numbers above 0, because every mini-batch has targets")
         return TrainingWorkload(
-            at=in_proportion(work, batch),
-            targets_per_epoch=targets,
-            batch_size=batch,
-            batch_per_trainer=batch,
-            sample_s=sample_s,
+            at=in_proportion(work, given.batch_per_trainer),
+            targets_per_epoch=given.targets_per_epoch,
+            batch_size=given.batch_per_trainer,
+            batch_per_trainer=given.batch_per_trainer,
+            sample_s=given.sample_s or 0.0,
         )
     except ValueError as problem:
         raise ValueError(f"{where}: {problem}") from problem
