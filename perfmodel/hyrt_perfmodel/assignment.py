@@ -32,7 +32,7 @@ class Threads:
 
     @property
     def by_stage(self) -> dict[str, int]:
-        """The threads under the stages' names, as the records of a run have them: the CPU trainer propagates."""
+        """The threads by stage, as in the records of a run, where the CPU trainer is `propagate`."""
         return {"sample": self.sample, "load": self.load, "propagate": self.train}
 
     @classmethod
