@@ -365,7 +365,7 @@ def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
         "ms_per_step": 1e3 * epochs[middle].seconds / steps,
         "mteps": epochs[middle].mteps,
         "busy": shares[middle],
-        "train_accuracy": step_mean(last, lambda group: group.train_accuracy),
+        "train_accuracy": step_mean(last, lambda group: group.training_metrics["accuracy"]),
         "test_accuracy": run.result.metrics["test"]["accuracy"],
         "split": dict(groups[-1].split),
         "stage_ms": {

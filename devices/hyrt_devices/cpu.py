@@ -10,18 +10,22 @@ import psutil
 import torch
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device.capabilities import TakesObjective
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import available_cores, vector_instructions
 from hyrt.machine.workers import Watch, Workers, working
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
+from hyrt.objective import Objective
+from hyrt.objective.classification import Classification
+from hyrt.objective.on_host import numbers
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.host_staged import HostStaged
 
 
-class CpuDevice:
+class CpuDevice(TakesObjective):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
 
     Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
@@ -35,6 +39,7 @@ class CpuDevice:
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._torch_threads = 1
+        self._objective: Objective = Classification()
         self._health = Health(info.name)
         self._staged = HostStaged()
 
@@ -60,6 +65,9 @@ class CpuDevice:
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> CpuDevice:
         return cls(info, options)
+
+    def take_objective(self, objective: Objective) -> None:
+        self._objective = objective
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
@@ -97,7 +105,7 @@ class CpuDevice:
 
     def _step(self, model: torch.nn.Module, batch: MiniBatch) -> StepResult:
         if not len(batch.targets):
-            return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=batch.normalizer, gradients=())
+            return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.
         torch.set_num_threads(self._torch_threads)
@@ -106,11 +114,9 @@ class CpuDevice:
                 parameter.grad = None
             scores = model(batch.blocks, batch.inputs)
             labels = torch.from_numpy(batch.labels)
-            if batch.target_weights is None:
-                loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
-            else:
-                losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
-                loss = (losses * torch.from_numpy(batch.target_weights)).sum()
+            given = batch.target_weights
+            weights = None if given is None else torch.from_numpy(given)
+            loss = self._objective.loss_sum(scores, labels, weights)
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -118,8 +124,7 @@ class CpuDevice:
         ]
         return StepResult(
             loss_sum=float(loss.detach()),
-            correct=int((scores.detach().argmax(1) == labels).sum()),
-            targets=len(labels),
+            counts=numbers(self._objective.count(scores.detach(), labels)),
             normalizer=batch.normalizer,
             gradients=gradients,
             seconds={"propagate": time.perf_counter() - started},

@@ -49,7 +49,9 @@ class NullDevice:
         with self._health.terminal("propagate"):
             targets = len(self._staged.take(staged).targets)
         n, zeros = staged.normalizer, [torch.zeros(shape) for shape in self._shapes if targets]
-        return StepResult(loss_sum=0.0, correct=0, targets=targets, normalizer=n, gradients=zeros)
+        return StepResult(
+            loss_sum=0.0, counts={"correct": 0, "targets": targets}, normalizer=n, gradients=zeros
+        )
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()

@@ -98,7 +98,7 @@ class PlainDevice:
             batch, x = staged.batch, staged.rows
             num, normalizer, tape = len(batch.targets), batch.normalizer, []
             if not num:
-                return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=normalizer, gradients=())
+                return StepResult.empty(normalizer)
             for layer, mixing in zip(self._layers, staged.mixings, strict=True):
                 tape.append([x := mixing.forward(x)])
                 for product in layer.products:
@@ -122,8 +122,7 @@ class PlainDevice:
                     grad = staged.mixings[i].backward(grad, tape[i - 1][-1].shape[1])
             return StepResult(
                 loss_sum=float(loss),
-                correct=int((x.argmax(1) == batch.labels).sum()),
-                targets=num,
+                counts={"correct": int((x.argmax(1) == batch.labels).sum()), "targets": num},
                 normalizer=normalizer,
                 gradients=[torch.from_numpy(g) for g in gradients],
             )

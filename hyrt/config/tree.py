@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
 from hyrt.errors import ConfigError
+from hyrt.objective import Objective
+from hyrt.objective.registry import build_objective, check_metric
 
 
 def _refuse_truth(value: Any) -> Any:
@@ -118,14 +120,37 @@ class TrainConfig(Section):
     """Keyword arguments for the schedule."""
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
+    objective: str = "classification"
+    """The objective to train for: `classification`, or one that an installed package declares."""
+    objective_options: dict[str, Any] = {}
+    """Keyword arguments for the objective."""
     class_weights: Literal["none", "balanced"] = "none"
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets."""
-    metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
-    """The metric that chooses the best epoch; `auto` is accuracy."""
+    metric: str = "auto"
+    """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or `loss`.
+    `auto` is the objective's first, which is accuracy for `classification`."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32."""
+
+    @model_validator(mode="after")
+    def _known(self) -> TrainConfig:
+        # Asking imports the objective, and torch with it: the defaults are known to be there.
+        if {"objective", "metric"} & self.model_fields_set:
+            check_metric(self.objective, self.metric)
+        return self
+
+    def build_objective(self) -> Objective:
+        """The configured objective.
+
+        Raises
+        ------
+        ConfigError
+            If it refuses its options.
+        """
+        weights = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
+        return build_objective(self.objective, {**weights, **self.objective_options})
 
 
 class EvaluateConfig(Section):

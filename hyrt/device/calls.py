@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.errors import DeviceFault, DeviceUnavailable, HyrtError, Stalled, describe
+from hyrt.device.capabilities import TakesObjective
+from hyrt.errors import DeviceFault, DeviceUnavailable, HyrtError, Stalled, UnsupportedModel, describe
+
+if TYPE_CHECKING:
+    import torch
+
+    from hyrt.objective import Objective
 
 T = TypeVar("T")
 
@@ -69,6 +75,26 @@ def call_device(
             "it may take that long"
         )
     return answers[0]
+
+
+def load_replica(
+    device: Device, model: torch.nn.Module, parameters: Sequence[torch.Tensor], objective: Objective
+) -> None:
+    """Let a device take a model and what it is trained for.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the device cannot run the model, or cannot train for the objective, naming both.
+    """
+    if isinstance(device, TakesObjective):
+        device.take_objective(objective)
+    elif objective.name != "classification":
+        raise UnsupportedModel(
+            f"objective {objective.name!r} on {device.info.name}: it computes classification only: train it on cpu, "
+            "cuda or opencl"
+        )
+    device.load(model, parameters)
 
 
 @contextmanager

@@ -38,8 +38,9 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
     if not isinstance(result, StepResult):
         raise DeviceFault(f"{name}: propagate returned {type(result).__name__}, not a StepResult")
     targets = len(batch.targets)
-    if result.targets != targets:
-        raise DeviceFault(f"{name}: propagate counted {result.targets} targets of a mini-batch of {targets}")
+    counted = result.counts.get("targets", 0)
+    if counted != targets:
+        raise DeviceFault(f"{name}: propagate counted {counted:g} targets of a mini-batch of {targets}")
     if not math.isclose(result.normalizer, batch.normalizer, rel_tol=_CLOSE):
         raise DeviceFault(
             f"{name}: propagate returned the normalizer {result.normalizer:g}, the mini-batch has {batch.normalizer:g}"

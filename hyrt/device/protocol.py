@@ -145,10 +145,9 @@ class StepResult:
     ----------
     loss_sum
         Sum of the (weighted) losses.
-    correct
-        Targets whose highest score is their label.
-    targets
-        Number of targets.
+    counts
+        What the objective counts, by its names; `targets`, the number of targets, is one of them. Empty where there
+        were no targets.
     normalizer
         The mini-batch's share of the divisor; see `MiniBatch.normalizer`.
     gradients
@@ -158,11 +157,15 @@ class StepResult:
     """
 
     loss_sum: float
-    correct: int
-    targets: int
+    counts: Mapping[str, float]
     normalizer: float
     gradients: Sequence[torch.Tensor]
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, normalizer: float) -> StepResult:
+        """Of a mini-batch without targets."""
+        return cls(loss_sum=0.0, counts={}, normalizer=normalizer, gradients=())
 
 
 class Health:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
-from hyrt.objective.metrics import evaluate_metrics
 from hyrt.pipeline.load import plan_input
 from hyrt.sampling.block import Ids
 
@@ -47,18 +46,13 @@ class Evaluator:
         self._config = config
         self._graph = graph
         self._scratch = scratch
-        self.metric = "accuracy" if config.train.metric == "auto" else config.train.metric
-        if self.metric == "roc_auc" and graph.num_classes != 2:
-            raise ConfigError(
-                f"train.metric=roc_auc needs two classes, {graph.name} has {graph.num_classes}: use macro_f1"
-            )
+        self.objective = config.train.build_objective()
+        given = config.train.metric
+        self.metric = self.objective.metrics[0] if given == "auto" else given
         self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
-        classes = np.unique(graph.labels[self._splits["val"]])
-        if self.metric == "roc_auc" and len(classes) == 1:
-            raise ConfigError(
-                f"train.metric=roc_auc needs both classes among the validation vertices, those of {graph.name}'s split "
-                f"{config.data.split} are all of class {classes[0]}: use accuracy, or another data.split"
-            )
+        reason = self.objective.why_not(self.metric, graph.labels[self._splits["val"]], graph.num_classes)
+        if reason:
+            raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
 
     @property
     def warning(self) -> str | None:
@@ -74,7 +68,7 @@ class Evaluator:
     def evaluate(
         self, model: torch.nn.Module, workers: Workers, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, dict[str, float]]:
-        """Per split (those that have vertices) accuracy, macro_f1, loss and, for two classes, roc_auc.
+        """Per split (those that have vertices) the objective's metrics.
 
         Raises
         ------
@@ -96,8 +90,15 @@ class Evaluator:
         for name, ids in splits.items():
             part = scores[start : start + len(ids)]
             start += len(ids)
-            metrics[name] = evaluate_metrics(part, self._graph.labels[ids], self._graph.num_classes)
+            metrics[name] = self.objective.evaluate(part, self._graph.labels[ids])
         return metrics
+
+    def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
+        """What compares evaluations: the highest is the best. Without validation vertices it is the last one."""
+        if "val" not in metrics:
+            return float(epoch)
+        value = metrics["val"][self.metric]
+        return -value if self.metric in self.objective.lowest_is_best else value
 
 
 def scores_of(

@@ -62,8 +62,12 @@ class EntryPointGroup:
         if name not in known:
             near = difflib.get_close_matches(nearest or name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
+            there = (
+                ", ".join(sorted(known))
+                or "none, so hyrt is not installed as it should be: pip install it again"
+            )
             raise self.error(
-                f"unknown {self.noun} {name!r}{hint}: the known ones are {', '.join(sorted(known))}{self.see and '. ' + self.see}"
+                f"unknown {self.noun} {name!r}{hint}: the known ones are {there}{self.see and '. ' + self.see}"
             )
         return self.only(name, known[name])
 

@@ -75,7 +75,8 @@ class StepGroup:
     """Mean over the group's targets."""
     losses: tuple[float, ...]
     """One a step, mean over its targets."""
-    train_accuracy: float
+    training_metrics: Mapping[str, float]
+    """The objective's metrics of the group's targets, as in `metrics.jsonl` under `train_<name>`: accuracy."""
     mteps: float
     step_s: float
     """Mean wall time of a step."""

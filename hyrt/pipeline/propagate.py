@@ -49,7 +49,7 @@ class PropagateStage:
             # The weights of this step are taken later: those before took as long.
             share.seconds["update"] = trainer.update_s
         if not len(share.units):
-            share.result = StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
+            share.result = StepResult.empty(0.0)
             return
         if share.failure is None and trainer.lost is not None:
             share.failure = Failure(trainer.lost, "propagate", is_lost=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -13,6 +13,7 @@ import torch
 
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
+from hyrt.objective.objective import added
 from hyrt.observe.hook import Call, call_in
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.shares import StepWork
@@ -23,12 +24,11 @@ from hyrt.pipeline.trainer import Trainer
 class StepSummary:
     """A synchronized step.
 
-    `loss` is the sum over all trainers divided once by the step's normalizer.
+    `loss` is the sum over all trainers divided once by the step's normalizer, `counts` are the objective's, added.
     """
 
     loss: float
-    correct: int
-    targets: int
+    counts: Mapping[str, float]
     normalizer: float
 
 
@@ -48,8 +48,7 @@ def add_results(results: Sequence[StepResult]) -> StepResult:
     gradients = [result.gradients for result in results if result.gradients]
     return StepResult(
         loss_sum=sum(result.loss_sum for result in results),
-        correct=sum(result.correct for result in results),
-        targets=sum(result.targets for result in results),
+        counts=added(result.counts for result in results),
         normalizer=sum(result.normalizer for result in results),
         gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
     )
@@ -113,8 +112,7 @@ class Synchronizer:
             self._optimizer.step()
         return StepSummary(
             loss=total.loss_sum / total.normalizer if total.normalizer else 0.0,
-            correct=total.correct,
-            targets=total.targets,
+            counts=total.counts,
             normalizer=total.normalizer,
         )
 

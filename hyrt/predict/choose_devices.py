@@ -12,7 +12,7 @@ from hyrt_perfmodel.workloads.workload import Workload
 from hyrt.balance.policies import default_policy_name
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
-from hyrt.device.calls import opened
+from hyrt.device.calls import load_replica, opened
 from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
 from hyrt.device.rates import MeasuredRates, known_rates, rates_file, read_rates, write_rates
@@ -20,6 +20,7 @@ from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
+from hyrt.objective import Objective
 from hyrt.predict.measure_rates import measure_rates
 from hyrt.training.setup import build_model, build_sampler
 
@@ -69,7 +70,7 @@ def resolve_auto(
     choice = choose(
         surveys,
         _with_cpu(surveys, read_rates(rates_file())),
-        lambda info: _why_not(info, module),
+        lambda info: _why_not(info, module, config.train.build_objective()),
         _workload(config, graph),
     )
     balance = config.balance
@@ -176,12 +177,13 @@ def _step_s(rates: Rates, workload: Workload | None) -> float:
     return max(load_s(workload, rates.link_bytes_per_s), computing)
 
 
-def _why_not(info: DeviceInfo, model: torch.nn.Module) -> str:
+def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
     """Try the model on the device; whatever it raises is the reason against it."""
     try:
         backend, there = find_device(info.name)
         with opened(backend, there, DeviceOptions()) as device:
-            device.load(model, [p for p in model.parameters() if p.requires_grad])
+            trainable = [p for p in model.parameters() if p.requires_grad]
+            load_replica(device, model, trainable, objective)
     except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
         return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
     return ""

@@ -209,6 +209,9 @@ class RunFolder:
             return
         record = {"event": _NAMES[type(event)], "time_s": round(self._clock() - self._zero_s, 3)}
         record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        if isinstance(event, StepGroup):
+            del record["training_metrics"]
+            record |= {f"train_{name}": value for name, value in event.training_metrics.items()}
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)
         line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n"

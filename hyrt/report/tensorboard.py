@@ -96,7 +96,8 @@ def scalars(event: Event) -> Iterator[tuple[str, float]]:
     match event:
         case StepGroup():
             yield "train/loss", event.loss
-            yield "train/accuracy", event.train_accuracy
+            for name, value in event.training_metrics.items():
+                yield f"train/{name}", value
             yield "train/lr", event.lr
             yield "speed/mteps", event.mteps
             yield "speed/step_s", event.step_s

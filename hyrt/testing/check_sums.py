@@ -13,6 +13,7 @@ from hyrt_perfmodel.assignment import STAGES
 from hyrt.device import InputForm, StepResult
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
+from hyrt.objective.objective import added
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
@@ -122,13 +123,14 @@ def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
                 f"expected gradient {number} to be plain float32 on the host; it is {gradient.dtype} on "
                 f"{gradient.device}{', and requires a gradient' if gradient.requires_grad else ''}"
             )
-    if result.targets != len(batch.targets):
-        raise Failed(f"expected {len(batch.targets)} targets; it says {result.targets}")
-    for what, kind in (("loss_sum", float), ("correct", int), ("targets", int)):
-        if type(getattr(result, what)) is not kind:
-            raise Failed(
-                f"expected {what} to be a {kind.__name__}; it is {type(getattr(result, what)).__name__}"
-            )
+    if set(result.counts) != {"correct", "targets"}:
+        raise Failed(f"expected the counts correct and targets; it has {sorted(result.counts)}")
+    if result.counts["targets"] != len(batch.targets):
+        raise Failed(f"expected {len(batch.targets)} targets; it says {result.counts['targets']}")
+    kinds = {"loss_sum": (float, result.loss_sum), **{name: (int, n) for name, n in result.counts.items()}}
+    for what, (kind, value) in kinds.items():
+        if type(value) is not kind:
+            raise Failed(f"expected {what} to be a {kind.__name__}; it is {type(value).__name__}")
 
 
 def the_normalizer_is_passed_on(trial: Trial) -> None:
@@ -148,11 +150,11 @@ def no_targets_give_no_gradients(trial: Trial) -> None:
     empty = trial.batch(cases.some_targets()[:0])
     empty.normalizer = 0.5
     result = step(device, empty)
-    found = (result.loss_sum, result.correct, result.targets, result.normalizer, list(result.gradients))
-    if found != (0.0, 0, 0, 0.5, []):
+    found = (result.loss_sum, any(result.counts.values()), result.normalizer, list(result.gradients))
+    if found != (0.0, False, 0.5, []):
         raise Failed(
-            "expected loss sum 0, correct 0, targets 0, the normalizer 0.5 and no gradients of an empty mini-batch; "
-            f"got {found}"
+            "expected loss sum 0, counts of 0, the normalizer 0.5 and no gradients of an empty mini-batch; "
+            f"got {result}"
         )
     same_bits(step(device, trial.batch()), before, "after an empty mini-batch")
 
@@ -249,14 +251,13 @@ def two_parts_add_up_to_the_whole(trial: Trial) -> None:
     parts = [kept(step(device, trial.batch(part))) for part in pieces(targets, [11])]
     total = StepResult(
         loss_sum=sum(part.loss_sum for part in parts),
-        correct=sum(part.correct for part in parts),
-        targets=sum(part.targets for part in parts),
+        counts=added(part.counts for part in parts),
         normalizer=sum(part.normalizer for part in parts),
         gradients=[a + b for a, b in zip(parts[0].gradients, parts[1].gradients, strict=True)],
     )
     agree(total, whole, "11 and 29 of 40 targets")
-    if (total.targets, total.normalizer) != (40, 40.0):
-        raise Failed(f"expected 11 and 29 targets to be 40; got {total.targets}, {total.normalizer}")
+    if (total.counts["targets"], total.normalizer) != (40, 40.0):
+        raise Failed(f"expected 11 and 29 targets to be 40; got {total.counts}, {total.normalizer}")
 
 
 def equal_steps_give_equal_bits(trial: Trial) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -149,8 +149,9 @@ def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
     if not off <= 1e-5 * (1 + wanted.loss_magnitude):
         raise Failed(f"expected the loss sum {wanted.loss_sum:.7g}; it is {result.loss_sum:.7g}{place}")
     least, most = wanted.correct
-    if not least <= result.correct <= most:
-        raise Failed(f"expected {least} correct targets; it counts {result.correct}{place}")
+    correct = result.counts.get("correct", 0)
+    if not least <= correct <= most:
+        raise Failed(f"expected {least} correct targets; it counts {correct}{place}")
     gradients = list(result.gradients)
     if len(gradients) != len(wanted.gradients):
         raise Failed(
@@ -179,7 +180,7 @@ def same_bits(found: StepResult, wanted: StepResult, where: str) -> None:
     Failed
         Naming what differs.
     """
-    for what in ("loss_sum", "correct", "targets", "normalizer"):
+    for what in ("loss_sum", "counts", "normalizer"):
         mine, other = getattr(found, what), getattr(wanted, what)
         if mine != other:
             raise Failed(f"expected the same {what} bit for bit {where}; got {mine!r} and {other!r}")
@@ -194,14 +195,8 @@ def same_bits(found: StepResult, wanted: StepResult, where: str) -> None:
 
 def kept(result: StepResult) -> StepResult:
     """A copy that no later step can write to."""
-    return StepResult(
-        loss_sum=result.loss_sum,
-        correct=result.correct,
-        targets=result.targets,
-        normalizer=result.normalizer,
-        gradients=[gradient.clone() for gradient in result.gradients],
-        seconds=dict(result.seconds),
-    )
+    gradients = [gradient.clone() for gradient in result.gradients]
+    return replace(result, counts=dict(result.counts), gradients=gradients, seconds=dict(result.seconds))
 
 
 def must_fault(doing: str, call: Callable[[], Any]) -> DeviceFault:

@@ -13,7 +13,7 @@ from hyrt_perfmodel.assignment import Threads
 
 from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.device.calls import call_device
+from hyrt.device.calls import call_device, load_replica
 from hyrt.device.discovery import find_device
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError, DataError, DeviceFault, DeviceOutOfMemory, DeviceUnavailable, HyrtError
@@ -22,7 +22,6 @@ from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
-from hyrt.objective.metrics import balanced_class_weights
 from hyrt.pipeline.load import InputPlan, plan_input
 from hyrt.pipeline.trainer import Trainer
 from hyrt.sampling.neighbor import NeighborSampler
@@ -120,9 +119,7 @@ def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
-    weights = None
-    if config.train.class_weights == "balanced":
-        weights = balanced_class_weights(graph.labels[targets], graph.num_classes).astype(np.float32)
+    weights = config.train.build_objective().class_weights(graph.labels[targets], graph.num_classes)
     if config.sampler.kind == "saint":
         team = Workers(available_cores(), "hyrt.presample")
         try:
@@ -212,11 +209,14 @@ def open_trainers(
         If a device does not open, or take the model, within the run's stall timeout.
     ConfigError
         If several trainers meet a layer whose result would depend on the split, or none can sample as asked.
+    UnsupportedModel
+        If a device cannot run the model or train for the objective.
     """
     if len(found) > 1:
         _refuse_global_dropout(model)
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]
+    objective = config.train.build_objective()
     with ExitStack() as opened:
         for backend, info in found:
             limit = config.runtime.device_memory_gib
@@ -235,7 +235,7 @@ def open_trainers(
             forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
             trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
             try:
-                call("load", partial(device.load, model, parameters), fault=DeviceFault)
+                call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
             except DeviceOutOfMemory as error:
                 raise DeviceOutOfMemory(
                     f"{error}: the model's weights do not fit. Lower model.hidden, or raise runtime.device_memory_gib "

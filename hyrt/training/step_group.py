@@ -8,6 +8,7 @@ import psutil
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.flow.queues import Queues
+from hyrt.objective.objective import Objective, added
 from hyrt.observe.events import Emit, StepGroup
 from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.synchronize import StepSummary
@@ -18,7 +19,7 @@ class StepGroups:
 
     Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` and
     `threads` are what the next lines say of the assignment; `queues` tells what the channels have seen, where there are
-    any, and is asked once a line.
+    any, and is asked once a line. `objective` makes metrics of what was counted.
     """
 
     def __init__(
@@ -28,8 +29,11 @@ class StepGroups:
         split: Mapping[str, int],
         threads: Mapping[str, int],
         queues: Callable[[], Queues | None],
+        objective: Objective,
     ) -> None:
         self._emit = emit
+        self._objective = objective
+        self._counts: dict[str, float]
         self._per_epoch = steps_per_epoch
         self._size = max(1, min(100, steps_per_epoch // 10))
         self.split = split
@@ -44,8 +48,7 @@ class StepGroups:
         """Count a synchronized step."""
         self._step = work.step + 1
         self._losses.append(summary.loss)
-        self._correct += summary.correct
-        self._targets += summary.targets
+        self._counts = added([self._counts, summary.counts])
         self._edges += work.num_edges
         self._times.append(times)
         self._lr = lr
@@ -76,7 +79,7 @@ class StepGroups:
                 steps_per_epoch=self._per_epoch,
                 loss=self._loss_sum / self._normalizer if self._normalizer else 0.0,
                 losses=tuple(self._losses),
-                train_accuracy=self._correct / self._targets if self._targets else 0.0,
+                training_metrics=self._objective.training_metrics(self._counts),
                 mteps=self._edges / seconds / 1e6 if seconds else 0.0,
                 step_s=seconds / count,
                 stage_s=stage_s,
@@ -127,7 +130,8 @@ class StepGroups:
     def _clear(self) -> None:
         self._losses: list[float] = []
         self._loss_sum = self._normalizer = 0.0
-        self._correct = self._targets = self._edges = 0
+        self._counts = {}
+        self._edges = 0
         self._times: list[StepTimes] = []
         self._lr = 0.0
         self._step = 0

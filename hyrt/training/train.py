@@ -332,6 +332,7 @@ class Training:
                 named_split(stages, self._step),
                 stages.schedule.of(self._step).threads.by_stage,
                 (lambda: None) if pipeline is None else pipeline.queues,
+                self._evaluator.objective,
             )
             groups.epoch_sums = self._epoch_sums
             run = _Running(works, pipeline, stages, synchronizer, manager, groups, evaluate_workers)
@@ -480,9 +481,7 @@ class Training:
         metrics = self._do(
             "evaluate", self._step, lambda: self._evaluator.evaluate(self._model, workers, should_stop)
         )
-        chosen = self._evaluator.metric
-        # With no validation vertices the last evaluation counts.
-        value = metrics["val"][chosen] if "val" in metrics else float(epoch)
+        value = self._evaluator.worth(metrics, epoch)
         is_best = value > self._best.value
         if is_best:
             self._best = _Best(value, epoch, metrics, copy.deepcopy(self._model.state_dict()))
@@ -493,7 +492,7 @@ class Training:
                 epoch=epoch,
                 step=self._step,
                 metrics=metrics,
-                chosen_by=chosen,
+                chosen_by=self._evaluator.metric,
                 is_best=is_best,
                 seconds=time.perf_counter() - started,
             )

@@ -77,7 +77,7 @@ def reference(model: GNN, batch: MiniBatch, rows: torch.Tensor, **masks: Any) ->
 def assert_agrees(found: StepResult, wanted: dict[str, Any], bound: float = 2e-5) -> None:
     """Loss and gradients are within `bound` of the reference, relative to its largest value."""
     assert abs(found.loss_sum - wanted["loss"]) <= bound * max(1.0, abs(wanted["loss"]))
-    assert found.correct == wanted["correct"]
+    assert found.counts["correct"] == wanted["correct"]
     assert len(found.gradients) == len(wanted["gradients"])
     scale = max(float(g.abs().max()) for g in wanted["gradients"] if g.numel())
     for mine, exact in zip(found.gradients, wanted["gradients"], strict=True):

@@ -33,7 +33,7 @@ def changed(change: Change) -> type[CpuDevice]:
     class Changed(CpuDevice):
         def _step(self, model, batch):
             result = super()._step(model, batch)
-            return change(result) if result.targets else result
+            return change(result) if result.counts else result
 
     return Changed
 
@@ -92,7 +92,7 @@ class MergesEdges(CpuDevice):
 class DividesByNoNeighbors(CpuDevice):
     def _step(self, model, batch):
         result = super()._step(model, batch)
-        lonely = any(not block.num_edges for block in batch.blocks) and result.targets
+        lonely = any(not block.num_edges for block in batch.blocks) and result.counts
         return replace(result, loss_sum=float("nan")) if lonely else result
 
 
@@ -141,7 +141,7 @@ class AddsUp(CpuDevice):
 
     def _step(self, model, batch):
         result = super()._step(model, batch)
-        if not result.targets:
+        if not result.counts:
             return result
         before = getattr(self, "_before", None)
         if before is not None and [g.shape for g in before] == [g.shape for g in result.gradients]:
@@ -154,7 +154,7 @@ class AddsUp(CpuDevice):
 class OneGradientBuffer(CpuDevice):
     def _step(self, model, batch):
         result = super()._step(model, batch)
-        if not result.targets:
+        if not result.counts:
             return result
         kept = self.__dict__.setdefault("_kept", [torch.empty_like(g) for g in result.gradients])
         for to, gradient in zip(kept, result.gradients, strict=True):
@@ -179,7 +179,7 @@ class OneStagingBuffer(CpuDevice):
 class ZerosForNoTargets(CpuDevice):
     def _step(self, model, batch):
         result = super()._step(model, batch)
-        if result.targets:
+        if result.counts:
             return result
         return replace(result, gradients=[torch.zeros_like(p) for p in self._parameters])
 
@@ -373,7 +373,7 @@ class AnotherFaultEachTime(CpuDevice):
 class TakesAnything(CpuDevice):
     def propagate(self, staged):
         if staged is None or not hasattr(staged, "blocks"):
-            return StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
+            return StepResult.empty(0.0)
         return super().propagate(staged)
 
 
@@ -643,13 +643,13 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     # name, the device, the check that finds it out, what the check says
     (
         "means",
-        gradients(lambda r: [g / r.targets for g in r.gradients]),
+        gradients(lambda r: [g / r.counts["targets"] for g in r.gradients]),
         "two parts add up to the whole",
         "gradient 0",
     ),
     (
         "mean loss",
-        changed(lambda r: replace(r, loss_sum=r.loss_sum / r.targets)),
+        changed(lambda r: replace(r, loss_sum=r.loss_sum / r.counts["targets"])),
         "two parts add up to the whole",
         "expected the loss sum",
     ),
@@ -667,7 +667,7 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     ),
     (
         "counts one more",
-        changed(lambda r: replace(r, correct=r.correct + 1)),
+        changed(lambda r: replace(r, counts={**r.counts, "correct": r.counts["correct"] + 1})),
         "sums agree with float64: gin, layers=2",
         r"expected \d+ correct targets; it counts",
     ),
@@ -700,7 +700,7 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     ),
     (
         "normalizer",
-        changed(lambda r: replace(r, normalizer=float(r.targets))),
+        changed(lambda r: replace(r, normalizer=float(r.counts["targets"]))),
         "the normalizer is passed on",
         "expected the mini-batch's normalizer 2.5; it is 40",
     ),

@@ -112,8 +112,8 @@ def test_sums_agree_with_dense_float64(device: TorchDevice, kind: str, more: dic
     loss = (losses * torch.from_numpy(batch.target_weights)).sum()
     loss.backward()
     assert result.loss_sum == pytest.approx(loss.item(), rel=1e-5)
-    assert result.correct == int((out.argmax(1) == labels).sum())
-    assert result.targets == result.normalizer == 32
+    assert result.counts["correct"] == int((out.argmax(1) == labels).sum())
+    assert result.counts["targets"] == result.normalizer == 32
     assert set(result.seconds) == {"transfer", "propagate"}
     assert all(seconds >= 0 for seconds in result.seconds.values())
     gradients_near(result.gradients, [q.grad for q in p.values() if q.grad is not None])
@@ -158,8 +158,8 @@ def test_nothing_and_one_target(device: TorchDevice) -> None:
     graph = random_graph()
     loaded(device)
     none = device.propagate(device.transfer(batch_of(graph, 0)))
-    assert (none.loss_sum, none.correct, none.targets, list(none.gradients)) == (0.0, 0, 0, [])
-    assert device.propagate(device.transfer(batch_of(graph, 1))).targets == 1
+    assert (none.loss_sum, none.counts, list(none.gradients)) == (0.0, {}, [])
+    assert device.propagate(device.transfer(batch_of(graph, 1))).counts["targets"] == 1
 
 
 def test_new_weights_arrive_and_the_copy_is_the_devices_own(device: TorchDevice) -> None:
@@ -352,7 +352,7 @@ def test_out_of_memory_in_transfer_frees_the_mini_batch_and_the_device_goes_on(
         device.transfer(batch_of(graph))
     monkeypatch.undo()
     assert not device._staged
-    assert device.propagate(device.transfer(batch_of(graph))).targets == 32
+    assert device.propagate(device.transfer(batch_of(graph))).counts["targets"] == 32
 
 
 def test_a_memory_limit_is_kept_and_lifted(driver: FakeDriver) -> None:
@@ -502,7 +502,7 @@ def test_sparse_features_are_loaded_as_rows(device: TorchDevice) -> None:
     graph = random_graph(sparse=True)
     assert not device.gathers(graph)
     loaded(device)
-    assert device.propagate(device.transfer(batch_of(graph))).targets == 32
+    assert device.propagate(device.transfer(batch_of(graph))).counts["targets"] == 32
 
 
 def test_only_a_device_with_kernels_samples(device: TorchDevice) -> None:
@@ -554,7 +554,7 @@ def test_another_devices_copy_is_not_taken(device: TorchDevice) -> None:
     loaded(device)
     batch = batch_of(graph)
     batch.blocks[0].resident = object()
-    assert device.propagate(device.transfer(batch)).targets == 32
+    assert device.propagate(device.transfer(batch)).counts["targets"] == 32
 
 
 def test_blocks_that_share_arrays_send_them_once(device: TorchDevice) -> None:

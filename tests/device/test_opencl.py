@@ -159,7 +159,7 @@ def test_dropout_masks_are_those_of_the_cpu(product: str, kind: str) -> None:
         each.close()
     wanted, found = results
     assert found.loss_sum == pytest.approx(wanted.loss_sum, rel=1e-5)
-    assert found.correct == wanted.correct
+    assert found.counts == wanted.counts
     for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-5 * float(theirs.abs().max()))
 
@@ -219,7 +219,7 @@ def test_of_equal_scores_the_first_is_the_highest() -> None:
             parameter.zero_()
     device = opened()
     device.load(model, list(model.parameters()))
-    assert step(device, batch).correct == int((batch.labels == 0).sum())
+    assert step(device, batch).counts["correct"] == int((batch.labels == 0).sum())
     device.close()
 
 
@@ -228,7 +228,7 @@ def test_no_targets() -> None:
     device = opened()
     device.load(model, list(model.parameters()))
     result = step(device, sampled(graph, model, [4, 4], []))
-    assert (result.loss_sum, result.correct, result.targets, list(result.gradients)) == (0.0, 0, 0, [])
+    assert (result.loss_sum, result.counts, list(result.gradients)) == (0.0, {}, [])
     device.close()
 
 

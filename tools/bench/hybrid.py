@@ -93,7 +93,7 @@ class Case:
         self.ms.append(1e3 * step_mean(counted, lambda group: group.step_s))
         self.stage_ms = stage_ms(counted)
         self.loss = step_mean(counted, lambda group: group.loss)
-        self.accuracy = step_mean(counted, lambda group: group.train_accuracy)
+        self.accuracy = step_mean(counted, lambda group: group.training_metrics["accuracy"])
 
 
 def hybrids(options: argparse.Namespace, cpu: Case, second: Case) -> list[Case]:

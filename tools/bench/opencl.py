@@ -72,8 +72,8 @@ class Side:
             self.optimizer.step()
             self.device.update(self.parameters)
             loss += result.loss_sum
-            correct += result.correct
-            targets += result.targets
+            correct += result.counts["correct"]
+            targets += result.counts["targets"]
         self.ms.append(statistics.median(spent) * 1e3)
         self.loss, self.accuracy = loss / targets, correct / targets
 

@@ -122,7 +122,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
         "peak_gib": round(peak_kib / 2**20, 3),
         "data_gib": round(data_bytes / 2**30, 3),
         "epoch_end_gib": [round(bytes_ / 2**30, 3) for bytes_ in resident.values()],
-        "train_accuracy": round(step_mean(last, lambda group: group.train_accuracy), 4),
+        "train_accuracy": round(step_mean(last, lambda group: group.training_metrics["accuracy"]), 4),
         "test_accuracy": round(run.result.metrics["test"]["accuracy"], 4),
         "stage_ms": stage_ms([group for group in groups if group.epoch > 1]),
         "floor_ms": floors(graph, config),

@@ -6,18 +6,20 @@ import copy
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch.nn import functional
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.device.capabilities import TakesObjective
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.objective import Objective
+from hyrt.objective.classification import Classification
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
@@ -52,7 +54,7 @@ class Staged:
         self.arrived: Any = None
 
 
-class TorchDevice:
+class TorchDevice(TakesObjective):
     """Trains on a torch device. Any module runs, by autograd.
 
     Parameters
@@ -74,6 +76,7 @@ class TorchDevice:
         self._driver = driver
         self._launcher = launcher
         self._limit = options.memory_bytes
+        self._objective: Objective = Classification()
         self._health = Health(info.name)
         self._closed = False
         self._pool = PinnedPool(driver)
@@ -115,6 +118,9 @@ class TorchDevice:
             raise DeviceUnavailable(
                 f"{info.name} cannot be opened: {type(error).__name__}: {error}: see docs/devices.md#{cls.kind}"
             ) from error
+
+    def take_objective(self, objective: Objective) -> None:
+        self._objective = objective
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
@@ -196,9 +202,7 @@ class TorchDevice:
                     )
                 if not staged.targets:
                     self._staged.remove(staged)
-                    return StepResult(
-                        loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=()
-                    )
+                    return StepResult.empty(staged.normalizer)
             try:
                 with self._driver.running(self._compute):
                     result = self._step(staged)
@@ -270,14 +274,12 @@ class TorchDevice:
             parameter.grad = None
         scores = model(delivery.blocks, delivery.inputs)
         forward = None if self._timeline is None else driver.mark(self._compute)
-        losses = functional.cross_entropy(scores, delivery.labels, reduction="none")
-        if delivery.target_weights is not None:
-            losses = losses * delivery.target_weights
-        loss = losses.sum()
+        loss = self._objective.loss_sum(scores, delivery.labels, delivery.target_weights)
         loss.backward()  # type: ignore[no-untyped-call]
         backward = None if self._timeline is None else driver.mark(self._compute)
-        correct = (scores.detach().argmax(1) == delivery.labels).sum()
-        numbers = [loss.detach().float().view(1), correct.int().view(1).view(torch.float32)]
+        counts = self._objective.count(scores.detach(), delivery.labels)
+        counted = [value for value in counts.values() if isinstance(value, torch.Tensor)]
+        numbers = [_word(value) for value in (loss.detach(), *counted)]
         for parameter in self._parameters:
             gradient = parameter.grad
             numbers.append(
@@ -294,12 +296,11 @@ class TorchDevice:
         driver.wait(ended)
         if self._timeline is not None:
             self._tell(self._timeline, staged, (begun, forward, backward, ended))
-        summary, gradients = back[:2].clone(), back[2:].clone()
+        summary, gradients = back[: 1 + len(counted)].clone(), back[1 + len(counted) :].clone()
         self._pool.give(host)
         return StepResult(
             loss_sum=float(summary[0]),
-            correct=int(summary[1:].view(torch.int32)),
-            targets=staged.targets,
+            counts=_values(counts, summary[1:]),
             normalizer=staged.normalizer,
             gradients=[
                 piece.view(parameter.shape)
@@ -440,6 +441,24 @@ class MpsDevice(TorchDevice):
     """Apple GPUs."""
 
     kind = "mps"
+
+
+def _word(value: torch.Tensor) -> torch.Tensor:
+    """A scalar as [1] float32 that crosses the link with the gradients; an integer as its bits."""
+    if value.is_floating_point():
+        return value.float().view(1)
+    return value.int().view(1).view(torch.float32)
+
+
+def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> dict[str, float]:
+    """The counts as numbers: of those that are tensors, what their words crossed the link as."""
+    crossed = iter(words)
+    return {
+        name: value
+        if not isinstance(value, torch.Tensor)
+        else (next(crossed) if value.is_floating_point() else next(crossed).view(torch.int32)).item()
+        for name, value in counts.items()
+    }
 
 
 def _launcher(device: torch.device) -> KernelLauncher | None:

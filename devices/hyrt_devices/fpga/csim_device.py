@@ -173,8 +173,7 @@ class FpgaCsimDevice:
         seconds = {"transfer": self._time.transfer_s(tasks), "propagate": propagate_s}
         return StepResult(
             loss_sum=loss_sum,
-            correct=correct,
-            targets=staged.targets,
+            counts={"correct": correct, "targets": staged.targets} if tasks else {},
             normalizer=staged.normalizer,
             gradients=[torch.from_numpy(gradient) for gradient in gradients],
             seconds=seconds if tasks else {},

@@ -150,8 +150,7 @@ class FpgaDevice:
             gradients = self._layout.unpack(sums.gradients) if staged.targets else []
             return StepResult(
                 loss_sum=sums.loss_sum,
-                correct=sums.correct,
-                targets=staged.targets,
+                counts={"correct": sums.correct, "targets": staged.targets} if staged.targets else {},
                 normalizer=staged.normalizer,
                 gradients=[torch.from_numpy(gradient) for gradient in gradients],
                 seconds=seconds if staged.targets else {},

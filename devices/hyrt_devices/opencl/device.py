@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.device.capabilities import TakesObjective
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import describe
+from hyrt.objective import Objective
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.opencl.launch import Launcher
@@ -31,7 +33,7 @@ from hyrt_devices.opencl_host.survey import opening
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
-class OpenclDevice:
+class OpenclDevice(TakesObjective):
     """Trains with kernels of our own on one OpenCL device.
 
     One queue for transfers and one for computing, each with kernel objects of its own; events join them.
@@ -76,6 +78,8 @@ class OpenclDevice:
         # For measuring: whether to keep the seconds of each launch of a step.
         self.profiled = False
         self.timings: list[tuple[str, float]] = []
+        # None where the device computes the objective itself.
+        self._host_objective: Objective | None = None
         self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
@@ -97,6 +101,9 @@ class OpenclDevice:
             device, note = _part(device, options.threads)
         with opening(info, "close what else uses it, or check its driver with clinfo"):
             return cls(_noted(info, note), device, options)
+
+    def take_objective(self, objective: Objective) -> None:
+        self._host_objective = None if objective.name == "classification" else objective
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
@@ -160,14 +167,14 @@ class OpenclDevice:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             if not staged.targets:
                 staged.release()
-                return StepResult(
-                    loss_sum=0.0, correct=0, targets=0, normalizer=staged.normalizer, gradients=()
-                )
+                return StepResult.empty(staged.normalizer)
             updates = self._compute.taken()
             self._compute.wait_for(staged.events)
             try:
                 with self._memory_errors("propagate"):
-                    loss_sum, correct, gradients = self._replica.run(self._compute, staged)
+                    loss_sum, counts, gradients = self._replica.run(
+                        self._compute, staged, self._host_objective
+                    )
                 if self.profiled:
                     self.timings = self._compute.timings()
                 ran = self._compute.taken()
@@ -183,8 +190,7 @@ class OpenclDevice:
                 staged.release()
             return StepResult(
                 loss_sum=loss_sum,
-                correct=correct,
-                targets=staged.targets,
+                counts=counts,
                 normalizer=staged.normalizer,
                 gradients=[torch.from_numpy(gradient) for gradient in gradients],
                 seconds=seconds,

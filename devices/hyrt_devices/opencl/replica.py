@@ -13,6 +13,8 @@ from hyrt.errors import UnsupportedModel
 from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.description import ModelDescription, Product
 from hyrt.nn.operators.dropout import dropout_threshold
+from hyrt.objective import Objective
+from hyrt.objective.on_host import loss_on_host
 from hyrt_devices.opencl.aggregations import AggregationKernels
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
@@ -148,8 +150,19 @@ class Replica:
         """Give weights and gradients back."""
         self._lease.release()
 
-    def run(self, queue: Launcher, staged: StagedBatch) -> tuple[float, int, list[NDArray[np.float32]]]:
-        """Loss sum, hits and gradient sums of a staged mini-batch.
+    def run(
+        self, queue: Launcher, staged: StagedBatch, objective: Objective | None = None
+    ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
+        """Loss sum, counts and gradient sums of a staged mini-batch.
+
+        Parameters
+        ----------
+        queue
+            What to launch kernels on.
+        staged
+            The mini-batch, with at least one target.
+        objective
+            What the host computes of the scores; None for classification, which the device computes.
 
         Raises
         ------
@@ -159,11 +172,22 @@ class Replica:
         lease = Lease(self._memory)
         try:
             inputs, outputs = self._forward(queue, lease, staged)
-            grad = self._cross_entropy(queue, lease, staged, outputs[-1][-1])
+            grad = lease.floats(staged.targets, self.num_classes)
+            host = None
+            if objective is None:
+                self._cross_entropy(queue, lease, staged, outputs[-1][-1], grad)
+            else:
+                scores = np.empty((staged.targets, self.num_classes), np.float32)
+                queue.read(scores, outputs[-1][-1])
+                queue.finish()
+                assert staged.host_labels is not None
+                host = loss_on_host(objective, scores, staged.host_labels, staged.host_weights)
+                queue.write(grad, host.gradient)
             self._backward(queue, lease, staged, inputs, outputs, grad)
             results = np.empty(2, np.float32)
             flat = np.empty(self._ends[-1], np.float32)
-            queue.read(results, self._results)
+            if host is None:
+                queue.read(results, self._results)
             queue.read(flat, self._gradients)
         finally:
             # One wait for all; after an error too, since what was enqueued still uses the buffers.
@@ -175,7 +199,9 @@ class Replica:
             flat[start:end].reshape(shape)
             for start, end, shape in zip(self._starts, self._ends, self._shapes, strict=True)
         ]
-        return float(results[0]), int(results[1]), gradients
+        if host is not None:
+            return host.loss_sum, host.counts, gradients
+        return float(results[0]), {"correct": int(results[1]), "targets": staged.targets}, gradients
 
     def _forward(
         self, queue: Launcher, lease: Lease, staged: StagedBatch
@@ -209,9 +235,10 @@ class Replica:
             outputs.append(results)
         return inputs, outputs
 
-    def _cross_entropy(self, queue: Launcher, lease: Lease, staged: StagedBatch, scores: Any) -> Any:
+    def _cross_entropy(
+        self, queue: Launcher, lease: Lease, staged: StagedBatch, scores: Any, grad: Any
+    ) -> None:
         items = ceil_div(staged.targets, self._tuning.grain)
-        grad = lease.floats(staged.targets, self.num_classes)
         sums = lease.floats(items, 2)
         weighted = int(staged.target_weights is not None)
         queue.launch(
@@ -222,7 +249,6 @@ class Replica:
             *(staged.targets, self.num_classes),
         )
         queue.launch(self._add, (1,), (1,), sums, items, self._results)
-        return grad
 
     def _backward(
         self,

@@ -52,6 +52,9 @@ class StagedBatch:
     aggregated: bool = False
     labels: Any = None
     target_weights: Any = None
+    # Where the host computes the loss: [n] int64, and [n] float32 or None.
+    host_labels: NDArray[Any] | None = None
+    host_weights: NDArray[Any] | None = None
     events: list[Any] = field(default_factory=list)
     lease: Lease | None = None
     # Host arrays that the device may still read.
@@ -150,6 +153,7 @@ class Stager:
             staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)
         for i, block in enumerate(batch.blocks):
             staged.blocks.append(self._block(staged, i, block))
+        staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
         staged.labels = self._place(staged, batch.labels, np.int64)
         if batch.target_weights is not None:
             staged.target_weights = self._place(staged, batch.target_weights, np.float32)

@@ -16,13 +16,16 @@ from hyrt.errors import DeviceFault
 PARAMETERS = [torch.zeros(3, 2), torch.zeros(2)]
 BATCH: Any = SimpleNamespace(targets=[1, 2, 3], normalizer=3.0)
 GOOD = StepResult(
-    loss_sum=1.0, correct=1, targets=3, normalizer=3.0, gradients=[torch.ones(3, 2), torch.ones(2)]
+    loss_sum=1.0,
+    counts={"correct": 1, "targets": 3},
+    normalizer=3.0,
+    gradients=[torch.ones(3, 2), torch.ones(2)],
 )
 
 
 def test_a_good_one_passes() -> None:
     check_result("npu:0", GOOD, BATCH, PARAMETERS)
-    empty = StepResult(loss_sum=0.0, correct=0, targets=0, normalizer=0.0, gradients=())
+    empty = StepResult.empty(0.0)
     check_result("npu:0", empty, SimpleNamespace(targets=[], normalizer=0.0), PARAMETERS)  # type: ignore[arg-type]
 
 
@@ -30,7 +33,7 @@ def test_a_good_one_passes() -> None:
     ("result", "says"),
     [
         (None, "NoneType"),
-        (replace(GOOD, targets=4), "4 targets of a mini-batch of 3"),
+        (replace(GOOD, counts={"correct": 1, "targets": 4}), "4 targets of a mini-batch of 3"),
         (replace(GOOD, normalizer=6.0), "normalizer 6"),
         (replace(GOOD, normalizer=float("nan")), "normalizer nan"),
         (replace(GOOD, gradients=[torch.ones(3, 2)]), "1 gradients for 2 parameters"),

@@ -153,7 +153,7 @@ def test_a_mini_batch_in_tiles_gives_what_it_gives_whole(machine: Machine) -> No
         device.close()
     (few, whole), (many, tiled) = results
     assert few < many
-    assert tiled.correct == whole.correct
+    assert tiled.counts == whole.counts
     assert tiled.loss_sum == pytest.approx(whole.loss_sum, rel=1e-5)
     for a, b in zip(whole.gradients, tiled.gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(a.abs().max()))

@@ -106,7 +106,7 @@ def test_tiles_add_up_to_the_cpus_step() -> None:
         device.close()
     loss, correct, gradients = summed(tasks, model, described)
     assert loss == pytest.approx(step.loss_sum, rel=1e-5)
-    assert correct == step.correct
+    assert correct == step.counts["correct"]
     assert_close(gradients, step.gradients, 1e-4)
 
 

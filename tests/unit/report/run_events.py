@@ -44,7 +44,7 @@ def steps(step: int, **changes: Any) -> StepGroup:
         "steps_per_epoch": 59,
         "loss": 1.0234,
         "losses": (1.1, 0.9468),
-        "train_accuracy": 0.7,
+        "training_metrics": {"accuracy": 0.7},
         "mteps": 3.91,
         "step_s": 0.0412,
         "stage_s": {

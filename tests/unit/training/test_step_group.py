@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hyrt.flow.queues import Queues
+from hyrt.objective.classification import Classification
 from hyrt.observe.events import Event, StepGroup
 from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.synchronize import StepSummary
@@ -21,7 +22,7 @@ def seen(at_s: float, waited_s: float, item_s: float) -> Queues:
 def test_means_of_the_steps_alone() -> None:
     lines: list[Event] = []
     now: Queues | None = seen(10.0, 7.0, 5.0)
-    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1}, lambda: now)
+    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1}, lambda: now, Classification())
     groups.begin()
 
     def step(number: int, queues: Queues | None) -> None:
@@ -29,7 +30,7 @@ def test_means_of_the_steps_alone() -> None:
         now = queues
         work = StepWork(number)
         work.shares = [Share(work, 0, np.arange(8))]
-        summary = StepSummary(loss=1.0, correct=4, targets=8, normalizer=8.0)
+        summary = StepSummary(loss=1.0, counts={"correct": 4, "targets": 8}, normalizer=8.0)
         groups.add(work, summary, work.times(0.1), 0.01)
 
     step(0, seen(10.1, 7.02, 5.1))

@@ -1,0 +1,71 @@
+"""Classification: one class of several for each target, by cross entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.objective.metrics import balanced_class_weights, evaluate_metrics
+from hyrt.objective.objective import Objective
+
+
+class Classification(Objective):
+    """Softmax cross entropy; the highest score is the prediction.
+
+    Parameters
+    ----------
+    class_weights
+        `balanced` weighs a class by the inverse of its share of the training targets.
+
+    Raises
+    ------
+    ValueError
+        For other class weights.
+    """
+
+    name = "classification"
+    counts = ("correct", "targets")
+    metrics = ("accuracy", "macro_f1", "roc_auc", "loss")
+    lowest_is_best = ("loss",)
+
+    def __init__(self, *, class_weights: Literal["none", "balanced"] = "none") -> None:
+        if class_weights not in ("none", "balanced"):
+            raise ValueError(f"class_weights is {class_weights!r}: give none or balanced")
+        self._balanced = class_weights == "balanced"
+
+    def loss_sum(
+        self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        if weights is None:
+            return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+        return (torch.nn.functional.cross_entropy(scores, labels, reduction="none") * weights).sum()
+
+    def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
+        return {"correct": (scores.argmax(1) == labels).sum(), "targets": len(labels)}
+
+    def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
+        targets = counts.get("targets", 0)
+        return {"accuracy": counts.get("correct", 0) / targets if targets else 0.0}
+
+    def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+        return evaluate_metrics(scores, labels, scores.shape[1])
+
+    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+        if metric != "roc_auc":
+            return ""
+        if num_classes != 2:
+            return f"needs two classes, there are {num_classes}: use macro_f1"
+        there = np.unique(labels)
+        if len(there) == 1:
+            return (
+                f"needs both classes among the validation vertices, which are all of class {there[0]}: "
+                "use accuracy, or another data.split"
+            )
+        return ""
+
+    def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
+        return balanced_class_weights(labels, num_classes) if self._balanced else None

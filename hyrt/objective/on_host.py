@@ -1,0 +1,63 @@
+"""An objective computed on the host, for a device that has the scores and wants their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.objective.objective import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoss:
+    """The objective's sums over a mini-batch's targets.
+
+    Parameters
+    ----------
+    loss_sum
+        Sum of the weighted losses.
+    counts
+        By the names of `Objective.counts`.
+    gradient
+        [n, C] float32 of the loss sum by the scores.
+    """
+
+    loss_sum: float
+    counts: dict[str, float]
+    gradient: NDArray[np.float32]
+
+
+def loss_on_host(
+    objective: Objective, scores: NDArray[np.float32], labels: NDArray[Any], weights: NDArray[Any] | None
+) -> HostLoss:
+    """Loss sum and counts of scores, and the gradient by them.
+
+    Parameters
+    ----------
+    objective
+        What is trained for.
+    scores
+        [n, C] float32.
+    labels
+        [n] int64.
+    weights
+        [n] float32; None where each is 1.
+    """
+    leaf = torch.from_numpy(scores).requires_grad_()
+    targets = torch.from_numpy(labels)
+    loss = objective.loss_sum(leaf, targets, None if weights is None else torch.from_numpy(weights))
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    counts = numbers(objective.count(leaf.detach(), targets))
+    return HostLoss(float(loss.detach()), counts, np.ascontiguousarray(gradient.numpy(), np.float32))
+
+
+def numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, float]:
+    """What `Objective.count` returned, as numbers of the host."""
+    return {
+        name: value.item() if isinstance(value, torch.Tensor) else value for name, value in counts.items()
+    }

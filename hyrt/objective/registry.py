@@ -1,0 +1,63 @@
+"""The objectives that are declared in the entry-point group `hyrt.objectives`, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from hyrt.errors import ConfigError
+from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.objective.objective import Objective
+
+OBJECTIVES = EntryPointGroup("hyrt.objectives", "objective")
+
+
+def find_objective(name: str) -> type[Objective]:
+    """The class behind a name.
+
+    Raises
+    ------
+    ConfigError
+        If no objective of that name is declared, with the nearest name, or its package is broken.
+    PluginConflict
+        If two distributions declare the name.
+    """
+    kind = OBJECTIVES.load(name)
+    if not (isinstance(kind, type) and issubclass(kind, Objective)) or getattr(kind, "name", None) != name:
+        raise ConfigError(f"objective {name!r}: {kind!r} is not an Objective of that name")
+    return kind
+
+
+def build_objective(name: str, options: Mapping[str, Any]) -> Objective:
+    """An objective with its options.
+
+    Raises
+    ------
+    ConfigError
+        As `find_objective`, and if the objective refuses its options.
+    PluginConflict
+        If two distributions declare the name.
+    """
+    kind = find_objective(name)
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
+
+
+def check_metric(name: str, metric: str) -> None:
+    """Demand that an objective is there and has the metric that shall choose the best epoch; `auto` is always right.
+
+    Raises
+    ------
+    ConfigError
+        With the nearest name, or because the objective's package is broken.
+    PluginConflict
+        If two distributions declare the objective's name.
+    """
+    known = find_objective(name).metrics
+    if metric not in ("auto", *known):
+        near = difflib.get_close_matches(metric, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"train.metric={metric!r}: {name} has auto, {', '.join(known)}{hint}")

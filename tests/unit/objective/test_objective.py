@@ -1,0 +1,183 @@
+"""Objectives: the built-in one against torch and scikit-learn, others through registry, settings and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hyrt.config import build_config
+from hyrt.device import DeviceOptions
+from hyrt.device.calls import load_replica
+from hyrt.device.discovery import find_device
+from hyrt.errors import ConfigError, PluginConflict, UnsupportedModel
+from hyrt.graph.source import open_graph
+from hyrt.inference.evaluate import Evaluator
+from hyrt.objective import Objective
+from hyrt.objective.classification import Classification
+from hyrt.objective.objective import added
+from hyrt.objective.on_host import loss_on_host
+from hyrt.objective.registry import build_objective, find_objective
+from hyrt.testing import cases
+from hyrt.testing.trial import step, trainable
+
+GENERATOR = torch.Generator().manual_seed(4)
+SCORES = torch.randn(30, 4, generator=GENERATOR)
+LABELS = torch.randint(0, 4, (30,), generator=GENERATOR)
+WEIGHTS = torch.rand(30, generator=GENERATOR)
+
+
+class Squares(Objective):
+    """Squared distance of the scores from the one-hot label, so many times."""
+
+    name = "squares"
+    counts = ("off", "targets")
+    metrics = ("distance",)
+    lowest_is_best = ("distance",)
+
+    def __init__(self, *, times: float = 1.0) -> None:
+        self.times = times
+
+    def _squares(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return ((scores - torch.nn.functional.one_hot(labels, scores.shape[1])) ** 2).sum(1) * self.times
+
+    def loss_sum(
+        self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        squares = self._squares(scores, labels)
+        return squares.sum() if weights is None else (squares * weights).sum()
+
+    def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
+        return {"off": self._squares(scores, labels).sum(), "targets": len(labels)}
+
+    def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return {"distance": counts["off"] / counts["targets"]}
+
+    def evaluate(self, scores: Any, labels: Any) -> dict[str, float]:
+        return {"distance": float(self._squares(torch.from_numpy(scores), torch.from_numpy(labels)).mean())}
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "unit.objective.test_objective"
+    entries = [
+        EntryPoint("classification", "hyrt.objective.classification:Classification", "hyrt.objectives"),
+        EntryPoint("squares", f"{here}:Squares", "hyrt.objectives"),
+        EntryPoint("round", f"{here}:Squares", "hyrt.objectives"),
+        EntryPoint("broken", "no_such_module:Broken", "hyrt.objectives"),
+        EntryPoint("twice", f"{here}:One", "hyrt.objectives"),
+        EntryPoint("twice", f"{here}:Two", "hyrt.objectives"),
+    ]
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+    )
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_classification_sums_cross_entropy_and_counts_hits(weights: torch.Tensor | None) -> None:
+    chances = torch.softmax(SCORES.double(), 1)[torch.arange(30), LABELS]
+    losses = -chances.log() * (1 if weights is None else weights.double())
+    found = Classification().loss_sum(SCORES, LABELS, weights)
+    assert float(found) == pytest.approx(float(losses.sum()), rel=1e-6)
+    counts = Classification().count(SCORES, LABELS)
+    hits = sum(int(row.argmax()) == int(label) for row, label in zip(SCORES, LABELS, strict=True))
+    assert {name: int(value) for name, value in counts.items()} == {"correct": hits, "targets": 30}
+
+
+def test_training_metrics_come_from_added_counts() -> None:
+    counts = added([{"correct": 3, "targets": 10}, {}, {"correct": 5, "targets": 6}])
+    assert counts == {"correct": 8, "targets": 16}
+    assert Classification().training_metrics(counts) == {"accuracy": 0.5}
+    assert Classification().training_metrics(added([{}])) == {"accuracy": 0.0}
+
+
+def test_the_hosts_gradient_is_that_of_the_sum() -> None:
+    found = loss_on_host(Squares(), SCORES.numpy(), LABELS.numpy(), WEIGHTS.numpy())
+    one_hot = np.eye(4)[LABELS.numpy()]
+    off = SCORES.numpy().astype(np.float64) - one_hot
+    np.testing.assert_allclose(found.gradient, 2 * off * WEIGHTS.numpy()[:, None], rtol=1e-5, atol=1e-6)
+    assert found.loss_sum == pytest.approx(float(((off**2).sum(1) * WEIGHTS.numpy()).sum()), rel=1e-5)
+    assert found.counts == {"off": pytest.approx(float((off**2).sum()), rel=1e-5), "targets": 30}
+
+
+def test_classification_is_declared_like_any_other() -> None:
+    assert find_objective("classification") is Classification
+
+
+@pytest.mark.usefixtures("declared")
+def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
+    with pytest.raises(ConfigError, match=r"no objective 'square' \(did you mean 'squares'\?\)"):
+        build_config({"train": {"objective": "square"}})
+    with pytest.raises(ConfigError, match=r"objective 'broken': its no_such_module:Broken .* is broken"):
+        build_config({"train": {"objective": "broken"}})
+    with pytest.raises(PluginConflict, match="'twice' is declared by"):
+        build_config({"train": {"objective": "twice"}})
+    with pytest.raises(ConfigError, match=r"'round': .* is not an Objective of that name"):
+        build_config({"train": {"objective": "round"}})
+    with pytest.raises(ConfigError, match=r"train.objective='squares' refuses \{'speed': 3\}: .*'speed'"):
+        build_objective("squares", {"speed": 3})
+    balanced = build_config({"train": {"objective": "squares", "class_weights": "balanced"}})
+    with pytest.raises(ConfigError, match=r"refuses \{'class_weights': 'balanced'\}"):
+        balanced.train.build_objective()
+
+
+@pytest.mark.usefixtures("declared")
+def test_the_metric_is_one_of_the_objectives() -> None:
+    with pytest.raises(ConfigError, match=r"classification has auto, accuracy, .*did you mean 'macro_f1'\?"):
+        build_config({"train": {"metric": "macrof1"}})
+    with pytest.raises(ConfigError, match="squares has auto, distance"):
+        build_config({"train": {"objective": "squares", "metric": "accuracy"}})
+    config = build_config({"train": {"objective": "squares", "objective_options": {"times": 2}}})
+    evaluator = Evaluator(config, open_graph("synthetic:tiny"), None)
+    assert evaluator.metric == "distance"
+    # The lowest distance is the best one.
+    near, far = ({"val": {"distance": value}} for value in (0.5, 2.0))
+    assert evaluator.worth(near, 1) > evaluator.worth(far, 2)
+    assert evaluator.worth({}, 2) > evaluator.worth({}, 1)
+
+
+@pytest.mark.parametrize("name", ["cpu", "opencl"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_devices_train_for_an_objective_of_a_third_party(name: str, weighted: bool) -> None:
+    if name == "opencl":
+        pytest.importorskip("pyopencl")
+    backend, info = find_device(name)
+    (case, *_) = cases.model_cases()
+    model = case.build()
+    graph = cases.make_graph(case.settings["in_features"], case.settings["num_classes"])
+    batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS, class_weights=weighted)
+    device = backend.open(info, DeviceOptions(threads=1))
+    try:
+        load_replica(device, model, trainable(model), Squares(times=0.5))
+        found = step(device, batch)
+        load_replica(device, model, trainable(model), Classification())
+        assert set(step(device, batch).counts) == {"correct", "targets"}
+    finally:
+        device.close()
+    twin = case.build().double()
+    wide = torch.from_numpy(cases.dense_rows(graph, batch.blocks[0].sources))  # type: ignore[arg-type]
+    scores = twin(batch.blocks, wide)
+    weights = None if batch.target_weights is None else torch.from_numpy(batch.target_weights).double()
+    wanted = Squares(times=0.5).loss_sum(scores, torch.from_numpy(batch.labels), weights)
+    wanted.backward()
+    assert found.loss_sum == pytest.approx(wanted.item(), rel=1e-5)
+    assert found.counts["targets"] == len(batch.targets)
+    for mine, parameter in zip(found.gradients, twin.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(mine.double(), parameter.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["null", "fpga-csim"])
+def test_a_device_that_computes_classification_only_refuses_another(name: str) -> None:
+    backend, info = find_device(name)
+    model = cases.model_cases()[0].build()
+    device = backend.open(info, DeviceOptions())
+    try:
+        with pytest.raises(UnsupportedModel, match=f"'squares' on {name}:0: it computes classification only"):
+            load_replica(device, model, trainable(model), Squares())
+    finally:
+        device.close()
