@@ -62,13 +62,10 @@ class EntryPointGroup:
         if name not in known:
             near = difflib.get_close_matches(nearest or name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            there = (
-                ", ".join(sorted(known))
-                or "none, so hyrt is not installed as it should be: pip install it again"
-            )
-            raise self.error(
-                f"unknown {self.noun} {name!r}{hint}: the known ones are {there}{self.see and '. ' + self.see}"
-            )
+            there = f"the known ones are {', '.join(sorted(known))}"
+            if not known:
+                there = "none is declared: install hyrt again with pip, so that its own are known"
+            raise self.error(f"unknown {self.noun} {name!r}{hint}: {there}{self.see and '. ' + self.see}")
         return self.only(name, known[name])
 
     def only(self, name: str, entries: list[EntryPoint]) -> EntryPoint:

@@ -1,4 +1,4 @@
-"""Objectives: the built-in one against torch and scikit-learn, others through registry, settings and devices."""
+"""Objectives: classification against its definition, others through registry, settings and devices."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_classification_is_declared_like_any_other() -> None:
 
 @pytest.mark.usefixtures("declared")
 def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
-    with pytest.raises(ConfigError, match=r"no objective 'square' \(did you mean 'squares'\?\)"):
+    with pytest.raises(ConfigError, match=r"unknown objective 'square' \(did you mean 'squares'\?\)"):
         build_config({"train": {"objective": "square"}})
     with pytest.raises(ConfigError, match=r"objective 'broken': its no_such_module:Broken .* is broken"):
         build_config({"train": {"objective": "broken"}})
