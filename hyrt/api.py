@@ -52,9 +52,10 @@ def train(
     graph
         From `load`, or what `load` takes.
     model
-        A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of your own
-        that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a source of the first
-        block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2 by default).
+        A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of
+        your own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a
+        source of the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2
+        by default).
     config
         All settings, in place of `sections`.
     emit

@@ -64,7 +64,8 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         raise reject(
             source,
             key,
-            f"value {indptr[-1]} at position {len(indptr) - 1} is not the length of '{entries}', {num_entries:,}",
+            f"value {indptr[-1]} at position {len(indptr) - 1} is not the length of '{entries}', "
+            f"{num_entries:,}",
         )
 
 
@@ -144,7 +145,8 @@ def check_masks(
         if mask.ndim == 2 and mask.shape[1] == 0:
             raise reject(source, key, f"shape {list(mask.shape)} holds no split")
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
-        # A file can hold any byte where a bool should be; numpy would count it as true in one place and not in another.
+        # A file can hold any byte where a bool should be; numpy would count it as true in one place and not
+        # in another.
         raw = mask.view(np.uint8)
         at = _first(lambda a, b, raw=raw: _any_column(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:

@@ -1,7 +1,7 @@
 """From a stream of edges to CSR with sorted rows, in bounded memory.
 
-The stream is read once to count and once more for each range of vertices whose rows fit the bound together, so nothing
-is spilled to disk and the result does not depend on the bound.
+The stream is read once to count and once more for each range of vertices whose rows fit the bound together,
+so nothing is spilled to disk and the result does not depend on the bound.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def available_cpus() -> int:
 def in_order(
     pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[Result]:
-    """Results of `work` in the order of the items, at most `ahead` of them computed before they are asked for."""
+    """Results of `work` in the order of the items, with at most `ahead` computed in advance."""
     pending: deque[Future[Result]] = deque()
     for item in items:
         pending.append(pool.submit(work, item))
@@ -128,8 +128,8 @@ def build_csr(
     source
         Name for messages.
     range_entries
-        Bound on the entries built at once (a single longer row is still built). Memory is 4 to 8 bytes for each of them,
-        24 bytes a vertex, and one piece of the stream.
+        Bound on the entries built at once (a single longer row is still built). Memory is 4 to 8 bytes for
+        each of them, 24 bytes a vertex, and one piece of the stream.
     threads
         That sort rows; all available CPUs by default. The result does not depend on it.
 

@@ -76,6 +76,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     if further:
         lines.append(f"further    {', '.join(further)}")
     lines.append(
-        f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} MiB"
+        f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} "
+        "MiB"
     )
     return lines

@@ -21,7 +21,7 @@ def first_outside(sources, targets, bound):  # type: ignore[no-untyped-def]
 
 @_compile
 def count_edges(sources, targets, symmetric, counts):  # type: ignore[no-untyped-def]
-    """Add to counts [V] the entries each target's row gets, both ends' rows when symmetric; self loops are left out."""
+    """Add to counts [V] each target's entries, or both ends' when symmetric; self loops are left out."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u != v:

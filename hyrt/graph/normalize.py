@@ -25,8 +25,8 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     data
         A checked dataset.
     normalize
-        `none`; `row` divides each row by its sum (a row with sum 0 stays as it is); `standard` subtracts the column's mean
-        and divides by its deviation (a constant column becomes 0; dense features only).
+        `none`; `row` divides each row by its sum (a row with sum 0 stays as it is); `standard` subtracts the
+        column's mean and divides by its deviation (a constant column becomes 0; dense features only).
 
     Raises
     ------
@@ -62,7 +62,8 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
         and data.rows.num_bytes > LARGE_BYTES
     ):
         raise DataError(
-            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are not scaled in memory; scale them once: "
+            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are not scaled in memory; scale "
+            "them once: "
             f"hyrt data convert {data.name} DEST --normalize {normalize}"
         )
 

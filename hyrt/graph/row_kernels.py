@@ -11,7 +11,8 @@ import numpy as np
 
 from hyrt.machine.intrinsics import prefetch_row, value
 
-# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first cache.
+# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first
+# cache.
 _AHEAD = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)

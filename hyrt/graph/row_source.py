@@ -29,8 +29,9 @@ class RowSource(Protocol):
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[V, F] all rows in host memory, for compiled loops that read them in place: float32, float64, or the 16
-        bits of float16 as uint16. None where there is no such matrix.
+        """[V, F] all rows in host memory, for compiled loops that read them in place; None where they are not.
+
+        The dtype is float32, float64, or uint16 for the bits of float16.
         """
         ...
 

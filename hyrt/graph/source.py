@@ -25,16 +25,16 @@ def open_graph(
 ) -> Graph:
     """Open a graph and check it.
 
-    Topology, labels, masks and sparse features are always checked through. Dense features are checked to be finite
-    unless they are memory-mapped and larger than 1 GiB: those only with `check`. What is checked through of a folder
-    that hyrt wrote is also compared with the checksums in its meta.json.
+    Topology, labels, masks and sparse features are always checked through. Dense features are checked to be
+    finite unless they are memory-mapped and larger than 1 GiB: those only with `check`. What is checked
+    through of a folder that hyrt wrote is also compared with the checksums in its meta.json.
 
     Parameters
     ----------
     source
-        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; `synthetic:PRESET` with
-        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a PyG `Data`;
-        or a Graph, which is returned as it is unless it is to be scaled.
+        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; `synthetic:PRESET`
+        with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it
+        downloaded; a PyG `Data`; or a Graph, which is returned as it is unless it is to be scaled.
     normalize
         `row` divides each feature row by its sum, `standard` scales columns to mean 0 and deviation 1.
     check
@@ -61,9 +61,9 @@ def open_graph(
 
 
 def open_dataset(source: str | Path, scratch: Path) -> Dataset:
-    """Open a source for reading it once, block by block: dense features are neither in memory nor checked to be finite.
+    """Open a source for reading it once, block by block.
 
-    All of a folder that hyrt wrote is compared with its checksums, as all of it is going to be read.
+    Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared with its checksums, as all of it is going to be read.
 
     Parameters
     ----------

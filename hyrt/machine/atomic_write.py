@@ -20,7 +20,8 @@ def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = la
     data
         All of it.
     before
-        Hears what is done next (`open`, `write`, `fsync`, `replace`, `sync`) and may raise an OSError in its place.
+        Hears what is done next (`open`, `write`, `fsync`, `replace`, `sync`) and may raise an OSError in its
+        place.
 
     Raises
     ------

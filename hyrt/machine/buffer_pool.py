@@ -18,8 +18,8 @@ _PAGE = 4096
 class BufferPool:
     """Hands out arrays over recycled memory; any thread may take and give back.
 
-    Sizes of successive steps differ slightly: memory is allocated an eighth larger than asked for, and a request
-    takes the smallest free piece that holds it, unless that is more than twice its size.
+    Sizes of successive steps differ slightly: memory is allocated an eighth larger than asked for, and a
+    request takes the smallest free piece that holds it, unless that is more than twice its size.
     """
 
     def __init__(self) -> None:

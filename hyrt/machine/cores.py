@@ -30,7 +30,7 @@ _LOW_PRECISION = {"amx_bf16": "AMX bf16", "avx512_bf16": "bf16", "bf16": "bf16"}
 
 
 def vector_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """The widest vector instructions that the processor has, and those for bfloat16; none where nothing says so.
+    """The processor's widest vector instructions, and those for bfloat16; empty where they are not known.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What installed distributions declare under one entry-point group: names at once, imports when first used."""
+"""What distributions declare under an entry-point group: names at once, imports when first used."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ class EntryPointGroup:
 
 
 def provider(entry: EntryPoint) -> str:
-    """Name and version of the distribution that declares an entry point, or its value where that is unknown."""
+    """Name and version of the distribution that declares an entry point; else the entry point's value."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -49,7 +49,7 @@ def _widen_half(typingctx, bits):
 
 
 def value(element: Any) -> Any:
-    """A feature element as a number: halves are stored as their 16 bits, since numba has no half type on CPUs."""
+    """A feature element as a number: halves are stored as 16 bits, as numba has no half type on CPUs."""
     raise TypeError("only for compiled code")
 
 

@@ -14,8 +14,8 @@ from hyrt.errors import HyrtError, describe
 def ensure_kernel_cache() -> None:
     """Give numba a temporary folder when neither the package's folder nor the user's cache can be written.
 
-    Kernels are then compiled anew by every process. Does nothing where NUMBA_CACHE_DIR is set. The folder is new
-    and private: what numba reads back it runs.
+    Kernels are then compiled anew by every process. Does nothing where NUMBA_CACHE_DIR is set. The folder is
+    new and private: what numba reads back it runs.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -53,7 +53,7 @@ def _can_write(folder: Path) -> bool:
 
 @contextmanager
 def damaged_cache_named() -> Iterator[None]:
-    """Say so where the block fails because numba reads back compiled kernels that are damaged: it names no file.
+    """Name the folder where the block fails because numba read damaged kernels: numba names no file.
 
     Raises
     ------

@@ -13,8 +13,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 def prepare_process() -> None:
     """Let threads that wait sleep, and let the allocator keep freed pages.
 
-    OpenMP's threads by default spin for milliseconds after each parallel region, on cores that another stage could
-    use. And glibc returns large freed blocks to the system, so that every step pays page faults for its
+    OpenMP's threads by default spin for milliseconds after each parallel region, on cores that another stage
+    could use. And glibc returns large freed blocks to the system, so that every step pays page faults for its
     temporaries: that costs more than the work done in them. What the user has set in the environment stays.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

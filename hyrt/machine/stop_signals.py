@@ -20,9 +20,9 @@ _SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
 class StopSignals:
     """Listens for the signals on a thread of its own; a context manager for the main thread.
 
-    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays so.
-    Python runs signal handlers between two bytecodes of the main thread, which may be in a compiled kernel for
-    minutes. A thread that reads the signals' numbers from a socket acts at once.
+    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays so. Python runs signal
+    handlers between two bytecodes of the main thread, which may be in a compiled kernel for minutes. A thread
+    that reads the signals' numbers from a socket acts at once.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 
 def _leave(exit_code: int, words: str) -> NoReturn:
-    """End the process without waiting for anything: files are replaced whole, so none is left half written."""
+    """End the process without waiting: files are replaced whole, so none is left half written."""
     try:
         # Not sys.stdout, which a redrawn display replaces.
         if sys.__stdout__ is not None and sys.__stdout__.isatty():

@@ -15,10 +15,12 @@ from hyrt.machine.buffer_pool import BufferPool
 Chunk = Callable[[int, int], None]
 
 Worked = Callable[[int, int], None]
-"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of `time.perf_counter_ns`."""
+"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of "
+"`time.perf_counter_ns`."""
 
 Watch = Callable[[Chunk], Worked | None]
-"""Asked in the calling thread for each call of `Workers.run` that several threads share: who hears of this one."""
+"""Asked in the calling thread for each call of `Workers.run` that several threads share: who hears of this "
+"one."""
 
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
@@ -62,8 +64,8 @@ class _Job:
 class Workers:
     """A resizable team of threads for calls that release the interpreter lock.
 
-    The calling thread works too, so a team of one starts no thread. Chunk borders depend on the size and the grain
-    only: results that are computed chunk by chunk are equal for any number of threads.
+    The calling thread works too, so a team of one starts no thread. Chunk borders depend on the size and the
+    grain only: results that are computed chunk by chunk are equal for any number of threads.
 
     Parameters
     ----------

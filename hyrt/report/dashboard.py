@@ -1,4 +1,4 @@
-"""The live picture of a run: its pipeline stage by stage, what waits between the stages, and what every trainer does."""
+"""The live picture of a run: its stages, what waits between them, and what every trainer does."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _head(group: StepGroup, epochs: int, width: int) -> str:
 def _pipeline(group: StepGroup, width: int) -> Table:
     """The stages beside each other, and between them what their channels hold.
 
-    Of a stage: threads, work as a bar against the slowest, milliseconds, and what it waits for. Of a channel: its mean
-    fill as a bar, and as items of how many fit.
+    Of a stage: threads, work as a bar against the slowest, milliseconds, and what it waits for. Of a channel:
+    its mean fill as a bar, and as items of how many fit.
     """
     from rich.table import Table
     from rich.text import Text
@@ -140,7 +140,7 @@ def _waits(group: StepGroup, stage: str) -> list[str]:
 
 
 def _queue(group: StepGroup, stage: str) -> list[str]:
-    """The channel behind a stage as a bar and as `1.9/3`, of one for each trainer the sum; empty where there is none."""
+    """The channel behind a stage as a bar and as `1.9/3`, summed over trainers; empty without one."""
     names = [name for name in group.queue_depth if name.split(".")[0] == _CHANNELS.get(stage)]
     fill, depth = (
         sum(group.queued.get(name, 0.0) for name in names),
@@ -163,7 +163,7 @@ def _of_depth(fill: float, depth: int) -> str:
 
 
 def _trainers(group: StepGroup, width: int) -> Table:
-    """Each trainer's targets, their part of the step as a bar, how much of the time it propagates, and its queues."""
+    """Each trainer's targets and their part of the step, how much of the time it propagates, its queues."""
     from rich.table import Table
     from rich.text import Text
 

@@ -11,7 +11,8 @@ def encodable(text: str, encoding: str | None) -> str:
     Parameters
     ----------
     text
-        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these become `?`.
+        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these
+        become `?`.
     encoding
         Of the output; None where it does not say, which is taken for UTF-8.
     """

@@ -55,7 +55,8 @@ def explored_lines(found: Explored) -> list[str]:
     sizes = work.at(work.batch_size)
     edges = sizes.num_edges
     lines = [
-        f"{part.name} · {work.batch_size:,} targets · vertices {_counts(sizes.vertices)} · edges {_counts(sizes.edges)} · "
+        f"{part.name} · {work.batch_size:,} targets · vertices {_counts(sizes.vertices)} · edges "
+        f"{_counts(sizes.edges)} · "
         f"widths {', '.join(map(str, sizes.features))}",
         _HEAD,
         *(_row(each, part, edges) + _mark(each) for each in found.front),
@@ -74,7 +75,8 @@ def explored_lines(found: Explored) -> list[str]:
         if isinstance(each, Candidate)
     ):
         lines.append(
-            f"! a stream of more than {STREAM_BITS:,} bits (512 n, or 32 a row or column), which Vitis HLS is known to refuse: "
+            f"! a stream of more than {STREAM_BITS:,} bits (512 n, or 32 a row or column), which Vitis HLS "
+            "is known to refuse: "
             "look at v++ -c of it first"
         )
     lines.append("ms/step is the card's own time of all tasks; the link and the host are in hyrt predict")
@@ -86,10 +88,12 @@ def explored_lines(found: Explored) -> list[str]:
     if found.build is not None:
         lines.append("assumed: designs other than the build reach its clock and its intervals")
     lines.append(
-        f"assumed: each argument is read through one port from one bank of memory, {base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
+        "assumed: each argument is read through one port from one bank of memory, "
+        f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
     )
     lines.append(
-        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing take some: platforminfo tells"
+        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing take "
+        "some: platforminfo tells"
     )
     return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 
@@ -124,7 +128,8 @@ def explored_json(found: Explored) -> dict[str, Any]:
 def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
     design = build.design
     lines = [
-        f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} x {design.mac_cols}, arena of "
+        f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} x "
+        f"{design.mac_cols}, arena of "
         f"{build.arena_words:,} words, queues of {design.fifo_depth}) beside what was estimated:",
         f"  {'':<32} {'estimated':>10} {'reported':>10} {'ratio':>6}",
     ]
@@ -169,7 +174,7 @@ def _entry_or_why(one: Candidate | str, part: Part, work: TrainingWorkload) -> d
 
 
 def _cycles(one: Candidate, work: TrainingWorkload) -> dict[str, Any]:
-    """Of a task, phase by phase; and what it would take if a layer's aggregation and update ran at the same time."""
+    """Cycles of a task by phase, and of one in which a layer's aggregation and update overlapped."""
     shape = TaskShape.of(work.at(work.batch_size / one.tasks))
     cycles = task_cycles(shape, one.design)
     return {

@@ -48,8 +48,9 @@ class Progress:
     On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch,
     evaluation and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
 
-    A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run goes
-    on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the start.
+    A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run
+    goes on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the
+    start.
 
     The last line tells of `metrics`, `chosen_by`, `best_epoch` and `epoch_s` of `RunEnded.summary` where they
     are there, of the events seen otherwise.

@@ -86,7 +86,8 @@ class RunFolder:
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
             raise ConfigError(
-                f"run name {name!r}: give a plain name without '/' and line breaks that does not start with '.'"
+                f"run name {name!r}: give a plain name without '/' and line breaks that does not start with "
+                "'.'"
             )
         _check_root(root)
         made_root = not root.exists()
@@ -192,8 +193,8 @@ class RunFolder:
     def handle(self, event: Event) -> None:
         """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
 
-        Every line has `event` (predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice), `time_s`
-        since the run started, and the event's fields. A number that is not finite is null.
+        Every line has `event` (predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice),
+        `time_s` since the run started, and the event's fields. A number that is not finite is null.
 
         Raises
         ------
@@ -228,7 +229,8 @@ class RunFolder:
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
         raise HyrtError(
-            f"{self.metrics_path}: was removed or moved while the run went on. Leave a run's folder in its place until "
+            f"{self.metrics_path}: was removed or moved while the run went on. Leave a run's folder in its "
+            "place until "
             "it has ended; a folder that was moved goes on with hyrt run --resume"
         )
 

@@ -87,12 +87,13 @@ class TensorboardLog:
 
     def _unwritable(self, error: OSError) -> HyrtError:
         return HyrtError(
-            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or leave --tensorboard out"
+            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or leave "
+            "--tensorboard out"
         )
 
 
 def scalars(event: Event) -> Iterator[tuple[str, float]]:
-    """Names and values of what an event tells; TensorBoard groups them by what stands before the first slash."""
+    """Names and values of an event's scalars; TensorBoard groups them by what stands before the slash."""
     match event:
         case StepGroup():
             yield "train/loss", event.loss

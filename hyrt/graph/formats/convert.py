@@ -68,8 +68,8 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     Raises
     ------
     DataError
-        For bad input, for a destination that exists (with `force`: that is no dataset) or cannot be written, and where a
-        value does not fit the dtype.
+        For bad input, for a destination that exists (with `force`: that is no dataset) or cannot be written,
+        and where a value does not fit the dtype.
     """
     destination = job.destination.absolute()
     if job.dtype is not None and job.dtype not in DTYPES:
@@ -109,7 +109,8 @@ def _all_or_nothing(destination: Path) -> Iterator[Path]:
 
 def _publish(work: Path, destination: Path) -> None:
     """Put the result in the place of what is at the destination; where that fails, all is as before."""
-    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is in place.
+    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is
+    # in place.
     replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
     try:
         if destination.exists():
@@ -128,7 +129,8 @@ def _put_back(replaced: Path, destination: Path) -> None:
         replaced.rename(destination)
     except OSError as error:
         raise DataNotWritten(
-            f"{destination}: cannot be written ({error.strerror or error}); what was there is now {replaced}: rename it"
+            f"{destination}: cannot be written ({error.strerror or error}); what was there is now "
+            f"{replaced}: rename it"
         ) from error
 
 
@@ -161,7 +163,8 @@ def memory_bound(source: str) -> int | None:
     Raises
     ------
     DataError
-        If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its size.
+        If the source is a spec that cannot be read, a damaged .npz, or an OGB folder that does not say its
+        size.
     """
     if source.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import parse_spec
@@ -209,7 +212,8 @@ def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
                 raise reject(
                     data.name,
                     "features",
-                    f"value {block[i, j]} at row {at + i}, column {j} is beyond {dtype.name}'s {limit:,}: keep float32",
+                    f"value {block[i, j]} at row {at + i}, column {j} is beyond {dtype.name}'s {limit:,}: "
+                    "keep float32",
                 )
             at += len(block)
             yield block.astype(dtype, copy=False)

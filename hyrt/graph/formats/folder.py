@@ -1,4 +1,4 @@
-"""A folder with one .npy file per key, memory-mapped, and a meta.json with the checksums taken while it was written."""
+"""A folder with one memory-mapped .npy file per key, and a meta.json with checksums taken when writing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _MAP_NORESERVE = (
 def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     """Map a folder of .npy files, and compare them with the checksums in meta.json when there is one.
 
-    The arrays are private, writable views: writing to one changes this process's copy of the page, never the file.
+    The arrays are private, writable views: writing to one changes this process's copy of the page, never the
+    file.
 
     Parameters
     ----------
@@ -43,8 +44,8 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     Raises
     ------
     DataError
-        If a key is missing, a file is damaged, or a file is not what meta.json says: names the key, and the rows of the
-        first chunk that differs.
+        If a key is missing, a file is damaged, or a file is not what meta.json says: names the key, and the
+        rows of the first chunk that differs.
     """
     keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
     meta = read_meta(path)
@@ -74,7 +75,8 @@ def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
             held = file.stat().st_size - header.offset
             if held != header.data_bytes:
                 raise DataError(
-                    f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} bytes, "
+                    f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} "
+                    "bytes, "
                     f"the file holds {held:,}: it is damaged or cut short"
                 )
             if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
@@ -134,7 +136,8 @@ def read_meta(path: Path) -> dict[str, dict[str, Any]] | None:
         raise DataError(f"{file}: format {version} is not the known {FORMAT}: written by a newer hyrt?")
     if chunk_bytes != CHUNK_BYTES:
         raise DataError(
-            f"{file}: is damaged (crc32_chunk_bytes {chunk_bytes}); without it the folder still opens, unverified"
+            f"{file}: is damaged (crc32_chunk_bytes {chunk_bytes}); without it the folder still opens, "
+            "unverified"
         )
     return entries
 
@@ -147,7 +150,8 @@ def _compare(meta: dict[str, dict[str, Any]], source: str, key: str, header: Npy
         )
     if entry["dtype"] != header.dtype.name or tuple(entry["shape"]) != header.shape:
         raise DataError(
-            f"{source}: key '{key}': {header.dtype.name} of shape {list(header.shape)} differs from {META}, which has "
+            f"{source}: key '{key}': {header.dtype.name} of shape {list(header.shape)} differs from {META}, "
+            "which has "
             f"{entry['dtype']} of shape {entry['shape']}: the folder was changed after it was written"
         )
 
@@ -165,7 +169,8 @@ def _verify(array: Array, checksums: list[int], where: str) -> None:
             row_bytes = len(data) // len(array)
             first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
             raise DataError(
-                f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} are not what was written: "
+                f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} are not what "
+                "was written: "
                 f"damaged, or changed afterwards (without {META} the folder opens unverified)"
             )
 

@@ -1,4 +1,4 @@
-"""The .npy format: strict headers, so that a damaged or hostile file costs an error and not memory or a pickle."""
+"""The .npy format with strict headers: a damaged or hostile file costs an error, not memory or a pickle."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
 
 
 def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """The header of a row-major array, always 128 bytes long so that its shape can be filled in afterwards."""
+    """The header of a row-major array, always 128 bytes long so that the shape can be filled in later."""
     descr = dtype.str if dtype.itemsize == 1 else dtype.newbyteorder("<").str
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text.ljust(_FIXED_HEADER - 11) + "\n"

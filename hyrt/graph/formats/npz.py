@@ -96,7 +96,8 @@ class NpzMember:
                 header = read_header(file, where)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
-                        f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} bytes, "
+                        f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
+                        f"{header.data_bytes:,} bytes, "
                         f"the file holds {info.file_size - header.offset:,}"
                     )
                 yield file, header
@@ -124,7 +125,8 @@ class NpzMember:
                 values = np.empty(shape, header.dtype)
             except MemoryError as error:
                 raise DataError(
-                    f"{self._where}: does not fit in memory; convert the file to a folder, which is memory-mapped: "
+                    f"{self._where}: does not fit in memory; convert the file to a folder, which is "
+                    "memory-mapped: "
                     "hyrt data convert"
                 ) from error
             self._fill(file, values)
@@ -147,8 +149,8 @@ class NpzMember:
         Parameters
         ----------
         scratch
-            A folder where a matrix stored by columns is unpacked, to be read by rows without holding it. None reads it
-            whole, in each pass.
+            A folder where a matrix stored by columns is unpacked, to be read by rows without holding it. None
+            reads it whole, in each pass.
         """
         header = self.header
         shape = (header.shape[0], header.shape[1])

@@ -1,7 +1,8 @@
 """Datasets as the ogb package lays them out on disk: ogbn-* (csv and binary) and the papers of mag240m.
 
-ogb only downloads. Its files are read here, so that neither its preprocessing, which holds everything in memory, nor
-its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
+ogb only downloads. Its files are read here, so that neither its preprocessing, which holds everything in
+memory, nor its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC",
+2021.
 """
 
 from __future__ import annotations
@@ -40,20 +41,23 @@ _LINES = 1 << 16
 def read_ogb(name: str, scratch: Path | None) -> Dataset:
     """Read an OGB node-classification dataset; download it first when it is only named.
 
-    Graphs are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a label get -1
-    and leave the splits: mag240m publishes no test labels, so its test split may be empty (compare on `val`).
+    Graphs are symmetrised, as is usual for them; duplicates and self loops are left out. Vertices without a
+    label get -1 and leave the splits: mag240m publishes no test labels, so its test split may be empty
+    (compare on `val`).
 
     Parameters
     ----------
     name
         `ogbn-NAME` or `mag240m`, looked for by `find_folder`; or a folder that holds one of them.
     scratch
-        A folder for the edges, and features stored by columns, while they are put in order; None does it in memory.
+        A folder for the edges, and features stored by columns, while they are put in order; None does it in
+        memory.
 
     Raises
     ------
     DataError
-        If the ogb package is needed and missing, for heterogeneous or multi-label datasets, and for damaged files.
+        If the ogb package is needed and missing, for heterogeneous or multi-label datasets, and for damaged
+        files.
     """
     folder = find_folder(name)
     if not folder.is_dir():
@@ -80,8 +84,8 @@ def find_folder(name: str) -> Path:
     Parameters
     ----------
     name
-        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses it; what is
-        not there belongs to the user's cache, so that a run finds it again from any folder.
+        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses
+        it; what is not there belongs to the user's cache, so that a run finds it again from any folder.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -141,7 +145,8 @@ class _Parts:
 def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
     if scratch is None and parts.num_edges > MAX_EDGES_IN_MEMORY:
         raise DataError(
-            f"{name}: its {parts.num_edges:,} edges are put in order on disk, once: hyrt data convert {name} FOLDER"
+            f"{name}: its {parts.num_edges:,} edges are put in order on disk, once: hyrt data convert {name} "
+            "FOLDER"
         )
     count = parts.num_vertices
     if len(parts.labels) != count:
@@ -268,7 +273,8 @@ class _EdgeStore:
             if outside.any():
                 i = int(outside.argmax())
                 raise DataError(
-                    f"{self._where}: value {part[i]} of edge {at + i} is not one of the {self._count:,} vertices"
+                    f"{self._where}: value {part[i]} of edge {at + i} is not one of the {self._count:,} "
+                    "vertices"
                 )
             if len(part):
                 store.append(part.astype(np.int32 if self._count < 2**31 else np.int64))

@@ -19,8 +19,9 @@ Array = NDArray[Any]
 def read_pyg(data: Any) -> Dataset:
     """Make a dataset of a homogeneous PyG `Data` with x, edge_index, y and the three masks.
 
-    Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out (models that
-    want self loops add their own). Labels of NaN mean no label. Features that are not float16 become float32.
+    Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
+    (models that want self loops add their own). Labels of NaN mean no label. Features that are not float16
+    become float32.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Counting a graph's degrees and which degrees are neighbours: what the expected sizes of mini-batches follow from."""
+"""A graph's degrees and which of them are neighbours: the expected sizes of mini-batches follow from these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hyrt.graph.sizes.overlap import neighbor_overlap
 Array = NDArray[Any]
 
 _PIECE_EDGES = 1 << 22
-# How finely groups of edges are told apart: by degree, by how readily neighbours pick, by neighbours that may be targets.
+# How finely groups of edges are told apart: by degree, by how readily neighbours pick, by neighbours that may
+# be targets.
 _LEVELS = 12
 _PICK_LEVELS = 5
 _MANY = 3
@@ -28,7 +29,8 @@ def degree_distribution(
 ) -> DegreeDistribution:
     """Count the degrees of a graph.
 
-    Self loops count as incoming edges, which may be sampled, but not as outgoing ones: they reach nothing new.
+    Self loops count as incoming edges, which may be sampled, but not as outgoing ones: they reach nothing
+    new.
 
     Parameters
     ----------
@@ -37,8 +39,9 @@ def degree_distribution(
     targets
         [n] vertices that may be targets; None for those of the split `train`, or for all where it is empty.
     structure
-        Count also which degrees are neighbours (three passes over the edges instead of one) and, in symmetric graphs,
-        how far the neighbourhoods of neighbours overlap (around a few thousand vertices, drawn with a fixed seed).
+        Count also which degrees are neighbours (three passes over the edges instead of one) and, in symmetric
+        graphs, how far the neighbourhoods of neighbours overlap (around a few thousand vertices, drawn with a
+        fixed seed).
 
     Returns
     -------
@@ -112,8 +115,9 @@ def _destinations(graph: Graph, piece: slice, values: Array) -> Array:
 def _kinds(graph: Graph, ins: Array, outs: Array, targets: Array | None) -> NDArray[np.int64]:
     """[V] numbers that tell vertices of equal degree apart: by how they are reached.
 
-    They are levels of how readily a vertex's neighbours pick it with a fan-out of `_USUAL_FANOUT` (some have only
-    neighbours of few edges, who pick most of them), and how many of the neighbours may be targets, up to `_MANY`.
+    They are levels of how readily a vertex's neighbours pick it with a fan-out of `_USUAL_FANOUT` (some have
+    only neighbours of few edges, who pick most of them), and how many of the neighbours may be targets, up to
+    `_MANY`.
     """
     shares = np.minimum(_USUAL_FANOUT / np.maximum(ins, 1), 1.0)
     picked = _over_out_edges(graph, shares)
@@ -160,7 +164,7 @@ def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array |
 
 
 def _groups(classes: DegreeClasses, kinds: Array) -> NDArray[np.int64]:
-    """[C] a group for each class: by its kind and by quantiles of the edges over in- and, where they differ, out-degrees."""
+    """[C] the group of each class, by kind and by quantiles of the edges over in- and out-degrees."""
     counts = classes.sums()
     ins, outs = classes.sums(classes.in_degrees) / counts, classes.sums(classes.out_degrees) / counts
     kind = (classes.sums(kinds) / counts).round().astype(np.int64)

@@ -22,10 +22,10 @@ _SCATTER_SHARES = (1 / 6, 2 / 3, 1 / 6)
 def synthetic_degrees(spec: SyntheticSpec) -> DegreeDistribution:
     """Degrees and mixing of the planted partition of `spec`, in expectation.
 
-    A vertex has the weight min(x^(-3/4), sqrt(V)) for uniform x. An edge draws its first end by weight, the second by
-    weight among the first's class or among all. Pairs drawn twice count once, so the expected edges between two
-    vertices are 1 - exp(-draws). Half of a vertex's edges are given by its weight, the other half are Poisson: that is
-    how degrees scatter around the expected.
+    A vertex has the weight min(x^(-3/4), sqrt(V)) for uniform x. An edge draws its first end by weight, the
+    second by weight among the first's class or among all. Pairs drawn twice count once, so the expected edges
+    between two vertices are 1 - exp(-draws). Half of a vertex's edges are given by its weight, the other half
+    are Poisson: that is how degrees scatter around the expected.
 
     Returns
     -------

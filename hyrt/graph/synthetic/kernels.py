@@ -1,4 +1,4 @@
-"""Compiled loops of the generator. Only operations whose rounding IEEE 754 fixes, so that every machine agrees."""
+"""Compiled loops of the generator: only operations whose rounding IEEE 754 fixes, so all machines agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _NOISE_SCALE = np.float32(1.0 / 209.0199671)
 def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weights):  # type: ignore[no-untyped-def]
     """Class and weight of vertices first, first+1, ...; shares [C] float64 is cumulative.
 
-    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3): degree exponent 7/3, out of square roots alone.
+    A weight is x^(-3/4) for uniform x, so P(weight > t) = t^(-4/3): degree exponent 7/3, out of square roots
+    alone.
     """
     for i in range(len(labels)):
         vertex = np.uint64(first + i)
@@ -35,7 +36,7 @@ def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weig
 
 @_compile
 def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
-    """guide[b] is the first position whose weight reaches bucket b, the values of which all have the high bits b."""
+    """guide[b] is the first position whose weight reaches bucket b: the values with the high bits b."""
     position = 0
     for b in range(len(guide)):
         while (cumulative[position + 1] - 1) >> shift < b:
@@ -62,8 +63,9 @@ def draw_edges(  # type: ignore[no-untyped-def]
 ):
     """Draw the edges whose first end is at positions first..last-1 (positions are vertices ordered by class).
 
-    A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the class of
-    the first where the 53 random bits of `place_key` are below `inside`, from all vertices elsewhere.
+    A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the
+    class of the first where the 53 random bits of `place_key` are below `inside`, from all vertices
+    elsewhere.
     """
     at = 0
     total = np.float64(cumulative[len(cumulative) - 1])
@@ -88,7 +90,7 @@ def draw_edges(  # type: ignore[no-untyped-def]
 
 @_compile
 def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-def]
-    """Rows of vertices first, first+1, ...: class mean plus noise, the sum of eight uniform bytes scaled to deviation 1."""
+    """Rows of vertices first, first+1, ...: class mean plus noise (eight uniform bytes, deviation 1)."""
     width = rows.shape[1]
     for i in range(len(rows)):
         c = labels[i]

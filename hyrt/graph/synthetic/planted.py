@@ -1,8 +1,9 @@
-"""The degree-corrected planted partition model (Karrer and Newman, "Stochastic blockmodels and community structure in
-networks", Physical Review E 83, 2011) with power-law weights, and features around class means.
+"""The degree-corrected planted partition model with power-law weights, and features around class means.
 
-Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on threads, on the piece
-of it that is computed, or on whether it is built in memory or written to a folder.
+Karrer and Newman, "Stochastic blockmodels and community structure in networks", Physical Review E 83, 2011.
+
+Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on threads,
+on the piece of it that is computed, or on whether it is built in memory or written to a folder.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     spec
         What to generate.
     scratch
-        A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 1.1 GB. None keeps them in
-        memory. The graph is the same.
+        A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 1.1 GB. None keeps them
+        in memory. The graph is the same.
 
     Returns
     -------
@@ -164,7 +165,8 @@ def _draws_needed(model: _Model, wanted: int) -> int:
         draws *= target / distinct
         if draws > 20 * target:
             raise DataError(
-                f"{spec.name}: edges={spec.edges:,} are too many to place among {spec.vertices:,} vertices of such "
+                f"{spec.name}: edges={spec.edges:,} are too many to place among {spec.vertices:,} vertices "
+                "of such "
                 "unequal degrees: lower edges or homophily, or raise vertices"
             )
     # Rounded up coarsely: the last bits of exp differ between machines and must not matter.
@@ -196,8 +198,8 @@ class _EdgePieces:
             count = int(float(cumulative[last]) * ratio) - int(float(cumulative[first]) * ratio)
             sources, targets = np.empty(count, np.int32), np.empty(count, np.int32)
             kernels.draw_edges(
-                first, last, ratio, cumulative, model.shift, model.guide, model.order, model.class_start, class_at,
-                model.spec.homophily, edge_key, place_key, sources, targets,
+                first, last, ratio, cumulative, model.shift, model.guide, model.order, model.class_start,
+                class_at, model.spec.homophily, edge_key, place_key, sources, targets,
             )  # fmt: skip
             return sources, targets
 

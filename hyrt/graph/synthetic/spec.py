@@ -31,7 +31,8 @@ class SyntheticSpec:
     train, val, test
         Vertices of each split, disjoint.
     homophily
-        Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall into it too).
+        Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall
+        into it too).
     signal
         Deviation of the class means, where the noise around them has deviation 1.
     dtype
@@ -71,7 +72,8 @@ class SyntheticSpec:
         most = self.vertices * (self.vertices - 1) // 4
         if self.edges // 2 > most:
             raise DataError(
-                f"{self.name}: edges={self.edges:,}: at most half of all pairs can be edges, {2 * most:,} here"
+                f"{self.name}: edges={self.edges:,}: at most half of all pairs can be edges, {2 * most:,} "
+                "here"
             )
         if self.train + self.val + self.test > self.vertices:
             raise DataError(f"{self.name}: train + val + test exceed the {self.vertices:,} vertices")
@@ -110,8 +112,8 @@ KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name != "nam
 def parse_spec(text: str) -> SyntheticSpec:
     """Read `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
 
-    Counts may carry k, M or G (`vertices=20M`). Where `vertices` is given, those of `edges`, `train`, `val` and `test`
-    that are not keep the preset's proportion to it.
+    Counts may carry k, M or G (`vertices=20M`). Where `vertices` is given, those of `edges`, `train`, `val`
+    and `test` that are not keep the preset's proportion to it.
 
     Parameters
     ----------
@@ -134,7 +136,8 @@ def parse_spec(text: str) -> SyntheticSpec:
         key, equals, value = part.partition("=")
         if not equals or key not in KEYS:
             raise DataError(
-                f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: {', '.join(KEYS)})"
+                f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: "
+                f"{', '.join(KEYS)})"
             )
         if key in given:
             raise DataError(f"{text}: {key} is given twice")

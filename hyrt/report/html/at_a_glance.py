@@ -155,7 +155,8 @@ def bottleneck_text(run: RunRecord) -> str:
     bounds, slowest = _bounds(lines)
     second = max((stage for stage in STAGES[:-1] if stage != slowest), key=lambda stage: work[stage])
     said = [
-        f"{slowest.capitalize()} is the slowest stage in {percent(bounds[slowest])} of the steps: {seconds(work[slowest])} "
+        f"{slowest.capitalize()} is the slowest stage in {percent(bounds[slowest])} of the steps: "
+        f"{seconds(work[slowest])} "
         f"of work a step, before {second} with {seconds(work[second])}."
     ]
     busy = [f"{row.name} {row.busy}" for row in trainer_rows(run) if row.busy_share]
@@ -163,11 +164,13 @@ def bottleneck_text(run: RunRecord) -> str:
         said.append(f"The trainers' own times in it: {', '.join(busy)}.")
     if not run.settings.get("runtime", {}).get("pipelined", True):
         said.append(
-            f"The stages ran one after the other (runtime.pipelined: false): a step takes their sum, {seconds(step_s)}."
+            "The stages ran one after the other (runtime.pipelined: false): a step takes their sum, "
+            f"{seconds(step_s)}."
         )
     elif step_s > 0:
         said.append(
-            f"A step takes {seconds(step_s)}; the slowest stage works for {percent(min(1.0, work[slowest] / step_s))} of that."
+            f"A step takes {seconds(step_s)}; the slowest stage works for "
+            f"{percent(min(1.0, work[slowest] / step_s))} of that."
         )
     return " ".join(said)
 

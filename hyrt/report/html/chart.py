@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: they take the page's colours, need no script and say their numbers in a table."""
+"""Line charts as inline SVG: in the page's colours, without scripts, with their numbers in a table."""
 
 from __future__ import annotations
 
@@ -159,7 +159,8 @@ class _Drawing:
         parts += [self._grid(y) for y in self._ticks]
         parts += [self._x_label(x) for x in ticks(*self._x) if self._x[0] <= x <= self._x[1]]
         parts.append(
-            f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 10}" text-anchor="end">{escape(chart.x_name)}</text>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 10}" text-anchor="end">'
+            f"{escape(chart.x_name)}</text>"
         )
         parts += [self._band(*band) for band in chart.bands]
         parts += [self._mark(*mark) for mark in chart.marks]
@@ -176,7 +177,8 @@ class _Drawing:
         _, down = self._at(self._x[0], y)
         return (
             f'<path class="grid" d="M{_LEFT} {down}H{WIDTH - _RIGHT}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{down + 4}" text-anchor="end">{escape(self._chart.value(y))}</text>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{down + 4}" text-anchor="end">'
+            f"{escape(self._chart.value(y))}</text>"
         )
 
     def _x_label(self, x: float) -> str:
@@ -187,7 +189,8 @@ class _Drawing:
         left, down = self._at(max(first, self._x[0]), self._y[0])
         right, _ = self._at(min(last, self._x[1]), self._y[0])
         return (
-            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down + 2}" width="{max(right - left, 0.5):.1f}" '
+            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down + 2}" '
+            f'width="{max(right - left, 0.5):.1f}" '
             f'height="5"><title>{escape(name)}</title></rect>'
         )
 
@@ -234,7 +237,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most about that many points: of each bucket its lowest and highest, and the first and last of all."""
+    """About that many points at most: each bucket's lowest and highest, and the first and last of all."""
     if len(points) <= most:
         return list(points)
     found = [points[0]]

@@ -16,7 +16,7 @@ from hyrt.report.html.units import percent, seconds
 
 
 def charts_of(run: RunRecord) -> list[Chart]:
-    """Loss, metrics, times, split, threads, waiting, utilisation and memory over the steps; charts without points left out."""
+    """Loss, metrics, times, split, threads, waiting, utilisation and memory over the steps, where known."""
     groups = run.of("steps")
     steps = [line["step"] for line in groups]
     decisions = [(line["acts_from"], line["reason"]) for line in run.of("balanced")]

@@ -187,7 +187,7 @@ def _ends(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
 
 
 def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """What was predicted, what was measured and how far it was off, for stages, step and epoch; empty without a prediction."""
+    """Predicted and measured times and their difference, for stages, step and epoch; empty if not predicted."""
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []

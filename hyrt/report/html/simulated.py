@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Kinds of which every device is simulated. An emulated `fpga` has the kind of a card: the run's status tells of it.
+# Kinds of which every device is simulated. An emulated `fpga` has the kind of a card: the run's status tells
+# of it.
 _KINDS = ("fpga-csim", "null")
 
 
