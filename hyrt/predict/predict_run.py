@@ -52,7 +52,7 @@ def predict_run(
     trainers = platform.trainers(training.model)
     if any(training.model not in models for models in _measured_models(platform)):
         return None
-    host_trainers = sum(trainer.is_host or trainer.host_cores > 0 for trainer in trainers)
+    host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     given = assign_threads(config, host_trainers)
     terms = terms_of(config)
     threads = StageThreads(sample=given.sample, load=given.load, train=given.train)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from hyrt_perfmodel.checks import Count, NotNegative, Positive, Unbounded, check_numbers
@@ -229,37 +230,21 @@ class PlatformTrainer:
     ----------
     name
         `cpu:0`, or an accelerator's kind with its number.
+    device
+        What it computes on; the host is described as an accelerator that reads host memory in place.
     rates
-        For one kind of model; of the host's with all its cores.
+        Its rates for one kind of model; the host's are those with all its cores.
     rates_alone
-        Of the host's with one thread, where they were measured.
-    link_gb_s
-        Infinite where it reads host memory in place.
-    pipelined, reads_each_source_once, memory_gib, link_latency_s, flush_s, fill_s, design, task_targets
-        As in `Accelerator`.
+        The host's rates with one thread, where they were measured.
     is_host
         Whether the host's cores are the trainer: its threads are part of the assignment.
-    host_cores
-        Cores of the host that it keeps busy beside those of the stages.
-    forms
-        In which it takes its input.
     """
 
     name: str
+    device: Accelerator
     rates: TrainerRates
     rates_alone: TrainerRates | None = None
-    link_gb_s: float = math.inf
-    pipelined: bool = False
-    reads_each_source_once: bool = False
-    memory_gib: float | None = None
-    link_latency_s: float = 0.0
-    flush_s: float = 0.0
-    fill_s: float = 0.0
     is_host: bool = False
-    host_cores: int = 0
-    forms: tuple[LoadForm, ...] = ("rows",)
-    design: FpgaDesign | None = None
-    task_targets: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,48 +286,36 @@ class Platform:
         host = self.host
         found: list[PlatformTrainer] = []
         if host.trains:
-            rates = host.models.get(model) or TrainerRates(
+            device = Accelerator(
+                kind="cpu",
                 memory_gb_s=host.memory_gb_s,
                 macs_per_s=host.macs_per_s,
-                launch_s=host.launch_s,
-                values_per_s=host.values_per_s,
+                link_gb_s=math.inf,
+                memory_gib=host.memory_gib,
+                forms=host.forms,
             )
+            alone = host.models_alone.get(model)
             found.append(
                 PlatformTrainer(
-                    name="cpu:0",
-                    rates=rates,
-                    rates_alone=host.models_alone.get(model),
-                    memory_gib=host.memory_gib,
-                    is_host=True,
-                    forms=host.forms,
+                    name="cpu:0", device=device, rates=_rates(host, model), rates_alone=alone, is_host=True
                 )
             )
-        numbers: dict[str, int] = {}
-        for accelerator in self.accelerators:
-            rates = accelerator.models.get(model) or TrainerRates(
-                memory_gb_s=accelerator.memory_gb_s,
-                macs_per_s=accelerator.macs_per_s,
-                launch_s=accelerator.launch_s,
-                values_per_s=accelerator.values_per_s,
-            )
-            for _ in range(accelerator.count):
-                number = numbers.get(accelerator.kind, 0)
-                numbers[accelerator.kind] = number + 1
+        numbers: Counter[str] = Counter()
+        for each in self.accelerators:
+            device, rates = replace(each, count=1), _rates(each, model)
+            for _ in range(each.count):
                 found.append(
-                    PlatformTrainer(
-                        name=f"{accelerator.kind}:{number}",
-                        rates=rates,
-                        link_gb_s=accelerator.link_gb_s,
-                        pipelined=accelerator.pipelined,
-                        reads_each_source_once=accelerator.reads_each_source_once,
-                        memory_gib=accelerator.memory_gib,
-                        link_latency_s=accelerator.link_latency_s,
-                        flush_s=accelerator.flush_s,
-                        fill_s=accelerator.fill_s,
-                        host_cores=accelerator.host_cores,
-                        forms=accelerator.forms,
-                        design=accelerator.design,
-                        task_targets=accelerator.task_targets,
-                    )
+                    PlatformTrainer(name=f"{each.kind}:{numbers[each.kind]}", device=device, rates=rates)
                 )
+                numbers[each.kind] += 1
         return tuple(found)
+
+
+def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
+    """For a kind of model where they were measured with it, else in general."""
+    return owner.models.get(model) or TrainerRates(
+        memory_gb_s=owner.memory_gb_s,
+        macs_per_s=owner.macs_per_s,
+        launch_s=owner.launch_s,
+        values_per_s=owner.values_per_s,
+    )

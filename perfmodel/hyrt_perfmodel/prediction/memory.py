@@ -76,9 +76,9 @@ def host_memory_bytes(
 
 def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     """The most targets whose mini-batches the trainer's memory holds; the whole step if it is not known."""
-    if trainer.memory_gib is None:
+    if trainer.device.memory_gib is None:
         return training.batch_size
-    have = trainer.memory_gib * _GIB
+    have = trainer.device.memory_gib * _GIB
     low, high = 0, training.batch_size
     while low < high:
         middle = (low + high + 1) // 2

@@ -216,17 +216,19 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
             [training.at(units) for _, units in given if units],
             training,
             _DEPTH,
-            computed_here=[training.at(n) for trainer, n in given if n and math.isinf(trainer.link_gb_s)],
+            computed_here=[
+                training.at(n) for trainer, n in given if n and math.isinf(trainer.device.link_gb_s)
+            ],
         )
     }
     has = {"host": host.memory_gib}
     for trainer, units in given:
-        if math.isfinite(trainer.link_gb_s):
+        if math.isfinite(trainer.device.link_gb_s):
             # One without targets keeps its replica.
             needs[trainer.name] = (
                 trainer_memory_bytes(training.at(units)) if units else weights_bytes(training.at(1.0))
             )
-            has[trainer.name] = trainer.memory_gib
+            has[trainer.name] = trainer.device.memory_gib
     return {
         name: Memory(need_bytes=need, have_bytes=None if (gib := has[name]) is None else gib * _GIB)
         for name, need in needs.items()

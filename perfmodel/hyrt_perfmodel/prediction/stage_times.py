@@ -115,7 +115,9 @@ def stages_together_s(times: StageTimes, terms: Terms) -> float:
 
 def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
     """Kinds of the trainers that compute on the host's cores: the key of `Host.sharing`."""
-    kinds = {trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.host_cores}
+    kinds = {
+        trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.device.host_cores
+    }
     return "+".join(sorted(kinds))
 
 
@@ -173,7 +175,7 @@ class StepModel:
     def load_form(self, trainer: PlatformTrainer) -> LoadForm:
         """In which form a trainer gets its input."""
         best = self.training.best_form
-        return best if self.terms.load_forms and best in trainer.forms else "rows"
+        return best if self.terms.load_forms and best in trainer.device.forms else "rows"
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
@@ -202,16 +204,16 @@ class StepModel:
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
         """T_transfer of one trainer; nothing where it reads host memory in place."""
-        if math.isinf(trainer.link_gb_s):
+        if math.isinf(trainer.device.link_gb_s):
             return 0.0
-        link = trainer.link_gb_s * _GB
+        link = trainer.device.link_gb_s * _GB
         if self.load_form(trainer) == "aggregated":
             seconds = work.vertices[1] * work.f_in(1) * work.bytes_per_value / link
         else:
             seconds = stages.transfer_s(work, link)
         if self.terms.topology:
             seconds += extra_terms.topology_s(work, link)
-        return seconds + (trainer.link_latency_s if self.terms.launch else 0.0)
+        return seconds + (trainer.device.link_latency_s if self.terms.launch else 0.0)
 
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_trainer of one trainer; the host's goes with its threads."""
@@ -219,8 +221,8 @@ class StepModel:
         if self.load_form(trainer) == "aggregated":
             # The load stage has read the first layer's edges already.
             work = replace(work, edges=(0.0, *work.edges[1:]))
-        if trainer.design is not None and self.terms.cycles and is_plain(work):
-            return self._tasks_s(trainer.design, trainer.task_targets, work)
+        if trainer.device.design is not None and self.terms.cycles and is_plain(work):
+            return self._tasks_s(trainer.device.design, trainer.device.task_targets, work)
         if not trainer.is_host:
             return self._computing_s(trainer, trainer.rates, 1.0, work)
         if trainer.rates_alone is None or not host.cores or host.cores == 1:
@@ -238,7 +240,7 @@ class StepModel:
         together
             The trainers on the host's cores, as `host_trainers` names them.
         """
-        link = min(trainer.link_gb_s for trainer in self.trainers) * _GB
+        link = min(trainer.device.link_gb_s for trainer in self.trainers) * _GB
         work = self.training.at(1.0)
         seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
         if self.terms.launch:
@@ -261,8 +263,8 @@ class StepModel:
             work,
             rates.memory_bytes_per_s * part,
             macs_per_s,
-            pipelined=trainer.pipelined,
-            reads_each_source_once=trainer.reads_each_source_once,
+            pipelined=trainer.device.pipelined,
+            reads_each_source_once=trainer.device.reads_each_source_once,
         )
         if terms.weight_gradients:
             seconds += extra_terms.weight_gradients_s(work, macs_per_s)
@@ -273,7 +275,7 @@ class StepModel:
         # Forward through all layers, backward through all.
         passes = 2 * work.layers
         return seconds + passes * (
-            (trainer.flush_s if terms.flush else 0.0) + (trainer.fill_s if terms.fill else 0.0)
+            (trainer.device.flush_s if terms.flush else 0.0) + (trainer.device.fill_s if terms.fill else 0.0)
         )
 
     def _sample_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], threads: Threads) -> float:
@@ -303,7 +305,7 @@ class StepModel:
         seconds = self._sample_s(busy, _ALONE) + synchronize_s
         for trainer, work in busy:
             seconds += self.load_s(trainer, work, _ALONE)
-            cores = 1 if trainer.is_host else trainer.host_cores
+            cores = 1 if trainer.is_host else trainer.device.host_cores
             seconds += cores * self.propagate_s(trainer, work, _ALONE)
         return seconds
 

@@ -158,7 +158,7 @@ class _Use:
     def _trainer_cores(self, trainer: PlatformTrainer) -> float:
         """As `stage_times` counts them: what cannot be shared keeps one thread busy and not the others."""
         if not trainer.is_host:
-            return float(trainer.host_cores)
+            return float(trainer.device.host_cores)
         host = self._model.host
         threads = min(self._threads.train, host.cores or self._threads.train)
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
@@ -169,7 +169,7 @@ class _Use:
         return {"rows": work.vertices[0], "aggregated": work.edges[0], "in_place": 0.0}[form] * row_bytes
 
     def _link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        if math.isinf(trainer.link_gb_s):
+        if math.isinf(trainer.device.link_gb_s):
             return 0.0
         if self._model.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
@@ -177,7 +177,7 @@ class _Use:
 
     def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Of a trainer that computes in host memory: all layers forward, all but the first backward."""
-        if not math.isinf(trainer.link_gb_s):
+        if not math.isinf(trainer.device.link_gb_s):
             return 0.0
         layers = [stages.aggregate_s(work, layer, 1.0) for layer in range(1, work.layers + 1)]
         if self._model.load_form(trainer) == "aggregated":

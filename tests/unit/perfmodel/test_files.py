@@ -143,7 +143,7 @@ def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
 def test_a_link_may_be_infinite_where_host_memory_is_read_in_place() -> None:
     device = {**PLATFORM["accelerators"][0], "link_gb_s": float("inf")}
     platform = platform_from({**PLATFORM, "accelerators": [device]}, "p.yaml")
-    assert platform.trainers()[1].link_gb_s == float("inf")
+    assert platform.trainers()[1].device.link_gb_s == float("inf")
 
 
 def test_a_platform_written_out_is_read_back(tmp_path: Path) -> None:
