@@ -14,7 +14,7 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt_hls.parts.resources import check_buildable
 from hyrt_hls.simulation.compile import compile_library
-from hyrt_hls.task.layout import LANES, Floats, Task
+from hyrt_hls.task.layout import ARGUMENTS, LANES, Floats, Task
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 SOURCE = Path(__file__).parents[1] / "csim" / "csim.cpp"
@@ -171,10 +171,10 @@ class Simulator:
         scores = np.zeros(task.score_shape, np.float32)
         gradients = np.zeros(len(task.weights), np.float32)
         results = np.zeros(2, np.float32)
+        written = {"scores": scores, "gradients": gradients, "results": results}
+        given = [written[name] if name in written else getattr(task, name) for name in ARGUMENTS]
         arrays = _Arrays(
-            *(_address(array) for array in (task.features, task.edges, task.weights, task.labels)),
-            *(_address(array) for array in (task.target_weights, task.vertices, task.task)),
-            *(_address(array) for array in (scores, gradients, results)),
+            *(array.ctypes.data for array in given),
             task.features.size // LANES,
             len(task.edges),
             len(task.weights) // LANES,
@@ -230,54 +230,25 @@ def macros(design: KernelDesign) -> dict[str, int]:
     }
 
 
+_LENGTHS = (
+    *("feature_words", "num_edges", "weight_words", "targets", "num_sources", "task_words"),
+    "score_words",
+)
+_PASSED = (
+    *("rows_read", "feature_words_read", "edges", "weight_words_read", "words_written"),
+    "intermediate_words_written",
+)
+
+
 class _Arrays(ctypes.Structure):
     _fields_ = [
-        *(
-            (name, ctypes.c_void_p)
-            for name in [
-                "features",
-                "edges",
-                "weights",
-                "labels",
-                "target_weights",
-                "vertices",
-                "task",
-                "scores",
-                "gradients",
-                "results",
-            ]
-        ),
-        *(
-            (name, ctypes.c_int64)
-            for name in [
-                "feature_words",
-                "num_edges",
-                "weight_words",
-                "targets",
-                "num_sources",
-                "task_words",
-                "score_words",
-            ]
-        ),
+        *((name, ctypes.c_void_p) for name in ARGUMENTS),
+        *((name, ctypes.c_int64) for name in _LENGTHS),
     ]
 
 
 class _Passed(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_int64)
-        for name in [
-            "rows_read",
-            "feature_words_read",
-            "edges",
-            "weight_words_read",
-            "words_written",
-            "words_written_again",
-        ]
-    ]
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.ctypes.data)
+    _fields_ = [(name, ctypes.c_int64) for name in _PASSED]
 
 
 def _counts(task: Task, passed: _Passed) -> Counts:
@@ -285,13 +256,5 @@ def _counts(task: Task, passed: _Passed) -> Counts:
     for i, r in enumerate(task.records):
         messages += (r.num_edges + (r.num_back_edges if i else 0)) * r.in_chunks
         macs += r.rows * r.depth * r.out_chunks * LANES * (3 if i else 2)
-    return Counts(
-        rows_read=passed.rows_read,
-        feature_words_read=passed.feature_words_read,
-        edges=passed.edges,
-        weight_words_read=passed.weight_words_read,
-        words_written=passed.words_written,
-        intermediate_words_written=passed.words_written_again,
-        messages=messages,
-        macs=macs,
-    )
+    passed_by = {name: getattr(passed, name) for name in _PASSED}
+    return Counts(**passed_by, messages=messages, macs=macs)

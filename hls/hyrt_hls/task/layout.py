@@ -38,6 +38,11 @@ RECORD = 24
 """int32 of a layer's record."""
 EDGE = 4
 """int32 of an edge: from, to, the bits of its float32 weight, 0."""
+ARGUMENTS = (
+    *("features", "edges", "weights", "labels", "target_weights", "vertices", "task"),
+    *("scores", "gradients", "results"),
+)
+"""The kernel's arguments in their order: what a task has, then what a launch writes."""
 MOST_LAYERS = 8
 MOST_CHUNKS = 512
 """Words of the widest row that a design takes (its row buffer)."""

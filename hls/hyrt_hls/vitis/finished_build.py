@@ -47,7 +47,7 @@ class Build:
     reports: tuple[HlsReport, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Compared:
     """A figure that was estimated, and what a build reports.
 
@@ -129,38 +129,21 @@ def compare(build: Build) -> list[Compared]:
     found = []
     for report in build.reports:
         if report.module == _TOP:
-            expected = estimate(build.design, build.arena_words)
+            expected, given = estimate(build.design, build.arena_words), report.resources
             found = [
-                Compared(
-                    what=what,
-                    estimated=getattr(expected, name),
-                    reported=getattr(report.resources, name),
-                    module=_TOP,
-                )
-                for name, what in (("dsp", "DSP"), ("lut", "LUT"), ("bram36", "BRAM"), ("uram", "URAM"))
+                Compared("DSP", expected.dsp, given.dsp, _TOP),
+                Compared("LUT", expected.lut, given.lut, _TOP),
+                Compared("BRAM", expected.bram36, given.bram36, _TOP),
+                Compared("URAM", expected.uram, given.uram, _TOP),
             ]
     last = slowest(build.reports)
-    found.append(
-        Compared(
-            what="clock, MHz",
-            estimated=build.design.clock_hz / 1e6,
-            reported=last.clock_hz / 1e6,
-            module=last.module,
-        )
-    )
+    found.append(Compared("clock, MHz", build.design.clock_hz / 1e6, last.clock_hz / 1e6, last.module))
     for name, functions in INTERVALS.items():
         for function in functions:
             interval = interval_of(build.reports, function)
             if interval is not None:
                 assumed = getattr(build.design, name)
-                found.append(
-                    Compared(
-                        what=f"interval of {function}, cycles",
-                        estimated=assumed,
-                        reported=interval,
-                        module=function,
-                    )
-                )
+                found.append(Compared(f"interval of {function}, cycles", assumed, interval, function))
     return found
 
 

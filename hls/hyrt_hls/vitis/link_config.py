@@ -8,35 +8,13 @@ from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt_hls.parts.part import Part
 from hyrt_hls.parts.resources import dsp
+from hyrt_hls.task.layout import ARGUMENTS
 
 KERNEL = "hyrt_train"
-# In the order of the kernel's arguments.
-ARGUMENTS = (
-    "features",
-    "edges",
-    "weights",
-    "labels",
-    "target_weights",
-    "vertices",
-    "task",
-    "scores",
-    "gradients",
-    "results",
-)
 # What is read most has its own bank: features, then edges. Weights are read while gradients are not yet
 # written; the rest is small.
-_GROUPS: Mapping[str, int] = {
-    "features": 0,
-    "edges": 1,
-    "weights": 2,
-    "gradients": 2,
-    "labels": 3,
-    "target_weights": 3,
-    "vertices": 3,
-    "task": 3,
-    "scores": 3,
-    "results": 3,
-}
+_GROUPS: Mapping[str, int] = {"features": 0, "edges": 1, "weights": 2, "gradients": 2}
+_OTHERS = 3
 # First and last bank of HBM of each group: a bank holds 256 MiB, which is little for features.
 _HBM_RANGES = ((0, 3), (4, 5), (6, 6), (7, 7))
 _HBM_BANKS = 8
@@ -86,7 +64,7 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
 
 
 def _bank(part: Part, unit: int, argument: str) -> str:
-    group = _GROUPS[argument]
+    group = _GROUPS.get(argument, _OTHERS)
     if part.memory_kind == "DDR":
         return f"DDR[{(unit + group) % part.memory_banks}]"
     first, last = (unit * _HBM_BANKS + bank for bank in _HBM_RANGES[group])

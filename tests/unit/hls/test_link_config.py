@@ -8,7 +8,8 @@ from pathlib import Path
 import hyrt_hls
 import pytest
 from hyrt_hls.parts.part import Part, load_part, part_names
-from hyrt_hls.vitis.link_config import ARGUMENTS, link_config
+from hyrt_hls.task.layout import ARGUMENTS
+from hyrt_hls.vitis.link_config import link_config
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 CONFIGS = Path(hyrt_hls.__file__).parent / "configs"
