@@ -29,7 +29,7 @@ class RowSource(Protocol):
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[V, F] all rows in host memory, for compiled loops that read them in place; None where they are not.
+        """[V, F] all rows in host memory, for compiled loops that read them there; else None.
 
         The dtype is float32, float64, or uint16 for the bits of float16.
         """

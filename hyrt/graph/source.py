@@ -63,7 +63,8 @@ def open_graph(
 def open_dataset(source: str | Path, scratch: Path) -> Dataset:
     """Open a source for reading it once, block by block.
 
-    Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared with its checksums, as all of it is going to be read.
+    Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared
+    with its checksums, as all of it is going to be read.
 
     Parameters
     ----------

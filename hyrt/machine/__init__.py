@@ -1,1 +1,1 @@
-"""What every floor stands on: worker threads, recycled memory, CPUs, process settings, files, the generator."""
+"""What every floor stands on: worker threads, recycled memory, CPUs, process settings, files, generator."""

@@ -159,7 +159,7 @@ def seconds(time_s: float) -> str:
 
 
 def seconds_beside(time_s: float, other_s: float) -> str:
-    """A time in the unit of the one that stands before it, or with a unit of its own if that is in minutes."""
+    """A time in the unit of the one before it, or with a unit of its own if that is in minutes."""
     if other_s < _MILLISECONDS_BELOW_S:
         return milliseconds(time_s)
     if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:

@@ -1,6 +1,7 @@
 """Values from YAML, with errors that say where and what to do.
 
-Every function raises ValueError for what is not as it says, with the value's place (`where`) and what to give instead.
+Every function raises ValueError for what is not as it says, with the value's place (`where`) and what to
+give instead.
 """
 
 from __future__ import annotations

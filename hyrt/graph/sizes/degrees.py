@@ -1,4 +1,4 @@
-"""A graph's degrees and which of them are neighbours: the expected sizes of mini-batches follow from these."""
+"""A graph's degrees and which of them are neighbours, for the expected sizes of mini-batches."""
 
 from __future__ import annotations
 

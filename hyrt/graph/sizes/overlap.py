@@ -90,7 +90,7 @@ def _around(graph: Graph, vertex: int) -> Array:
 
 
 def _joined(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
-    """Common neighbours of two vertices but one: their number and harmonic mean degree; are the two adjacent?"""
+    """Common neighbours of two vertices but one: number, harmonic mean degree; are they adjacent?"""
     around, back = _around(graph, z), _around(graph, u)
     few, many = (around, back) if len(around) < len(back) else (back, around)
     shared = few[_among(many, few)]

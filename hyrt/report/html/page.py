@@ -187,7 +187,7 @@ def _ends(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
 
 
 def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Predicted and measured times and their difference, for stages, step and epoch; empty if not predicted."""
+    """Predicted and measured times of stages, step and epoch, and the difference; empty if not predicted."""
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []
