@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from hyrt.config import Config
+from hyrt.config.by_kind import ByKind
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -66,23 +68,36 @@ def values(schema: dict[str, Any]) -> str:
     return " ".join([schema["type"], ", ".join(bounds)]).strip()
 
 
-def table(section: type[BaseModel], prefix: str) -> list[str]:
+def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), kind: str = "") -> list[str]:
+    """A line for each setting of a section, without its own sections; `kind` is whose settings they are."""
     schema = section.model_json_schema()
-    lines = ["| setting | default | values | meaning |", "| --- | --- | --- | --- |"]
+    lines = []
     for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if is_section(field.annotation) or name in but:
             continue
         default = yaml.safe_dump(field.default, default_flow_style=True).split("\n")[0]
         meaning = " ".join((field.description or "").split())
+        if kind:
+            meaning = f"For `{kind}`: {meaning[0].lower()}{meaning[1:]}"
         lines.append(f"| `{prefix}{name}` | `{default}` | {values(schema['properties'][name])} | {meaning} |")
     return lines
 
 
+def is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
 def page() -> str:
-    lines = [HEAD, "## Whole run", "", *table(Config, "")]
+    columns = ["", "| setting | default | values | meaning |", "| --- | --- | --- | --- |"]
+    lines = [HEAD, "## Whole run", *columns, *rows(Config, "")]
     for name, field in Config.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            lines += ["", f"## {name}", "", *table(field.annotation, f"{name}.")]
+        if is_section(field.annotation):
+            lines += ["", f"## {name}", *columns, *rows(field.annotation, f"{name}.")]
+            for marker in field.metadata:
+                if isinstance(marker, ByKind):
+                    shared = field.annotation.model_fields
+                    for kind, section in marker.sections():
+                        lines += rows(section, f"{name}.", but=shared, kind=kind)
     return "\n".join(lines) + "\n"
 
 

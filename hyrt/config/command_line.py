@@ -94,7 +94,7 @@ def check_same_training(config: Config, trained: str) -> None:
     ConfigError
         Naming the first setting that differs and may not, and both values.
     """
-    before = dict(_leaves(build_config(yaml.safe_load(trained)).model_dump()))
+    before = dict(_leaves(build_config(yaml.safe_load(trained), lenient=True).model_dump()))
     now = dict(_leaves(config.model_dump()))
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and not _is_changeable(key):

@@ -191,7 +191,7 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> 
 
 def _workload(config: Config, graph: Graph) -> Workload | None:
     """The sizes of the first step, by sampling it."""
-    if config.sampler.kind != "neighbor" or config.model.kind == "gat":
+    if config.sampler.unpredictable or config.model.kind == "gat":
         return None
     targets = graph.split("train", config.data.split)
     if not len(targets):

@@ -5,11 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config
+from hyrt.errors import ConfigError
+
+
+def expected_block_sizes(
+    config: Config, degrees: DegreeDistribution, num_targets: int, units: float
+) -> BlockSizes:
+    """The expected sizes of a mini-batch of some units of the configured sampler, without sampling.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler cannot say.
+    """
+    sampler, layers = config.sampler, config.model.layers
+    found = sampler.expected_sizes(degrees, layers=layers, num_targets=num_targets, units=units)
+    if found is None:
+        raise ConfigError(
+            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large its "
+            "mini-batches become"
+        )
+    return found
 
 
 def configured_training(
@@ -55,7 +77,7 @@ def configured_training(
     return TrainingWorkload(
         at=at,
         targets_per_epoch=num_targets,
-        batch_size=min(config.data.batch_size, num_targets),
+        batch_size=min(config.units_per_step, num_targets),
         model=model.kind,
         best_form=_best_form(config),
         feature_bytes=feature_bytes,

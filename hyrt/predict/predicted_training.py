@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 
 from hyrt.config import Config
@@ -38,9 +37,9 @@ def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> T
         If the dataset is not there, or damaged.
     """
     source = config.data.source
-    if config.sampler.kind != "neighbor":
+    if config.sampler.unpredictable:
         raise ConfigError(
-            f"sampler.kind={config.sampler.kind} cannot be predicted: its mini-batches are random walks. Use neighbor"
+            f"sampler.kind={config.sampler.kind} cannot be predicted: {config.sampler.unpredictable}"
         )
     if source in DATASETS:
         known = DATASETS[source]
@@ -107,12 +106,12 @@ def assumptions_of(config: Config) -> list[str]:
 def _from_degrees(
     config: Config, degrees: DegreeDistribution, features: int, classes: int, targets: int, value_bytes: int
 ) -> TrainingWorkload:
-    from hyrt.predict.configured_training import configured_training
+    from hyrt.predict.configured_training import configured_training, expected_block_sizes
 
     # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among thousands.
     most = min(config.data.batch_size, max(1, targets))
     counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
-    sizes = SampledSizes({count: expected_sizes(degrees, config.fanouts, count) for count in counts})
+    sizes = SampledSizes({count: expected_block_sizes(config, degrees, targets, count) for count in counts})
     return configured_training(
         config,
         sizes.at,

@@ -32,7 +32,7 @@ def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) 
     """
     features = graph.features
     is_dense = isinstance(features, DenseFeatures)
-    if config.sampler.kind != "neighbor" or not (is_dense or sparse_as_rows):
+    if config.sampler.unpredictable or not (is_dense or sparse_as_rows):
         return None
     value_bytes = features.values.itemsize if is_dense else _DENSE_BYTES
     targets = graph.split("train", config.data.split)

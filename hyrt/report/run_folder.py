@@ -135,7 +135,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings the run was started with."""
-        return build_config(load_settings(self.path / "config.yaml"))
+        return build_config(load_settings(self.path / "config.yaml"), lenient=True)
 
     def set_config(self, config: Config) -> None:
         """Replace the settings, where a resumed run has others."""

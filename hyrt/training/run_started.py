@@ -38,18 +38,14 @@ def run_started(
     steps_per_epoch
         Of the sampler.
     """
-    is_saint = config.sampler.kind == "saint"
     if model is None:
         a = architecture(config, graph)
         widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
         model = f"{config.model.kind} {widths}"
-    if is_saint:
-        batches = f"GraphSAINT {config.sampler.units} x {config.sampler.roots} walks of {config.sampler.walk_length}"
-    else:
-        batches = f"fan-out {','.join(map(str, config.fanouts))} · batch {config.data.batch_size}"
+    batches = config.sampler.describe(config.model.layers, config.data.batch_size)
     threads = stages.schedule.of(step).threads
     devices = " · ".join(
-        f"{trainer.name} {n} {'units' if is_saint else 'targets'}"
+        f"{trainer.name} {n} {config.sampler.unit}{'s' * (n != 1)}"
         f"{' (simulated)' if trainer.device.info.simulated else ''}"
         f"{' (samples its own)' if trainer.hops is not None else ''}"
         for trainer, n in zip(stages.trainers, stages.split_of(step), strict=True)

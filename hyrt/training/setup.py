@@ -24,8 +24,6 @@ from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.pipeline.load import InputPlan, plan_input
 from hyrt.pipeline.trainer import Trainer
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
 
@@ -119,25 +117,13 @@ def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
-    weights = config.train.build_objective().class_weights(graph.labels[targets], graph.num_classes)
-    if config.sampler.kind == "saint":
-        team = Workers(available_cores(), "hyrt.presample")
-        try:
-            return SaintSampler(
-                graph,
-                targets,
-                config.model.layers,
-                config.sampler.roots,
-                config.sampler.walk_length,
-                config.sampler.units,
-                config.seed,
-                class_weights=weights,
-                workers=team,
-            )
-        finally:
-            team.close()
-    return NeighborSampler(
-        graph, targets, config.fanouts, config.data.batch_size, config.seed, class_weights=weights
+    return config.sampler.build(
+        graph,
+        targets,
+        layers=config.model.layers,
+        batch_size=config.data.batch_size,
+        seed=config.seed,
+        class_weights=config.train.build_objective().class_weights(graph.labels[targets], graph.num_classes),
     )
 
 
@@ -241,12 +227,12 @@ def open_trainers(
                     f"{error}: the model's weights do not fit. Lower model.hidden, or raise runtime.device_memory_gib "
                     "where it is set"
                 ) from error
-            if config.sampler.on_device:
+            if config.sampler.draws_on_device:
                 trainer.hops = device.sampler(graph)
                 if trainer.hops is not None:
                     opened.callback(trainer.hops.close)
             trainers.append(trainer)
-        if config.sampler.on_device and all(trainer.hops is None for trainer in trainers):
+        if config.sampler.draws_on_device and all(trainer.hops is None for trainer in trainers):
             raise ConfigError(
                 f"sampler.on_device: none of {', '.join(t.name for t in trainers)} can sample; leave it off"
             )

@@ -177,10 +177,8 @@ class Training:
         self._policy = policy
         self._predict = predict
         self._targets = graph.split("train", config.data.split)
-        if config.sampler.kind == "saint":
-            self._emit(
-                Notice(kind="info", text="counting what walks meet, for GraphSAINT's normalisation ...")
-            )
+        if config.sampler.preparation:
+            self._emit(Notice(kind="info", text=config.sampler.preparation))
         self._sampler = build_sampler(config, graph, self._targets)
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         if not self._parameters:

@@ -10,7 +10,7 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
 from hyrt.device.names import AUTO, split_by_shares
-from hyrt.doctor.children.batches import computed_bytes, expected_training, sampler_bytes, staged_bytes
+from hyrt.doctor.children.batches import computed_bytes, expected_training, staged_bytes
 from hyrt.doctor.children.dataset_sizes import DatasetSizes
 from hyrt.doctor.children.weights import weights
 
@@ -43,7 +43,9 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     both = [*here, *(workload for _, workload in own.values())]
     kept = weights(config, sizes.features, sizes.classes)
     batches = config.runtime.depth * sum(staged_bytes(workload, sizes) for workload in both)
-    batches += sum(computed_bytes(workload, sizes) for workload in here) + sampler_bytes(config, sizes)
+    batches += sum(computed_bytes(workload, sizes) for workload in here) + config.sampler.kept_bytes(
+        sizes.degrees.num_vertices, sizes.degrees.num_edges
+    )
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
     layers = min(2, config.model.layers - 1)
     full = config.evaluate.mode == "full" and config.model.layers > 1

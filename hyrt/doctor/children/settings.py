@@ -73,4 +73,7 @@ def answer(
         say(wrong="data", why=f"{config.data.source}: split {config.data.split} has no training vertices")
         return
     say(data=sizes.found, sizes=to_json(sizes))
-    say(needs=needs(config, sizes, found))
+    try:
+        say(needs=needs(config, sizes, found))
+    except HyrtError as error:
+        say(unknown=str(error))

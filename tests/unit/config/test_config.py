@@ -70,6 +70,12 @@ def test_file_round_trip(tmp_path_factory: pytest.TempPathFactory, config: Confi
     assert build_config(load_settings(path)) == config
 
 
+def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
+    config = build_config({"data": {"source": "1E0"}, "train": {"optimizer": "2e-3"}})
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert build_config(load_settings(tmp_path / "config.yaml")) == config
+
+
 def test_empty_settings_are_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert build_config(load_settings(tmp_path / "empty.yaml")) == Config()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -142,7 +142,10 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         EntryPoint("cpu", "hyrt_devices.cpu:CpuDevice", registry.BACKENDS.group),
         EntryPoint("acme", f"unit.predict.test_choose_devices:{backend}", registry.BACKENDS.group),
     ]
-    monkeypatch.setattr("hyrt.machine.entry_points.entry_points", lambda group: entries)
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points",
+        lambda group: entries if group == registry.BACKENDS.group else entry_points(group=group),
+    )
     graph = open_graph("synthetic:tiny")
     resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
     assert choice is not None

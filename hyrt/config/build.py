@@ -1,0 +1,70 @@
+"""From a nested mapping to the validated settings, with errors that name the key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hyrt.config.by_kind import LENIENT, ByKind
+from hyrt.config.tree import Config
+from hyrt.errors import ConfigError
+
+
+def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        keys.append(path)
+        for marker in field.metadata:
+            if isinstance(marker, ByKind):
+                for _, section in marker.sections():
+                    keys.extend(_known_keys(section, f"{path}."))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys.extend(_known_keys(field.annotation, f"{path}."))
+    return keys
+
+
+def _message(error: ValidationError) -> str:
+    """The first problem, as a sentence that names the key."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(path)
+    text = str(first["msg"]).removeprefix("Value error, ")
+    return f"setting {path}={first['input']!r}: {text}" if path else text
+
+
+def _unknown_key(path: str) -> str:
+    """Say that a setting is unknown, with the nearest name there is."""
+    known = _known_keys(Config)
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = path.rsplit(".", 1)[-1]
+        near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
+    hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all settings"
+    return f"unknown setting {path!r}{hint}"
+
+
+def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Config:
+    """Validate a nested mapping of settings.
+
+    Parameters
+    ----------
+    settings
+        The settings that are not at their defaults.
+    lenient
+        Drop the keys of other kinds, which have no effect: for the settings of a run that was started, maybe by an
+        earlier version.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first wrong key, and the nearest known one where it is unknown.
+    """
+    try:
+        return Config.model_validate(settings, context=LENIENT if lenient else None)
+    except ValidationError as error:
+        raise ConfigError(_message(error)) from None

@@ -1,0 +1,102 @@
+"""A section of the settings whose class is what an entry-point group declares under the section's `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+from hyrt.errors import ConfigError, HyrtError
+from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.section import Section
+
+LENIENT = {"foreign keys": "dropped"}
+"""Validation context for settings that a run was started with: see `ByKind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByKind:
+    """Annotates a field with where the class of its section is found.
+
+    A key that only another kind has is an error that names this kind. At its default it is dropped, since earlier
+    versions wrote the keys of all kinds into settings files; in the settings of a run that was started it always is.
+
+    Parameters
+    ----------
+    group
+        The entry-point group that declares the kinds.
+    parent
+        The class that all of them derive from.
+    default
+        The kind where the settings name none.
+    """
+
+    group: EntryPointGroup
+    parent: type[Section]
+    default: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._read, handler(source))
+
+    def section(self, kind: str) -> type[Section]:
+        """The class of one kind's section.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such kind, or its package is broken.
+        PluginConflict
+            If two distributions declare it.
+        """
+        found = self.group.load(kind)
+        if not (isinstance(found, type) and issubclass(found, self.parent)):
+            raise ConfigError(
+                f"{self.group.noun} {kind!r}: {self.group.entry(kind).value} is no class derived from "
+                f"{self.parent.__module__}.{self.parent.__name__}"
+            )
+        return found
+
+    def sections(self) -> Iterator[tuple[str, type[Section]]]:
+        """All kinds that can be loaded, with the classes of their sections."""
+        for kind in sorted(self.group.declared()):
+            try:
+                yield kind, self.section(kind)
+            except HyrtError:
+                continue  # Whoever asks for this kind hears why it is broken.
+
+    def _read(self, value: Any, info: ValidationInfo) -> Any:
+        kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
+        if not isinstance(kind, str):
+            return value  # An instance already, or wrong in a way that pydantic explains.
+        section = self.section(kind)
+        lenient = info.context is LENIENT
+        own = {
+            key: each
+            for key, each in value.items()
+            if not self._is_foreign(section, key, each, kind, lenient)
+        }
+        return section.model_validate({**own, "kind": kind})
+
+    def _is_foreign(self, section: type[Section], key: str, value: Any, kind: str, lenient: bool) -> bool:
+        """Whether a key is to be dropped, as it is another kind's.
+
+        Raises
+        ------
+        ConfigError
+            If it says something that this kind would ignore.
+        """
+        if key in section.model_fields:
+            return False
+        owners = {
+            other: found.model_fields[key] for other, found in self.sections() if key in found.model_fields
+        }
+        if owners and not lenient and all(value != field.default for field in owners.values()):
+            section_name = self.group.noun.partition(".")[0]
+            raise ConfigError(
+                f"{section_name}.{key} is a setting of {self.group.noun}={' or '.join(owners)}, and has no effect "
+                f"with {self.group.noun}={kind}: leave it out"
+            )
+        return bool(owners)

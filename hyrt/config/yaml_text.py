@@ -1,0 +1,77 @@
+"""Settings as YAML text, and `key.path=value` overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hyrt.config.tree import Config
+from hyrt.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, with numbers like 1e-3 read as everyone who types them means them (YAML 1.1 wants 1.0e-3)."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would take for a number."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+def load_settings(path: Path) -> dict[str, Any]:
+    """Read a YAML file of settings as a nested dict (not yet validated)."""
+    try:
+        loaded = _read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path}: expected settings as `key: value`, found a {type(loaded).__name__}")
+    return loaded
+
+
+def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Set `key.path=value` entries in a nested dict; values are read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        For an entry without `=`, a value that is no YAML, or a path through a plain value.
+    """
+    for entry in overrides:
+        path, equals, text = entry.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
+        try:
+            value = _read_yaml(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        *parents, leaf = path.split(".")
+        node = settings
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"cannot set {path!r}: {parent!r} already has the plain value {node!r}")
+        node[leaf] = value
+    return settings
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
+    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,53 @@
+"""The settings of node-wise neighbour sampling, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hyrt.sampling.sampler_settings import SamplerSettings
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.neighbor import NeighborSampler
+
+
+class NeighborSettings(SamplerSettings):
+    """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer."""
+
+    on_device: bool = False
+    """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges are
+    the same."""
+
+    @property
+    def draws_on_device(self) -> bool:
+        return self.on_device
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        return f"fan-out {','.join(map(str, self.fanouts(layers)))} · batch {batch_size}"
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes:
+        from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+
+        return expected_sizes(degrees, self.fanouts(layers), units)
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: Any = None,
+    ) -> NeighborSampler:
+        from hyrt.sampling.neighbor import NeighborSampler
+
+        return NeighborSampler(
+            graph, targets, self.fanouts(layers), batch_size, seed, class_weights=class_weights
+        )

@@ -1,0 +1,87 @@
+"""The settings of GraphSAINT's random walks, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import Count
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.saint import SaintSampler
+
+_COUNT_BYTES = 4
+
+
+class SaintSettings(SamplerSettings):
+    """Subgraphs of random walks (GraphSAINT); a step has a fixed number of them."""
+
+    unit: ClassVar[str] = "subgraph"
+    units_setting: ClassVar[str] = "sampler.units"
+    preparation: ClassVar[str] = "counting what walks meet, for GraphSAINT's normalisation ..."
+    unpredictable: ClassVar[str] = "its mini-batches are random walks. Use neighbor"
+
+    roots: Count = 2000
+    """The number of random walks that make one subgraph."""
+    walk_length: Count = 2
+    """The number of steps of each walk."""
+    units: Count = 1
+    """The number of subgraphs in one step. The split moves whole subgraphs."""
+
+    def units_per_step(self, batch_size: int) -> int:
+        return self.units
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        return f"GraphSAINT {self.units} x {self.roots} walks of {self.walk_length}"
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes:
+        """Distinct vertices as if the steps of walks were drawn uniformly, with the edges of all their neighbours."""
+        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+        vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
+        starts = _distinct(num_targets, self.roots)
+        met = min(vertices, starts + _distinct(vertices, self.roots * self.walk_length))
+        inside = min(edges, met * edges / vertices)
+        return BlockSizes(vertices=(units * met,) * (layers + 1), edges=(units * inside,) * layers)
+
+    def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
+        return _COUNT_BYTES * (num_vertices + num_edges)
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: Any = None,
+    ) -> SaintSampler:
+        from hyrt.machine.cores import available_cores
+        from hyrt.machine.workers import Workers
+        from hyrt.sampling.saint import SaintSampler
+
+        with Workers(available_cores(), "hyrt.presample") as team:
+            return SaintSampler(
+                graph,
+                targets,
+                layers,
+                self.roots,
+                self.walk_length,
+                self.units,
+                seed,
+                class_weights=class_weights,
+                workers=team,
+            )
+
+
+def _distinct(among: float, draws: float) -> float:
+    return among * -math.expm1(-draws / among)

@@ -1,0 +1,139 @@
+"""What a kind of sampler is: its section of the settings, which answers all that the rest of hyrt asks of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.section import NoTruth, Section
+
+if TYPE_CHECKING:
+    import numpy as np
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from numpy.typing import NDArray
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.sampler import Sampler
+
+SAMPLERS = EntryPointGroup("hyrt.samplers", "sampler.kind")
+
+
+class SamplerSettings(Section):
+    """The section `sampler` of the settings, as one kind of sampler has it.
+
+    A kind derives a class from this one, adds its own settings as fields and overrides what differs. The class is
+    declared in the entry-point group `hyrt.samplers` under the kind's name. Importing it should be quick, since every
+    command that reads settings does it: what takes long is imported in `build`.
+    """
+
+    unit: ClassVar[str] = "target"
+    """What the split moves between trainers; `target` where a mini-batch can be cut between any two targets."""
+    units_setting: ClassVar[str] = "data.batch_size"
+    """The setting that says how many units a step has."""
+    preparation: ClassVar[str] = ""
+    """What `build` does for so long that the user should be told, like `counting ...`."""
+    unpredictable: ClassVar[str] = ""
+    """Why the time of a run cannot be predicted, and what to do; empty where it can."""
+
+    kind: str = "neighbor"
+    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint` draws
+    subgraphs by GraphSAINT random walks; installed packages may declare more."""
+    fanout: list[Annotated[int, NoTruth]] | None = None
+    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all neighbours.
+    By default 25, then 10 for each further layer. Kinds that draw no neighbours by layer use it for
+    `evaluate.mode=sampled`."""
+
+    def fanouts(self, layers: int) -> list[int]:
+        """The fan-out of each layer, the targets' first."""
+        return [25, *[10] * (layers - 1)] if self.fanout is None else self.fanout
+
+    def check(self, layers: int) -> None:
+        """Check the settings against the rest of them.
+
+        Parameters
+        ----------
+        layers
+            The layers of the model.
+
+        Raises
+        ------
+        ValueError
+            Naming the setting that is wrong.
+        """
+        fanouts = self.fanouts(layers)
+        if len(fanouts) != layers:
+            raise ValueError(
+                f"sampler.fanout has {len(fanouts)} entries for model.layers={layers}: give one per layer"
+            )
+        if any(fanout < -1 or fanout == 0 for fanout in fanouts):
+            raise ValueError("sampler.fanout: each entry must be a positive count, or -1 for all neighbours")
+
+    def units_per_step(self, batch_size: int) -> int:
+        """How many units a step has, of which `batch_size` is the setting `data.batch_size`."""
+        return batch_size
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether devices that can shall draw the neighbours of their own mini-batches."""
+        return False
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        """A few words for the line that says what is trained."""
+        return f"{self.kind} sampler · batch {batch_size}"
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes | None:
+        """The expected sizes of a mini-batch, from as little as the degrees of the graph.
+
+        Parameters
+        ----------
+        degrees
+            The vertices, the edges and how these are distributed.
+        layers
+            The blocks of the mini-batch.
+        num_targets
+            The training vertices of the graph.
+        units
+            The units of the mini-batch, which need not be a whole number.
+
+        Returns
+        -------
+        The sizes, or None where the kind cannot say: then only runs on an open graph can be predicted.
+        """
+        return None
+
+    def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
+        """The bytes that the sampler keeps besides the graph for the whole run."""
+        return 0.0
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> Sampler:
+        """Build the sampler.
+
+        Parameters
+        ----------
+        graph
+            The graph to train on.
+        targets
+            [n] the vertices to train on, at least one.
+        layers
+            The blocks of a mini-batch.
+        batch_size
+            The setting `data.batch_size`.
+        seed
+            The seed of all draws.
+        class_weights
+            [C] float32 factors on the losses by class, or None.
+        """
+        raise NotImplementedError

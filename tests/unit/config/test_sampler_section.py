@@ -1,0 +1,161 @@
+"""The section `sampler`: its class is what the entry-point group declares under its kind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hyrt.config import apply_overrides, build_config, to_yaml
+from hyrt.errors import ConfigError, PluginConflict
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.saint_settings import SaintSettings
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import Count
+
+ROOT = Path(__file__).parents[3]
+# What earlier versions wrote: the keys of both kinds, whichever was chosen.
+EARLIER = {"fanout": None, "roots": 2000, "walk_length": 2, "units": 1, "on_device": False}
+
+
+class HalfSettings(SamplerSettings):
+    """A third party's."""
+
+    half: Count = 2
+
+
+@pytest.fixture
+def installed() -> Iterator[list[EntryPoint]]:
+    """Entry points beside the built-in ones."""
+    real, more = entry_points, list[EntryPoint]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "hyrt.machine.entry_points.entry_points",
+            lambda group: [*real(group=group), *(each for each in more if each.group == group)],
+        )
+        yield more
+
+
+def declare(installed: list[EntryPoint], name: str, value: str) -> None:
+    installed.append(EntryPoint(name, value, "hyrt.samplers"))
+
+
+def test_the_kind_chooses_the_class() -> None:
+    assert type(build_config({}).sampler) is NeighborSettings
+    assert type(build_config({"sampler": {"fanout": [3, 3]}}).sampler) is NeighborSettings
+    saint = build_config({"sampler": {"kind": "saint", "roots": 7}}).sampler
+    assert type(saint) is SaintSettings
+    assert (saint.roots, saint.walk_length, saint.units) == (7, 2, 1)
+
+
+def test_the_yaml_has_the_settings_of_the_kind() -> None:
+    written = yaml.safe_load(to_yaml(build_config({"sampler": {"kind": "saint"}})))["sampler"]
+    assert written == {"kind": "saint", "fanout": None, "roots": 2000, "walk_length": 2, "units": 1}
+    written = yaml.safe_load(to_yaml(build_config({})))["sampler"]
+    assert written == {"kind": "neighbor", "fanout": None, "on_device": False}
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "saint"])
+def test_files_of_earlier_versions_are_read(kind: str) -> None:
+    assert build_config({"sampler": EARLIER | {"kind": kind}}) == build_config({"sampler": {"kind": kind}})
+
+
+def test_a_setting_without_effect_is_an_error_but_not_in_a_run_that_was_started() -> None:
+    ignored = {"sampler": EARLIER | {"kind": "neighbor", "roots": 100}}
+    message = r"^sampler\.roots is a setting of sampler\.kind=saint, .* sampler\.kind=neighbor: leave it out$"
+    with pytest.raises(ConfigError, match=message):
+        build_config(ignored)
+    assert build_config(ignored, lenient=True) == build_config({})
+    with pytest.raises(ConfigError, match=r"sampler\.on_device is a setting of sampler\.kind=neighbor"):
+        build_config({"sampler": {"kind": "saint", "on_device": True}})
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            ["sampler.kind=sant"],
+            r"unknown sampler\.kind 'sant' \(did you mean 'saint'\?\): the known ones are neighbor, saint",
+        ),
+        (["sampler.kind=3"], r"setting sampler\.kind=3: .*string"),
+        (["sampler=saint"], r"setting sampler='saint': .*dictionary"),
+        (["sampler.rots=3"], r"unknown setting 'sampler\.rots': did you mean 'sampler\.roots'"),
+        (["sampler.kind=saint", "sampler.fanouts=[1]"], r"did you mean 'sampler\.fanout'"),
+        (
+            ["sampler.kind=saint", "sampler.roots=0"],
+            r"setting sampler\.roots=0: .*greater than or equal to 1",
+        ),
+        (["sampler.kind=saint", "sampler.fanout=[1]"], r"sampler\.fanout has 1 entries for model\.layers=2"),
+    ],
+)
+def test_wrong_settings(entries: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config(apply_overrides({}, entries))
+
+
+def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
+    declare(installed, "half", f"{__name__}:HalfSettings")
+    found = build_config({"sampler": {"kind": "half", "half": 3}})
+    assert type(found.sampler) is HalfSettings
+    assert build_config(yaml.safe_load(to_yaml(found))) == found
+    with pytest.raises(ConfigError, match=r"sampler\.half is a setting of sampler\.kind=half"):
+        build_config({"sampler": {"half": 3}})
+    with pytest.raises(ConfigError, match=r"setting sampler\.half=0"):
+        build_config({"sampler": {"kind": "half", "half": 0}})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "no_such_module:Sampler",
+            r"sampler\.kind 'broken': its no_such_module:Sampler .* is broken: .*No module",
+        ),
+        ("pathlib:Path", r"'broken': pathlib:Path is no class derived from .*\.SamplerSettings"),
+    ],
+)
+def test_a_broken_plug_in_is_heard_of_where_it_is_wanted(
+    installed: list[EntryPoint], value: str, message: str
+) -> None:
+    declare(installed, "broken", value)
+    with pytest.raises(ConfigError, match=message):
+        build_config({"sampler": {"kind": "broken"}})
+    assert build_config({"sampler": EARLIER}) == build_config({})
+
+
+def test_two_claims_to_one_kind_conflict(installed: list[EntryPoint]) -> None:
+    declare(installed, "half", "one:Half")
+    declare(installed, "half", "two:Half")
+    with pytest.raises(PluginConflict, match=r"sampler\.kind 'half' is declared by one:Half and by two:Half"):
+        build_config({"sampler": {"kind": "half"}})
+
+
+def test_settings_are_read_without_what_takes_long() -> None:
+    code = (
+        "import sys; from hyrt.config import build_config\n"
+        "for kind in ('neighbor', 'saint'): build_config({'sampler': {'kind': kind}})\n"
+        "print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "neighbor"}, "fan-out 25,10 · batch 64"),
+        ({"kind": "saint", "units": 3, "roots": 40}, "GraphSAINT 3 x 40 walks of 2"),
+        ({"kind": "half"}, "half sampler · batch 64"),
+    ],
+)
+def test_each_kind_describes_itself(
+    installed: list[EntryPoint], settings: dict[str, Any], words: str
+) -> None:
+    declare(installed, "half", f"{__name__}:HalfSettings")
+    assert build_config({"sampler": settings}).sampler.describe(2, 64) == words
