@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,28 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from end_to_end.installed_package import EXAMPLES, installed_package
 from end_to_end.terminal import TINY, environment, hyrt
 
-PACKAGE = Path(__file__).parents[2] / "examples" / "hyrt-plain"
+PACKAGE = EXAMPLES / "hyrt-plain"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that finds the package, really installed, in a folder of its own."""
-    folder = tmp_path_factory.mktemp("site")
-    source = tmp_path_factory.mktemp("source") / "hyrt-plain"
-    source.mkdir()
-    for name in ("pyproject.toml", "hyrt_plain.py"):
-        (source / name).write_text((PACKAGE / name).read_text())
-    # Where setuptools is there, nothing has to be fetched.
-    offline = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *offline]
-    done = subprocess.run(
-        [*command, "--target", str(folder), str(source)], capture_output=True, text=True, timeout=170
-    )
-    assert done.returncode == 0, done.stderr
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return {"PYTHONPATH": path}
+    return installed_package("hyrt-plain", tmp_path_factory)
 
 
 def test_the_package_is_short() -> None:

@@ -1,0 +1,1 @@
+"""What a package of a third party can add to hyrt, one file an addition."""
