@@ -17,9 +17,9 @@ class Threads:
     Parameters
     ----------
     sample, load
-        Of the first two stages.
+        Threads of the first two stages.
     train
-        Of the CPU trainer; kept, and without effect, where there is none.
+        Threads of the CPU trainer; kept, and without effect, where there is none.
     """
 
     sample: int
@@ -50,7 +50,7 @@ class Assignment:
     split
         Units (targets, or subgraphs) of a step for each trainer; the sum never changes.
     threads
-        Of each stage.
+        The threads of each stage.
     """
 
     split: tuple[int, ...]

@@ -16,7 +16,7 @@ class Observation:
     Parameters
     ----------
     step
-        Of the run, from 0.
+        The number of the step in the run, from 0.
     assignment
         The one that the step ran under.
     iteration_s
@@ -91,7 +91,7 @@ class Decision:
     Parameters
     ----------
     assignment
-        For the steps that are not sampled yet; the present one where nothing is to change.
+        The assignment of the steps that are not sampled yet; the present one where nothing is to change.
     reason
         One sentence with its figures; empty where nothing changes.
     expected_s

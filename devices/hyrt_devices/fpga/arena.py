@@ -54,7 +54,7 @@ def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRe
     records
         The layers; their offsets are not read.
     limits
-        Of the design.
+        The design whose arena it is.
 
     Returns
     -------

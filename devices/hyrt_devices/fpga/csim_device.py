@@ -62,7 +62,7 @@ class FpgaCsimDevice:
     options
         The run's.
     design
-        Of the trainer; that of the simulated card if None.
+        The trainer's design; that of the simulated card if None.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions, design: KernelDesign | None = None) -> None:

@@ -54,7 +54,7 @@ class ModelledTime:
     Parameters
     ----------
     design
-        Of the trainer; what of it is assumed says its `assumed`.
+        The trainer's design; its field `assumed` names what is assumed of it.
     """
 
     design: FpgaDesign

@@ -14,7 +14,7 @@ from hyrt_devices.opencl_host.recycled_memory import RecycledMemory, whole_pages
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferPlace:
     """Where a buffer belongs: its memory bank follows from it, and stays.
 
     Parameters
@@ -22,7 +22,7 @@ class Place:
     unit
         Number of the compute unit.
     argument
-        Of the kernel.
+        Position of the kernel's argument.
     written
         Whether the device writes it, and only writes it.
     """
@@ -48,7 +48,7 @@ class Slot:
         Whether no command has used it yet.
     """
 
-    place: Place
+    place: BufferPlace
     memory: NDArray[np.uint8]
     buffer: Any
     fresh: bool = True
@@ -83,7 +83,7 @@ class Pools:
     context
         The OpenCL context.
     name, limit_bytes, largest_bytes
-        As in `RecycledMemory`.
+        The parameters of `RecycledMemory`.
     of_the_model
         Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch
         makes room for.
@@ -103,7 +103,7 @@ class Pools:
             name, limit_bytes, largest_bytes, self._slot, self._explain
         )
 
-    def take(self, place: Place, size_bytes: int) -> Slot:
+    def take(self, place: BufferPlace, size_bytes: int) -> Slot:
         """A slot of at least `size_bytes`; what it holds is not defined.
 
         Raises
@@ -145,11 +145,11 @@ def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:
     Parameters
     ----------
     asked_bytes
-        For the model; 0 for a mini-batch.
+        Bytes asked for the model; 0 for a mini-batch.
     kept_bytes
-        Of the model's weights and gradients that are there.
+        Bytes of the model's weights and gradients that are there.
     limit_bytes
-        All there is.
+        Bytes that there are in all.
     """
     if asked_bytes:
         return "the model itself is too large, whatever the mini-batch: take fewer or narrower layers"

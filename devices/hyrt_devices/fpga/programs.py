@@ -37,7 +37,7 @@ class XclbinPrograms:
     Parameters
     ----------
     context, device
-        For whom; the card is programmed here.
+        The OpenCL context and device; the card is programmed here.
     xclbin
         Read before.
 

@@ -26,7 +26,7 @@ class SimulatedCard:
     part
         What it is.
     design
-        Of its trainer.
+        The design of its trainer.
     modelled
         The same with the rates that its time is computed of.
     reported

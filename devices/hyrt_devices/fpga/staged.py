@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hyrt_hls.task.layout import Task
 
-from hyrt_devices.fpga.pools import Place, Pools, Slot
+from hyrt_devices.fpga.pools import BufferPlace, Pools, Slot
 from hyrt_devices.fpga.programs import TrainerPrograms
 from hyrt_devices.fpga.queue import Queue
 
@@ -29,7 +29,7 @@ class StagedTask:
     unit
         Number of the compute unit that runs it.
     slots
-        By argument: the inputs, and the scores that it writes.
+        Slots by argument: the inputs, and the scores that it writes.
     events
         What must be over before it is launched.
     """
@@ -64,7 +64,7 @@ class TaskStager:
     programs, pools
         The device's.
     queue
-        Of the transfers.
+        The queue of the transfers.
     """
 
     def __init__(self, programs: TrainerPrograms, pools: Pools, queue: Queue) -> None:
@@ -115,7 +115,7 @@ class TaskStager:
 
     def take(self, unit: int, argument: int, size_bytes: int, *, written: bool = False) -> Slot:
         """A slot in the memory bank of a compute unit's argument. Raises DeviceOutOfMemory."""
-        slot = self._pools.take(Place(unit, argument, written), size_bytes)
+        slot = self._pools.take(BufferPlace(unit, argument, written), size_bytes)
         if slot.fresh:
             # XRT chooses the bank by the first argument that a buffer is set as; after its first command it
             # is too late.

@@ -34,13 +34,13 @@ def build_tasks(
     Parameters
     ----------
     batch
-        With at least one target and with relabelled blocks; its inputs are rows of float32.
+        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows of float32.
     model
         What to compute.
     limits
-        Of the design.
+        The design that the tasks are for.
     device
-        For messages.
+        The device's name, for messages.
     at_least
         How many tasks are wanted, for as many compute units; each has at least one target.
 

@@ -86,7 +86,7 @@ class Units:
     stager
         Places buffers.
     queue
-        Of the launches.
+        The queue of the launches.
     weight_floats
         Floats of the packed weights, and of the gradients.
 

@@ -62,7 +62,7 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
     Parameters
     ----------
     model
-        To be described; its parameters may be on the meta device.
+        The model to describe; its parameters may be on the meta device.
     device
         Who asks, for messages.
 
@@ -84,7 +84,7 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
     model
         What to compute.
     device
-        For messages.
+        The device's name, for messages.
 
     Raises
     ------
@@ -145,7 +145,7 @@ class WeightLayout:
     parameters
         The model's trainable parameters, in the order of gradients and updates.
     device
-        For messages.
+        The device's name, for messages.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class XclbinDesign:
     pes
         Scatter and gather units, and banks of the arena.
     mac_rows, mac_cols
-        Of the systolic array.
+        Rows and columns of the systolic array.
     arena_words
         Words of 16 floats in each bank.
     """
@@ -74,9 +74,9 @@ class Xclbin:
     units
         Names of each kernel's compute units, in the order of their addresses.
     clock_hz
-        Of the kernels' data clock; None where it is not told.
+        Frequency of the kernels' data clock; None where it is not told.
     memory_bytes
-        Of the memory banks that kernels are linked to; 0 where it is not told.
+        Size of the memory banks that kernels are linked to; 0 where it is not told.
     user
         What the builder attached (the section USER_METADATA), None without.
     """

@@ -23,7 +23,7 @@ class DeviceMemory:
     context
         The OpenCL context.
     name, limit_bytes, largest_bytes
-        As in `RecycledMemory`.
+        The parameters of `RecycledMemory`.
     """
 
     def __init__(self, context: Any, name: str, limit_bytes: int, largest_bytes: int) -> None:
@@ -39,7 +39,7 @@ class DeviceMemory:
             raise MemoryError(str(error)) from error
 
     def take(self, size_bytes: int) -> Any:
-        """A buffer of at least `size_bytes`, uninitialised. Raises DeviceOutOfMemory; then nothing was taken."""
+        """A buffer of at least `size_bytes`, uninitialised. Raises DeviceOutOfMemory, having taken nothing."""
         return self.buffers.take(size_bytes + _SLACK_BYTES)
 
     def wrap(self, array: NDArray[Any]) -> Any:

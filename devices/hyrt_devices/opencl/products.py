@@ -125,7 +125,7 @@ class VectorProduct:
     programs, tuning
         The device's.
     shape
-        Of the product.
+        Sizes of the product.
     lease
         Holds the panels.
     """
@@ -202,7 +202,7 @@ class TiledProduct:
     programs, tuning
         The device's.
     shape
-        Of the product.
+        Sizes of the product.
     lease
         Unused: there are no panels.
     """

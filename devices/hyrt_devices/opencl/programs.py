@@ -45,7 +45,7 @@ class Programs(Protocol):
         program
             `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or `sample`.
         name
-            Of the kernel.
+            The kernel's name.
         constants
             What the program is compiled with.
         """
@@ -58,7 +58,7 @@ class SourcePrograms:
     Parameters
     ----------
     context, device
-        For whom.
+        The OpenCL context and device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -95,11 +95,11 @@ class BinaryProgram:
     Parameters
     ----------
     context, device
-        For whom.
+        The OpenCL context and device.
     path
         The file.
     units
-        Which compute unit each kernel runs on, `{"product": "product_1"}`, where there are several.
+        The compute unit each kernel runs on, `{"product": "product_1"}`, where there are several.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class Replica:
     parameters
         The model's trainable parameters, in the order of gradients and updates.
     device_name
-        For messages.
+        The device's name, for messages.
 
     Raises
     ------

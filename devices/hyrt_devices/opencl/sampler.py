@@ -31,7 +31,7 @@ class OpenclSampler:
     programs, tuning, memory, launcher
         The device's, the launcher for this sampler alone.
     graph
-        Whose topology.
+        The graph whose topology is sampled.
     zero_copy
         Whether the device shares the host's memory.
 

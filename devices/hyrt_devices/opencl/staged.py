@@ -90,7 +90,7 @@ class Stager:
     in_features
         Width of the first layer's aggregate, and of the input rows.
     num_classes
-        Of the labels.
+        How many classes the labels have.
     """
 
     def __init__(

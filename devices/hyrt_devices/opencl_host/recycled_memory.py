@@ -15,7 +15,7 @@ PAGE_BYTES = 4096
 """What sizes are rounded up to; XRT reads host memory that is aligned to it without a copy of its own."""
 
 
-class Piece(Protocol):
+class Recyclable(Protocol):
     """Memory that is made once and freed once: a `pyopencl.Buffer`, or what holds one."""
 
     @property
@@ -24,10 +24,10 @@ class Piece(Protocol):
     def release(self) -> None: ...
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=Recyclable)
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: Recyclable) -> int:
     return piece.size
 
 

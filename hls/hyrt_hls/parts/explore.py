@@ -59,11 +59,11 @@ def explore(part: Part, at: Callable[[float], Workload], targets: int, base: Fpg
     Parameters
     ----------
     part
-        To fit into.
+        The card that the trainers are to fit.
     at
         Sizes of a mini-batch by its targets.
     targets
-        Of a step.
+        Targets of a step.
     base
         What is not searched: depth of the queues, clock, memory, what is assumed.
 

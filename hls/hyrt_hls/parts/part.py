@@ -28,7 +28,7 @@ class Part:
     device, platform
         Vivado's name of the chip, and the development platform that v++ builds for.
     source
-        Of the numbers.
+        Where the numbers are from.
     dsp, lut, ff, bram36, uram
         Totals over the SLRs: DSP48E2, six-input tables, flip-flops, block RAM of 36 Kb, UltraRAM of 288 Kb.
     slr_dsp
@@ -36,11 +36,11 @@ class Part:
     memory_kind, memory_banks
         `DDR` or `HBM`, as link configurations call it, and its banks.
     peak_bytes_per_s
-        Of all banks together.
+        Bandwidth of all banks together.
     pes, mac_rows, mac_cols, arena_words
-        Of the trainer that is built where no other is asked for.
+        Sizes of the trainer that is built where no other is asked for.
     clock_mhz
-        At which the platform runs kernels where nothing else is asked for; None where the file does not say.
+        The clock of the platform's kernels where nothing else is asked for; None where the file does not say.
     """
 
     name: str

@@ -27,7 +27,7 @@ def find_library(folder: Path, name: str) -> Path | None:
     Parameters
     ----------
     folder
-        Of the cache.
+        The cache folder.
     name
         Without checksum and ending.
 
@@ -58,7 +58,7 @@ def publish_library(folder: Path, name: str, write: Callable[[Path], None]) -> P
     Parameters
     ----------
     folder
-        Of the cache. What compilations that died have left in it is removed.
+        The cache folder. What compilations that died have left in it is removed.
     name
         Without checksum and ending.
     write

@@ -32,8 +32,8 @@ class KernelDesign:
     pes
         n, scatter units, gather units and banks.
     mac_rows, mac_cols
-        Of the array; m is their product. Rows are a multiple of `pes` and divide LANES or are a multiple of
-        it; columns are a multiple of LANES.
+        Sizes of the array; m is their product. Rows are a multiple of `pes` and divide LANES or are a
+        multiple of it; columns are a multiple of LANES.
     arena_words
         Words of each bank.
     fifo_depth

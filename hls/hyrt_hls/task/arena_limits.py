@@ -29,9 +29,9 @@ class BankWords(NamedTuple):
     Parameters
     ----------
     sums
-        For combined rows and gradients of outputs.
+        Words for combined rows and gradients of outputs.
     rows
-        For outputs and gradients of combined rows.
+        Words for outputs and gradients of combined rows.
     """
 
     sums: int
@@ -77,7 +77,7 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
     at
         Sizes of a mini-batch by its targets.
     targets
-        Of the whole mini-batch.
+        Targets of the whole mini-batch.
     pes, arena_words
         Banks of the design, and words of each.
 
@@ -110,7 +110,7 @@ def check_arena(pes: int, arena_words: int) -> None:
     Raises
     ------
     ValueError
-        With what that needs.
+        If it is too small, with what it would need.
     """
     least = Workload(
         vertices=(float(pes), float(pes), 1.0),

@@ -73,7 +73,7 @@ class Dropout:
     Parameters
     ----------
     threshold
-        Of 65536; 0 for none.
+        How many of 65536 draws are dropped; 0 for none.
     scale
         What kept elements are multiplied with.
     key
@@ -156,7 +156,7 @@ class Region:
     matrix
         The field of the layer's record that has its offset.
     offset, words
-        Its place in every bank.
+        The matrix's place in every bank.
     of_rows
         Whether it lies in the memory of rows.
     born, dies

@@ -33,11 +33,11 @@ def write_build_files(
     folder
         New, or empty.
     part
-        To build for.
+        The card to build for.
     design
         n, m, the depth of the queues, the adder's latency and the clock of each unit.
     arena_words
-        Of each bank.
+        Words of each bank.
     units
         Trainers on the card.
 
@@ -90,7 +90,7 @@ def doubts(part: Part, design: FpgaDesign) -> list[str]:
     Parameters
     ----------
     part, design
-        As `write_build_files` takes them.
+        The arguments of `write_build_files`.
     """
     found = []
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)

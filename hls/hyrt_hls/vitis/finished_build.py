@@ -36,9 +36,9 @@ class Build:
     design
         What was asked for: sizes, and the clock.
     arena_words
-        Of each bank.
+        Words of each bank.
     reports
-        Of its modules.
+        The reports of its modules.
     """
 
     path: Path
@@ -54,9 +54,9 @@ class Compared:
     Parameters
     ----------
     what
-        Its name, with the unit.
+        The figure's name, with the unit.
     module
-        Whose report tells it.
+        The module whose report tells it.
     """
 
     what: str
@@ -78,7 +78,7 @@ def read_build(place: Path, part: Part) -> Build:
     place
         A build's folder (or one report in it): `hyrt_train.json` is beside the reports or in a folder above.
     part
-        That they are to be compared with.
+        The part that the reports are to be compared with.
 
     Raises
     ------

@@ -29,9 +29,9 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
     Parameters
     ----------
     part
-        That it is for.
+        The card that it is for.
     design
-        Of each unit.
+        The design of each unit.
     units
         Trainers on the card.
 

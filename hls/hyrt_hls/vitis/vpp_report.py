@@ -40,7 +40,7 @@ class Loop:
     Parameters
     ----------
     name
-        Its label.
+        The loop's label.
     pipeline_ii
         Cycles between the beginnings of two iterations; None where it is not pipelined.
     pipeline_depth
@@ -61,11 +61,11 @@ class HlsReport:
     path, module, part
         The file, the function, and the chip it was compiled for ("" where it is not told).
     target_period_s, estimated_period_s
-        Of the clock: what was asked for (None where it is not told) and what the module can do.
+        Periods of the clock: what was asked for (None where it is not told) and what the module can do.
     loops
-        All of them, the outer first.
+        All loops, the outer ones first.
     resources
-        Of the module with what it calls.
+        What the module takes, with what it calls.
     """
 
     path: Path

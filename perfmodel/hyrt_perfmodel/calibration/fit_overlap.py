@@ -22,7 +22,7 @@ class MeasuredRun:
     Parameters
     ----------
     platform
-        With the run's trainers only.
+        The platform with the run's trainers only.
     training, assignment
         What it did.
     iteration_s
@@ -50,7 +50,7 @@ class Overlap:
     Parameters
     ----------
     weights_gb_s, sharing_of
-        As in `Host`; its general figures are the means of those by trainers.
+        The figures of `Host`; its general ones are the means of those by trainers.
     relative_errors
         (predicted - measured) / measured, one a run.
     """

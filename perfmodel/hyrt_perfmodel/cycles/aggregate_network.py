@@ -61,7 +61,7 @@ def network_cycles(
     chunks
         Words of a row.
     design
-        Its pes, fifo_depth and adder_latency.
+        The design, of which pes, fifo_depth and adder_latency are used.
     sources
         [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the
         last are full.

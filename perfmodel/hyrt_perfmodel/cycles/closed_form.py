@@ -150,7 +150,7 @@ class NetworkLoad:
         bank_shares
             [n] parts of the edges that lead to each bank, in order or not; without it equal ones.
         row_share, in_order
-            As above.
+            The parts of the same names in the class.
         """
         sizes = [0.0] * pes
         for degree, count in degrees.items():

@@ -25,13 +25,13 @@ class FpgaDesign:
     pes
         n, scatter units and gather units of the aggregate network; at most 64.
     mac_rows, mac_cols
-        Of the systolic array; m is their product. Columns come in cells of LANES.
+        Rows and columns of the systolic array; m is their product. Columns come in cells of LANES.
     fifo_depth
         Messages that fit into each of the n x n queues.
     adder_latency
         Cycles from reading a sum to reading it again with the value added.
     clock_hz
-        Of the kernel.
+        The clock of the kernel.
     update_ii
         Cycles between two operands of a multiply-accumulate of the array.
     network_ii, edge_ii

@@ -44,7 +44,7 @@ class LayerSizes:
     in_width, out_width
         Values of a source row and of an output row.
     edges
-        Of the forward section, own rows' among them.
+        Edges of the forward section, own rows' among them.
     own_edges
         How many of them lead from a destination's own row.
     forward, backward

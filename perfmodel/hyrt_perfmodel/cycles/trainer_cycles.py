@@ -44,7 +44,7 @@ class LayerCycles:
     backward
         Gradient of the combined rows and its aggregation; 0 for the first layer.
     weight_gradient
-        With the mask of the layer's output.
+        The weight gradient with the mask of the layer's output.
     memory
         What the bytes that the layer moves take at the memory's effective rate: part of the others, not added
         to them.

@@ -30,11 +30,11 @@ class Machine:
     node
         Name of the machine.
     processor
-        Its processor.
+        The name of its processor.
     cores
-        That the process may use.
+        Cores that the process may use.
     versions
-        Of hyrt and the libraries that its speed depends on.
+        Versions of hyrt and of the libraries that its speed depends on.
     devices
         Name to description of every device that was measured.
     """

@@ -24,9 +24,9 @@ class LoadCost:
     model
         Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows.
     matrix_bytes
-        Of the feature matrix: what lies in a cache is faster.
+        Size of the feature matrix: what lies in a cache is faster.
     threads
-        Of the load stage.
+        Threads of the load stage.
     row_s
         What a row costs whatever its width.
     gb_s
@@ -57,11 +57,11 @@ class SampleCost:
     renumbers
         Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
     graph_bytes
-        Of the topology.
+        Size of the topology.
     edges
-        Of the mini-batch.
+        Sampled edges of the mini-batch.
     threads
-        Of the sample stage.
+        Threads of the sample stage.
     edges_per_s
         Sampled edges a second.
     """

@@ -23,7 +23,7 @@ class TrainerRates:
     Parameters
     ----------
     memory_gb_s
-        Of the memory that aggregation reads, in 1e9 bytes a second.
+        Bandwidth of the memory that aggregation reads, in 1e9 bytes per second.
     macs_per_s
         Multiply-accumulates a second of its matrix products.
     launch_s
@@ -77,19 +77,19 @@ class Host:
     memory_gb_s
         Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores.
     macs_per_s
-        Of all cores together.
+        Multiply-accumulates per second of all cores together.
     trains
         Whether a trainer runs on the CPU.
     cores
         How many there are; None where nothing is known of them, and threads then change nothing.
     memory_gib
-        Of host memory; None where it is not known.
+        Size of host memory; None where it is not known.
     thread_load_gb_s
         What one thread loads, in 1e9 bytes a second; None where one thread's part is in proportion.
     thread_edges_per_s
         Edges that one thread samples a second; None where it is not known.
     launch_s, values_per_s
-        Of the CPU trainer, as in `TrainerRates`.
+        Rates of the CPU trainer, as in `TrainerRates`.
     step_s
         What the optimiser and the host's own work on a step cost whatever its size.
     weights_gb_s
@@ -99,7 +99,7 @@ class Host:
     models_alone
         The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does.
     forms
-        In which the CPU trainer takes its input.
+        The forms in which the CPU trainer takes its input.
     serial_part
         Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
     core_efficiency
@@ -157,9 +157,10 @@ class Accelerator:
     kind
         Names them: `a5000` gives `a5000:0`, `a5000:1`.
     memory_gb_s, macs_per_s, launch_s, values_per_s
-        As in `TrainerRates`.
+        Rates as in `TrainerRates`.
     link_gb_s
-        From host memory to one of them, in 1e9 bytes a second; infinite where it reads host memory in place.
+        From host memory to one of them, in 1e9 bytes per second; infinite where it reads host memory in
+        place.
     pipelined
         Whether aggregation and update overlap on the device.
     reads_each_source_once
@@ -167,7 +168,7 @@ class Accelerator:
     count
         How many there are.
     memory_gib
-        Of one; None where it is not known.
+        Memory of one of them; None where it is not known.
     link_latency_s
         What a transfer costs whatever its size.
     flush_s, fill_s
@@ -177,13 +178,13 @@ class Accelerator:
     models
         Rates by kind of model, where they were measured.
     forms
-        In which it takes its input.
+        The forms in which it takes its input.
     switch_gb_s
         What the links of all `count` together carry, in 1e9 bytes a second, in a simulation; None where each
         has its own way to host memory.
     design
-        Of an FPGA whose kernels are this project's: its cycle model then says what propagation takes, instead
-        of rates.
+        The design of an FPGA with this project's kernels: its cycle model then says what propagation takes,
+        instead of rates.
     arena_words
         With a design: words of each bank of its on-chip memory, which bounds what one task may be.
     task_targets
@@ -254,7 +255,7 @@ class Platform:
     Parameters
     ----------
     name
-        For people.
+        A name for people.
     host, accelerators
         What it is made of.
     source

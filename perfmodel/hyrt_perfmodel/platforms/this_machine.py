@@ -19,9 +19,9 @@ def with_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
     Parameters
     ----------
     platform
-        Whose accelerators each stand for one device, numbered by kind.
+        The platform, whose accelerators each stand for one device, numbered by kind.
     names
-        Of devices, like `cpu:0` and `opencl:0`.
+        Names of devices, like `cpu:0` and `opencl:0`.
     """
     there: dict[str, Accelerator] = {}
     for accelerator in platform.accelerators:

@@ -21,9 +21,9 @@ class Advice:
     Parameters
     ----------
     change
-        In a few words.
+        What changes, in a few words.
     epoch_s, bottleneck
-        With it.
+        The prediction with the change.
     """
 
     change: str
@@ -45,11 +45,11 @@ def advise(
     Parameters
     ----------
     platform, training
-        As they are.
+        The machine and the work as they are.
     now
         Their prediction.
     terms, paper
-        As it was made with.
+        The options that the prediction was made with.
     most
         How many to name.
     """

@@ -59,7 +59,7 @@ def host_memory_bytes(
     Parameters
     ----------
     workloads
-        Of all trainers that have targets.
+        The mini-batches of all trainers that have targets.
     training
         The work.
     depth

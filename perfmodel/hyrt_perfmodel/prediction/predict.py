@@ -47,7 +47,7 @@ class Prediction:
     Parameters
     ----------
     platform
-        Its name.
+        The platform's name.
     source
         Where its numbers are from.
     trainers
@@ -63,7 +63,7 @@ class Prediction:
     bottleneck
         The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores.
     memory
-        Of the host, and of every accelerator that has its own.
+        Memory of the host, and of every accelerator that has its own.
     ideal_epoch_s
         If all trainers' speeds added up perfectly and nothing else took time.
     relative_error

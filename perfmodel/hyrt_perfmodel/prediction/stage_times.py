@@ -28,13 +28,13 @@ class StageTimes:
     Parameters
     ----------
     sample_s, load_s
-        On the host's cores.
+        Sampling and loading on the host's cores.
     transfer_s
-        Of the slowest link.
+        The transfer over the slowest link.
     propagate_s
-        Of the slowest trainer, with synchronization.
+        The propagation of the slowest trainer, with synchronization.
     synchronize_s
-        Its part of `propagate_s`.
+        The part of `propagate_s` that is synchronization.
     trainer_load_s, trainer_transfer_s, trainer_propagate_s
         One entry for each trainer, without synchronization.
     core_s

@@ -23,7 +23,7 @@ class PolicyLoop:
     limits
         Told to the policy and enforced; a decision acts `limits.delay` steps later.
     num_steps
-        Of the run: nobody is asked about steps beyond it.
+        Steps of the run: nobody is asked about steps beyond it.
     """
 
     def __init__(

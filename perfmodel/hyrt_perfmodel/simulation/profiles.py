@@ -23,9 +23,9 @@ class Profiles:
     Parameters
     ----------
     platform, training, terms
-        As in `stage_times`.
+        The arguments of `stage_times`.
     changes
-        Of the machine's speeds.
+        Changes of the machine's speeds.
 
     Raises
     ------

@@ -62,12 +62,12 @@ def simulate(
         mean: one factor a step for sample, load and synchronize, and for each trainer's transfer and
         propagation.
     seed
-        Of the noise. The same seed gives the same factors, whatever the policy decides.
+        Seed of the noise. The same seed gives the same factors, whatever the policy decides.
     limits
         Told to the policy and enforced, with `depth` for their delay. By default those of the platform: no
         trainer is short of memory, and stages share cores where `start` has more threads than there are.
     changes
-        Of the machine's speeds.
+        Changes of the machine's speeds.
     terms
         Beyond the paper's; all of them by default.
 

@@ -16,7 +16,7 @@ class SimulatedStep:
     Parameters
     ----------
     step
-        Of the run, from 0.
+        The number of the step in the run, from 0.
     assignment, profile
         What it runs under.
     sample_s, load_s, transfer_s, propagate_s, synchronize_s

@@ -26,7 +26,7 @@ class StepProfile:
     sample_s, load_s, transfer_s, propagate_s
         One a trainer; the first two follow each other on the host.
     synchronize_s
-        Of the step.
+        Synchronization of the step.
     demands
         [2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each
         one's propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each

@@ -12,7 +12,7 @@ class PublishedSizes:
     Parameters
     ----------
     vertices, edges
-        Of the topology; an undirected edge counts twice, as it is stored.
+        Sizes of the topology; an undirected edge counts twice, as it is stored.
     features, classes
         Widths.
     targets
@@ -20,7 +20,7 @@ class PublishedSizes:
     symmetric
         Whether every edge is stored in both directions; citations are not.
     value_bytes
-        Of a stored feature.
+        Bytes of a stored feature.
     """
 
     vertices: int

@@ -61,11 +61,11 @@ def expected_sizes(
     Parameters
     ----------
     degrees
-        Of the graph.
+        Degrees of the graph.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
     targets
-        Of the mini-batch, any number of at least 0; more than the graph has count as all of them.
+        Targets of the mini-batch, any number of at least 0; more than the graph has count as all of them.
     target_degrees
         Degrees of the vertices that may be targets; None for `degrees.target_counts`.
 

@@ -32,7 +32,7 @@ class Growth:
     Parameters
     ----------
     degrees
-        Of the graph.
+        Degrees of the graph.
     chances
         [C] each class's chance of being a target.
     as_counted

@@ -27,16 +27,16 @@ def model_workload(
     kind
         `graphsage`, `gcn`, `gin` or `gat`.
     vertices, edges, features
-        As in `Workload`.
+        Sizes as in `Workload`.
     heads
-        Of GAT.
+        Attention heads of GAT.
     bytes_per_value
         S.
 
     Raises
     ------
     ValueError
-        For a kind that is none of these.
+        If the kind is none of these.
     """
     if kind not in ("graphsage", "gcn", "gin", "gat"):
         raise ValueError(f"model {kind!r} is not one of graphsage, gcn, gin, gat")

@@ -113,7 +113,7 @@ class TrainingWorkload:
     best_form
         The form of input that costs the model least, where a trainer takes it; `rows` it always takes.
     feature_bytes, graph_bytes
-        Of the whole feature matrix and the topology, where they are known: what lies in a cache loads faster.
+        Bytes of the whole feature matrix and topology, where known: what lies in a cache loads faster.
 
     Raises
     ------

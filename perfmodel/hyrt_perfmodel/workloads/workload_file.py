@@ -35,7 +35,7 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     Parameters
     ----------
     path
-        Of a file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`,
+        A file with `vertices` [V0 .. VL], `edges` [E1 .. EL], `features` [f0 .. fL], `concat`,
         `bytes_per_value`, `targets_per_epoch`, `batch_per_trainer` and `sample_s`.
 
     Raises

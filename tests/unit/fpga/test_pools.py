@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.pools import Place, Pools, Slot
+from hyrt_devices.fpga.pools import BufferPlace, Pools, Slot
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl_host.recycled_memory import PAGE_BYTES
@@ -19,7 +19,7 @@ from hyrt.errors import DeviceOutOfMemory
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
 LIMIT = 1 << 20
-HERE, THERE = Place(0, 0), Place(1, 0)
+HERE, THERE = BufferPlace(0, 0), BufferPlace(1, 0)
 
 
 @pytest.fixture(scope="module", name="context")
@@ -53,7 +53,7 @@ def test_a_slot_goes_back_to_its_own_place(context: Any) -> None:
     assert first.fresh
     pools.give(first)
     assert pools.take(THERE, 1000) is not first
-    assert pools.take(Place(0, 0, written=True), 1000) is not first
+    assert pools.take(BufferPlace(0, 0, written=True), 1000) is not first
     again = pools.take(HERE, 1100)
     assert again is first
     assert not again.fresh
@@ -102,7 +102,7 @@ def test_the_limit_holds_whatever_is_taken_and_given(
         if giving and lent:
             pools.give(lent.pop(size % len(lent)))
         else:
-            place = Place(unit, 3)
+            place = BufferPlace(unit, 3)
             try:
                 lent.append(pools.take(place, size))
                 assert lent[-1].memory.nbytes >= size
