@@ -50,7 +50,7 @@ def _first(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
 def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries: str) -> None:
     """A row pointer starts at 0, never falls and ends at the number of entries."""
     if len(indptr) == 0:
-        raise reject(source, key, "is empty: a row pointer has one entry more than there are vertices")
+        raise reject(source, key, "is empty: row pointers have one entry more than the graph has vertices")
     if indptr[0] != 0:
         raise reject(source, key, f"value {indptr[0]} at position 0 is not 0")
     at = _first(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
@@ -58,7 +58,7 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         raise reject(
             source,
             key,
-            f"value {indptr[at + 1]} at position {at + 1} is below the one before it, {indptr[at]}",
+            f"value {indptr[at + 1]} at position {at + 1} is less than the one before it, {indptr[at]}",
         )
     if indptr[-1] != num_entries:
         raise reject(
@@ -126,7 +126,7 @@ def check_labels(source: str, labels: Array) -> None:
             source,
             "labels",
             f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}. "
-            "Number the classes 0..C-1 so that each occurs",
+            "Number the classes from 0 to C-1 without gaps",
         )
 
 
@@ -143,14 +143,14 @@ def check_masks(
                 source, key, f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}'"
             )
         if mask.ndim == 2 and mask.shape[1] == 0:
-            raise reject(source, key, f"shape {list(mask.shape)} holds no split")
+            raise reject(source, key, f"shape {list(mask.shape)} has no split")
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
         # A file can hold any byte where a bool should be; numpy would count it as true in one place and not
         # in another.
         raw = mask.view(np.uint8)
         at = _first(lambda a, b, raw=raw: _any_column(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
-            raise reject(source, key, f"a byte at row {at} is neither 0 nor 1: the file is damaged")
+            raise reject(source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged")
         at = _first(lambda a, b, mask=mask: _any_column(mask[a:b]) & (labels[a:b] < 0), count)  # type: ignore[misc]
         if at is not None:
             raise reject(source, key, f"vertex {at} is in the split but has no label")

@@ -148,7 +148,7 @@ def build_csr(
         bad = int(kernels.first_outside(sources, targets, num_vertices))
         if bad >= 0:
             raise DataError(
-                f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) is not between two of the "
+                f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) does not join two of the "
                 f"{num_vertices:,} vertices"
             )
         kernels.count_edges(sources, targets, symmetric, counts)

@@ -34,7 +34,7 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
         For an unknown name, or `standard` with sparse features.
     """
     if normalize not in NORMALIZERS:
-        raise DataError(f"normalize {normalize!r} is not known: {', '.join(NORMALIZERS)} are")
+        raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
     if normalize == "none":
         return data
     if data.rows is None:
@@ -62,9 +62,8 @@ def reject_large_mapped(data: Dataset, normalize: str) -> None:
         and data.rows.num_bytes > LARGE_BYTES
     ):
         raise DataError(
-            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are not scaled in memory; scale "
-            "them once: "
-            f"hyrt data convert {data.name} DEST --normalize {normalize}"
+            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are too large to scale in "
+            f"memory; scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
         )
 
 

@@ -16,7 +16,7 @@ from hyrt.graph.normalize import Normalize, reject_large_mapped, scaled
 SYNTHETIC = "synthetic:"
 KINDS = (
     "a .npz file, a folder of .npy files, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', 'mag240m', "
-    "or a folder that ogb downloaded"
+    "or a folder downloaded by ogb"
 )
 
 
@@ -110,4 +110,4 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         from hyrt.graph.formats.ogb_layout import read_ogb
 
         return read_ogb(name, scratch), False
-    raise DataError(f"{name}: there is no such file or folder; a dataset is {KINDS}")
+    raise DataError(f"{name}: no such file or folder; a dataset is {KINDS}")

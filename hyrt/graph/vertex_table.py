@@ -65,8 +65,10 @@ class VertexTable:
             If there is no such split or column.
         """
         if name not in self.masks:
-            raise DataError(f"{source}: no split {name!r}: it has {', '.join(self.masks)}")
+            raise DataError(f"{source}: no split {name!r}: the splits are {', '.join(self.masks)}")
         mask = self.masks[name]
         if column < 0 or column >= self.num_splits:
-            raise DataError(f"{source}: split {column} asked for, it has {self.num_splits} (numbered from 0)")
+            raise DataError(
+                f"{source}: no split {column}: the dataset has {self.num_splits}, numbered from 0"
+            )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])

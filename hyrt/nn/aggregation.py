@@ -38,9 +38,11 @@ class Aggregation:
     def __post_init__(self) -> None:
         for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):
             if word not in known:
-                raise ValueError(f"no aggregation {word!r}: there are {', '.join(known)}")
+                raise ValueError(f"unknown aggregation {word!r}: give one of {', '.join(known)}")
         if self.reduce == "max" and self.self_path == "add":
-            raise ValueError("a maximum cannot be added to the own row: use self_path none or concat")
+            raise ValueError(
+                "a maximum cannot be added to the vertex's own row: use self_path none or concat"
+            )
 
     def width(self, features: int) -> int:
         """Columns of the result for rows of `features` columns."""

@@ -72,7 +72,7 @@ class ModelDescription:
 
 
 def describe(
-    model: nn.Module, device: str, *, takes: str = "graphsage with mean, gcn, gin"
+    model: nn.Module, device: str, *, takes: str = "gcn, graphsage with mean or sum, gin"
 ) -> ModelDescription:
     """A model's description, checked.
 
@@ -93,8 +93,8 @@ def describe(
     speaks = getattr(model, "description", None)
     if speaks is None:
         raise UnsupportedModel(
-            f"{type(model).__name__} on {device}: this device compiles its own kernels and runs models that describe "
-            f"themselves ({takes}): train it on cpu or cuda"
+            f"{type(model).__name__} on {device}: this device compiles its own kernels and runs only "
+            f"models that describe themselves ({takes}): train it on cpu or cuda"
         )
     try:
         described: ModelDescription = speaks()
@@ -105,6 +105,6 @@ def describe(
             for parameter in (product.weight, product.bias):
                 if parameter is not None and not parameter.requires_grad:
                     raise UnsupportedModel(
-                        f"layer {layer.name!r} on {device}: it has a frozen parameter: train it on cpu or cuda"
+                        f"layer {layer.name!r} on {device}: a parameter is frozen: train it on cpu or cuda"
                     )
     return described

@@ -219,7 +219,7 @@ class GatLayer(nn.Module):
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
         if isinstance(x, Aggregated):
-            raise TypeError("attention needs its sources' rows, not their aggregate")
+            raise TypeError("attention needs the rows of its sources, not their aggregate")
         heads, width, in_features = self.weight.shape
         if isinstance(x, SparseRows):
             multiplied = sparse_linear(x, self.weight.view(heads * width, in_features))

@@ -82,9 +82,11 @@ class GNN(nn.Module):
         super().__init__()
         a = self.architecture = architecture
         if a.layers < 1:
-            raise ValueError(f"a model has at least 1 layer, not {a.layers}")
+            raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
         if a.kind == "gat" and a.layers > 1 and a.hidden % a.heads:
-            raise ValueError(f"hidden width {a.hidden} is not a multiple of {a.heads} heads: change either")
+            raise ValueError(
+                f"the hidden width {a.hidden} is not a multiple of {a.heads} heads: change one of them"
+            )
         widths = [a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes]
         self.layers = nn.ModuleList(
             _layer(a, widths[i], widths[i + 1], i == a.layers - 1) for i in range(a.layers)
@@ -167,7 +169,8 @@ class GNN(nn.Module):
         a = self.architecture
         if len(blocks) != a.layers:
             raise ValueError(
-                f"the model has {a.layers} layers, the mini-batch {len(blocks)} blocks: give one a layer"
+                f"the model has {a.layers} layers, but the mini-batch has {len(blocks)} blocks: give "
+                "one per layer"
             )
         if self.training and a.input_dropout > 0:
             first = blocks[0]

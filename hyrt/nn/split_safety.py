@@ -25,6 +25,6 @@ def refuse_batch_statistics(model: torch.nn.Module, device: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             raise UnsupportedModel(
-                f"layer {name!r} ({type(module).__name__}) on {device}: statistics over a mini-batch depend "
-                "on the split, and no trainer sees the whole step: use torch.nn.LayerNorm"
+                f"layer {name!r} ({type(module).__name__}) on {device}: statistics over a mini-batch "
+                "depend on the split, because no trainer sees the whole step: use torch.nn.LayerNorm"
             )

@@ -103,7 +103,9 @@ class Block:
         """The edges by source, built at the first call. Not for a block that is read in place."""
         if self._transposed is None:
             if self.in_place:
-                raise ValueError("a block read in place has no transpose: its sources take no gradient")
+                raise ValueError(
+                    "a block that is read in place has no transpose: its sources take no gradient"
+                )
             indptr = np.empty(self.num_src + 1, self.indptr.dtype)
             rows = np.empty(self.num_edges, np.int32)
             edges = np.empty(self.num_edges, self.indptr.dtype)

@@ -103,9 +103,11 @@ class SaintSampler:
         workers: Workers | None = None,
     ) -> None:
         if not len(targets):
-            raise ValueError(f"{graph.name}: walks start at training targets, and there are none")
+            raise ValueError(f"{graph.name}: walks start at training targets, but there are none")
         if min(layers, roots, walk_length, units_per_step, coverage) < 1:
-            raise ValueError("layers, roots, walk_length, units_per_step and coverage are 1 or more each")
+            raise ValueError(
+                "layers, roots, walk_length, units_per_step and coverage must each be at least 1"
+            )
         self._graph = graph
         self._layers = layers
         self._roots = roots

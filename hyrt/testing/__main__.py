@@ -20,13 +20,20 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.testing", description="Check that a device keeps hyrt's device protocol."
     )
-    parser.add_argument("device", metavar="KIND[:INDEX]", help="as in `hyrt run --devices`")
+    parser.add_argument("device", metavar="KIND[:INDEX]", help="the device, as in `hyrt run --devices`")
     parser.add_argument(
-        "--computes-nothing", action="store_true", help="a simulated device whose sums are not looked at"
+        "--computes-nothing",
+        action="store_true",
+        help="do not check the sums: the device is simulated and computes nothing",
     )
-    parser.add_argument("--cycles", type=int, default=200, help="of opening and closing (default 200)")
     parser.add_argument(
-        "--only", default="", metavar="WORDS", help="run checks whose names have WORDS in them"
+        "--cycles",
+        type=int,
+        default=200,
+        help="the number of times to open and close the device (default 200)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="run only the checks whose names contain WORDS"
     )
     options = parser.parse_args(words)
     from hyrt.device.discovery import find_device

@@ -104,7 +104,7 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
 
 def a_broken_device_faults_for_good(trial: Trial) -> None:
     """What the driver raised is the fault's cause."""
-    skip_unless(trial.break_next is not None, "nothing was given that breaks it (break_next)")
+    skip_unless(trial.break_next is not None, "no way to break it was given (break_next)")
     assert trial.break_next is not None
     device = trial.loaded()
     step(device, trial.batch())
@@ -148,7 +148,9 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     while (device := _with_room(trial, model, room)) is None:
         room *= 2
         if room > _LARGEST_BYTES:
-            raise Failed(f"expected a mini-batch of 40 targets to fit into memory_bytes={room}; it does not")
+            raise Failed(
+                f"expected a mini-batch of 40 targets to fit into memory_bytes={room}; it does not fit"
+            )
     small = trial.batch()
     wanted = expected(model, small, trial.graph())
     before = kept(step(device, small))

@@ -403,4 +403,4 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             )
             done += 1
         device.close()
-    skip_unless(done > 0, "none of the models it supports takes this form here")
+    skip_unless(done > 0, "none of the models that it supports takes this form here")

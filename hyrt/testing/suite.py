@@ -224,7 +224,7 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Finding:
     frame = sys._current_frames().get(thread.ident or 0)
     where = traceback.extract_stack(frame)[-1] if frame is not None else None
     at = f"; it is at {where.filename}:{where.lineno} in {where.name}" if where else ""
-    return Finding(check.name, "failed", f"expected an end within {limit_s:g} s; it hangs{at}", limit_s)
+    return Finding(check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{at}", limit_s)
 
 
 def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:

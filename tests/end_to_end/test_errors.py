@@ -30,7 +30,7 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
         (["--model", "gnn"], "model.kind='gnn'"),
         (["--resume", "nothing"], "nothing: no such folder"),
         (["--resume", "."], "not the folder of a run"),
-        (["--data", "nothing.npz"], "nothing.npz: there is no such file"),
+        (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),
         ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available: "),
         ([*TINY, "--devices", "cpu:99"], "cpu:99 is not available"),
         ([*TINY, "train.optimizer=Adamm"], "train.optimizer='Adamm' is not in torch.optim"),

@@ -71,7 +71,7 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
     UnsupportedModel
         If it is not one that the kernels run.
     """
-    found = describe(model, device, takes="graphsage with sum or mean, gcn")
+    found = describe(model, device, takes="gcn, graphsage with mean or sum")
     layer_shapes(found, device)
     return found
 

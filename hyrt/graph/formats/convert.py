@@ -77,7 +77,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     _check_destination(destination, job.force)
     bound = memory_bound(job.source)
     if bound is not None:
-        announce(f"memory: at most {bound / 2**30:.2f} GiB beside the interpreter")
+        announce(f"memory: at most {bound / 2**30:.2f} GiB, not counting the interpreter")
     with _all_or_nothing(destination) as work:
         scratch, result = work / "scratch", work / "result"
         scratch.mkdir()
@@ -129,18 +129,18 @@ def _put_back(replaced: Path, destination: Path) -> None:
         replaced.rename(destination)
     except OSError as error:
         raise DataNotWritten(
-            f"{destination}: cannot be written ({error.strerror or error}); what was there is now "
-            f"{replaced}: rename it"
+            f"{destination}: cannot be written ({error.strerror or error}); the old dataset is now "
+            f"{replaced}: rename it back"
         ) from error
 
 
 def _check_destination(destination: Path, force: bool) -> None:
     if not destination.parent.is_dir():
-        raise DataError(f"{destination}: there is no folder {destination.parent}")
+        raise DataError(f"{destination}: the folder {destination.parent} does not exist")
     if not destination.exists():
         return
     if not force:
-        raise DataError(f"{destination}: exists already; --force replaces it")
+        raise DataError(f"{destination}: already exists; --force replaces it")
     # What is replaced is deleted: never anything but a dataset.
     if destination.is_dir():
         files = list(destination.iterdir())
@@ -149,7 +149,7 @@ def _check_destination(destination: Path, force: bool) -> None:
         is_dataset = destination.suffix == ".npz"
     if not is_dataset:
         raise DataError(
-            f"{destination}: is not a dataset, and --force replaces nothing else; choose another name"
+            f"{destination}: not a dataset, and --force replaces only datasets; choose another name"
         )
 
 
@@ -198,9 +198,7 @@ def _finite(data: Dataset) -> Dataset:
 def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
     rows = data.rows
     if rows is None:
-        raise DataError(
-            f"{data.name}: its features are sparse, whose values stay float32: leave out the dtype"
-        )
+        raise DataError(f"{data.name}: the values of sparse features stay float32: omit the dtype")
 
     def blocks() -> Iterator[Array]:
         at = 0

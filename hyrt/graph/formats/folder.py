@@ -75,12 +75,14 @@ def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
             held = file.stat().st_size - header.offset
             if held != header.data_bytes:
                 raise DataError(
-                    f"{where}: {header.dtype.name} of shape {list(header.shape)} needs {header.data_bytes:,} "
-                    "bytes, "
-                    f"the file holds {held:,}: it is damaged or cut short"
+                    f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
+                    f"{header.data_bytes:,} bytes, but the file has {held:,}: it is damaged or "
+                    "truncated"
                 )
             if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
-                raise DataError(f"{where}: is stored by columns; store it with numpy.ascontiguousarray")
+                raise DataError(
+                    f"{where}: stored by columns; make it contiguous by rows with numpy.ascontiguousarray"
+                )
             if held == 0:
                 return np.empty(header.shape, header.dtype), header
             # A private mapping is writable (compiled kernels and torch want that) yet never changes the file;
@@ -94,7 +96,7 @@ def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
     except OSError as error:
         raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
     if header.offset % header.dtype.itemsize:
-        raise DataError(f"{where}: its data is not aligned; write it again with numpy.save")
+        raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)
     return values.reshape(header.shape), header
 
@@ -130,14 +132,16 @@ def read_meta(path: Path) -> dict[str, dict[str, Any]] | None:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{file}: is damaged ({error}); without it the folder still opens, unverified"
+            f"{file}: damaged ({error}); without this file the folder still opens, unverified"
         ) from error
     if version != FORMAT:
-        raise DataError(f"{file}: format {version} is not the known {FORMAT}: written by a newer hyrt?")
+        raise DataError(
+            f"{file}: format {version} is unknown (known: {FORMAT}): it may have been written by a newer hyrt"
+        )
     if chunk_bytes != CHUNK_BYTES:
         raise DataError(
-            f"{file}: is damaged (crc32_chunk_bytes {chunk_bytes}); without it the folder still opens, "
-            "unverified"
+            f"{file}: damaged (crc32_chunk_bytes {chunk_bytes}); without this file the folder still "
+            "opens, unverified"
         )
     return entries
 
@@ -160,7 +164,7 @@ def _verify(array: Array, checksums: list[int], where: str) -> None:
     data = array.reshape(-1).view(np.uint8)
     if len(checksums) != -(-len(data) // CHUNK_BYTES):
         raise DataError(
-            f"{where}: {META} has {len(checksums)} checksums for {len(data):,} bytes: it is damaged"
+            f"{where}: {META} has {len(checksums)} checksums for {len(data):,} bytes: {META} is damaged"
         )
     for i, expected in enumerate(checksums):
         start = i * CHUNK_BYTES
@@ -169,9 +173,9 @@ def _verify(array: Array, checksums: list[int], where: str) -> None:
             row_bytes = len(data) // len(array)
             first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
             raise DataError(
-                f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} are not what "
-                "was written: "
-                f"damaged, or changed afterwards (without {META} the folder opens unverified)"
+                f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} differ "
+                f"from what was written: they are damaged, or were changed afterwards (without {META}, "
+                "the folder opens unverified)"
             )
 
 

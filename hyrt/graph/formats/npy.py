@@ -69,33 +69,33 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
-        raise DataError(f"{where}: is not .npy data: it is damaged or cut short")
+        raise DataError(f"{where}: not .npy data: it is damaged or truncated")
     version = start[6]
     if version not in (1, 2, 3):
-        raise DataError(f"{where}: .npy format {version} is not known (1, 2 and 3 are)")
+        raise DataError(f"{where}: unknown .npy format {version} (known: 1, 2 and 3)")
     field = 2 if version == 1 else 4
     length = int.from_bytes(file.read(field), "little")
     if length > _MAX_HEADER:
-        raise DataError(f"{where}: its .npy header claims {length:,} bytes: it is damaged")
+        raise DataError(f"{where}: the .npy header claims {length:,} bytes: the data is damaged")
     text = file.read(length)
     if len(text) != length:
         raise DataError(f"{where}: ends inside its .npy header")
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
-        raise DataError(f"{where}: its .npy header is damaged or describes records: {header.strip()[:80]!r}")
+        raise DataError(f"{where}: the .npy header is damaged or describes records: {header.strip()[:80]!r}")
     byte_order, kind, size = descr.groups()
     if kind == "O":
-        raise DataError(f"{where}: holds Python objects; pickled data is never read. Store plain numbers")
+        raise DataError(f"{where}: has Python objects; hyrt never reads pickled data. Store plain numbers")
     if byte_order == ">" or kind not in "biuf" or not size:
         raise DataError(f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool")
     try:
         dtype = np.dtype(f"{kind}{size}")
         lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: its .npy header is damaged: {header.strip()[:80]!r}") from error
+        raise DataError(f"{where}: the .npy header is damaged: {header.strip()[:80]!r}") from error
     if any(n >= 2**62 for n in lengths):
-        raise DataError(f"{where}: shape {lengths} in its .npy header is absurd: it is damaged")
+        raise DataError(f"{where}: shape {lengths} in the .npy header is impossible: the data is damaged")
     return NpyHeader(dtype, lengths, order.group(1) == "True", 8 + field + length)
 
 

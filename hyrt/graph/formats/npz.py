@@ -51,7 +51,7 @@ def _damage_named(where: str) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
     except _DAMAGE as error:
-        raise DataError(f"{where}: is damaged or cut short ({error or type(error).__name__})") from error
+        raise DataError(f"{where}: damaged or truncated ({error or type(error).__name__})") from error
 
 
 class NpzMember:
@@ -90,15 +90,15 @@ class NpzMember:
                 info.compress_size
             ):
                 raise DataError(
-                    f"{where}: claims {info.file_size:,} bytes, more than the file can hold: it is damaged"
+                    f"{where}: claims {info.file_size:,} bytes, more than the file can have: it is damaged"
                 )
             with archive.open(info) as file:
                 header = read_header(file, where)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
-                        f"{header.data_bytes:,} bytes, "
-                        f"the file holds {info.file_size - header.offset:,}"
+                        f"{header.data_bytes:,} bytes, but the file has "
+                        f"{info.file_size - header.offset:,}"
                     )
                 yield file, header
 
@@ -125,9 +125,8 @@ class NpzMember:
                 values = np.empty(shape, header.dtype)
             except MemoryError as error:
                 raise DataError(
-                    f"{self._where}: does not fit in memory; convert the file to a folder, which is "
-                    "memory-mapped: "
-                    "hyrt data convert"
+                    f"{self._where}: does not fit into memory; convert the file to a folder, which is "
+                    "memory-mapped: hyrt data convert"
                 ) from error
             self._fill(file, values)
             self._end(file)
@@ -207,7 +206,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"{source}: key '{name}' is there twice: it is damaged")
+            raise DataError(f"{source}: duplicate key '{name}': the file is damaged")
     arrays: dict[str, Array] = {}
     rows = None
     for key in wanted_keys(source, names):

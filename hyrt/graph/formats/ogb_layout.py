@@ -70,10 +70,12 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     elif (raw / "edge.csv.gz").exists():
         parts = _read_csv(folder, scratch)
     elif (raw / "triplet-type-list.csv.gz").exists() or (raw / "edge_index_dict.npz").exists():
-        raise DataError(f"{name}: is heterogeneous; hyrt reads homogeneous graphs (mag240m: its papers)")
+        raise DataError(
+            f"{name}: a heterogeneous graph; hyrt reads only homogeneous graphs (of mag240m, the papers)"
+        )
     else:
         raise DataError(
-            f"{folder}: holds no OGB dataset: no raw/edge.csv.gz, raw/data.npz or processed/paper"
+            f"{folder}: not an OGB dataset: it has no raw/edge.csv.gz, raw/data.npz or processed/paper"
         )
     return _assemble(name, parts, scratch)
 
@@ -117,7 +119,7 @@ def count_vertices(folder: Path) -> int:
     if meta_file.exists():
         meta = _load_tensors(meta_file)
         if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
-            raise DataError(f"{meta_file}: has no number of papers")
+            raise DataError(f"{meta_file}: does not give the number of papers")
         return int(meta["paper"])
     counts = (
         NpzMember(data, "num_nodes_list", str(data)).read()
@@ -125,7 +127,7 @@ def count_vertices(folder: Path) -> int:
         else _csv_table(count_file, np.int64)
     )
     if counts.size != 1:
-        raise DataError(f"{folder}: holds {counts.size} graphs, expected one")
+        raise DataError(f"{folder}: has {counts.size} graphs, expected one")
     return int(counts.reshape(-1)[0])
 
 
@@ -145,8 +147,8 @@ class _Parts:
 def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
     if scratch is None and parts.num_edges > MAX_EDGES_IN_MEMORY:
         raise DataError(
-            f"{name}: its {parts.num_edges:,} edges are put in order on disk, once: hyrt data convert {name} "
-            "FOLDER"
+            f"{name}: the {parts.num_edges:,} edges must be sorted on disk, once: hyrt data convert "
+            f"{name} FOLDER"
         )
     count = parts.num_vertices
     if len(parts.labels) != count:
@@ -166,7 +168,7 @@ def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
         if outside.any():
             at = int(outside.argmax())
             raise DataError(
-                f"{parts.folder}: {split} split: value {vertices[at]} at position {at} is no vertex"
+                f"{parts.folder}: {split} split: value {vertices[at]} at position {at} is not a vertex"
             )
         mask = np.zeros(count, np.bool_)
         mask[vertices] = True
@@ -193,7 +195,8 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
             at += len(block)
             if at > count or block.shape[1] != width:
                 raise DataError(
-                    f"{features}: row {at - len(block)} ff. do not fit {count:,} vertices x {width} columns"
+                    f"{features}: the rows from {at - len(block)} on do not fit {count:,} vertices x "
+                    f"{width} columns"
                 )
             yield block
         if at != count:
@@ -213,7 +216,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
         raise DataError(f"{data}: key 'edge_index': shape {list(shape)}, expected row-major integers [2, E]")
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
         # Said before hours of decompression; `_assemble` says the same for sources that are mapped.
-        raise DataError(f"{folder}: its {shape[1]:,} edges are put in order on disk, once: hyrt data convert")
+        raise DataError(f"{folder}: the {shape[1]:,} edges must be sorted on disk, once: hyrt data convert")
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
     at = 0
     for piece in member.pieces(_PIECE):
@@ -246,7 +249,7 @@ def _read_mag240m(folder: Path) -> _Parts:
         splits = {"train": split["train"], "val": split["valid"], "test": test}
         splits = {key: np.asarray(value, np.int64).reshape(-1) for key, value in splits.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / 'split_dict.pt'}: lacks a split ({error})") from error
+        raise DataError(f"{folder / 'split_dict.pt'}: a split is missing ({error})") from error
     rows = FeatureRows.of(features, mapped=True)
     return _Parts(folder, count, int(ends.shape[1]), _pairs(ends[0], ends[1]), rows, labels, splits)
 
@@ -295,14 +298,16 @@ def _pairs(sources: Array, targets: Array) -> EdgeStream:
 
 def _single_labels(values: Array, folder: Path) -> Array:
     if values.ndim == 2 and values.shape[1] > 1:
-        raise DataError(f"{folder}: has {values.shape[1]} labels a vertex; hyrt trains on one class a vertex")
+        raise DataError(
+            f"{folder}: has {values.shape[1]} labels per vertex; hyrt trains on one class per vertex"
+        )
     return as_labels(values.reshape(-1), str(folder), "node label")
 
 
 def _csv_splits(folder: Path) -> dict[str, NDArray[np.int64]]:
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
-        raise DataError(f"{folder / 'split'}: holds {len(schemes)} schemes, expected one folder")
+        raise DataError(f"{folder / 'split'}: has {len(schemes)} schemes, expected one folder")
     files = {"train": "train", "val": "valid", "test": "test"}
     return {
         split: _csv_table(schemes[0] / f"{file}.csv.gz", np.int64).reshape(-1).astype(np.int64)
@@ -319,10 +324,10 @@ def _csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
                 try:
                     yield np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
                 except ValueError as error:
-                    raise DataError(f"{file}: in the lines from {line + 1} on: {error}") from error
+                    raise DataError(f"{file}: from line {line + 1} on: {error}") from error
                 line += len(lines)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: missing, damaged or cut short ({error})") from error
+        raise DataError(f"{file}: cannot be read: missing, damaged or truncated ({error})") from error
 
 
 def _csv_table(file: Path, dtype: type[np.generic]) -> Array:
@@ -354,8 +359,8 @@ def _download(name: str, folder: Path) -> None:
         from ogb.utils.url import decide_download, download_url, extract_zip
     except ImportError as error:
         raise DataError(
-            f"{name}: is neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb package: "
-            'pip install "hyrt[ogb]"'
+            f"{name}: found neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb "
+            'package: pip install "hyrt[ogb]"'
         ) from error
     url, unpacked = _origin(name)
     root = folder.parent
@@ -367,7 +372,9 @@ def _download(name: str, folder: Path) -> None:
         extract_zip(str(archive), str(root))
         archive.unlink()
     except EOFError as error:
-        raise DataError(f"{name}: is large and asks before it downloads: run this in a terminal") from error
+        raise DataError(
+            f"{name}: the ogb package asks before it downloads large datasets: run this in a terminal"
+        ) from error
     except (OSError, RuntimeError) as error:
         raise DataError(f"{name}: could not be downloaded from {url} ({error})") from error
     if root / unpacked != folder:
@@ -387,10 +394,12 @@ def _origin(name: str) -> tuple[str, str]:
         table = {row[0]: row[1:] for row in csv.reader(file)}
     names = table[""]
     if name not in names:
-        raise DataError(f"{name}: the installed ogb has no such dataset: {', '.join(names)} and mag240m are")
+        raise DataError(
+            f"{name}: the installed ogb has no such dataset: it has {', '.join(names)} and mag240m"
+        )
     column = names.index(name)
     if table["is hetero"][column] == "True" or int(table["num tasks"][column]) > 1:
         raise DataError(
-            f"{name}: is heterogeneous or multi-label; hyrt trains on one graph with one class a vertex"
+            f"{name}: heterogeneous or multi-label; hyrt trains on one graph with one class per vertex"
         )
     return table["url"][column], table["download_name"][column]

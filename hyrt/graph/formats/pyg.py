@@ -36,7 +36,9 @@ def read_pyg(data: Any) -> Dataset:
     kind = type(data).__name__
     name = f"PyG {kind}"
     if kind == "HeteroData":
-        raise DataError(f"{name}: is heterogeneous; hyrt reads homogeneous graphs: use data.to_homogeneous()")
+        raise DataError(
+            f"{name}: a heterogeneous graph; hyrt reads only homogeneous graphs: use data.to_homogeneous()"
+        )
     arrays = {
         key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
     }
@@ -50,7 +52,7 @@ def read_pyg(data: Any) -> Dataset:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise reject(name, "y", f"shape {list(y.shape)}, expected one class a vertex, [V]")
+        raise reject(name, "y", f"shape {list(y.shape)}, expected one class per vertex, [V]")
     indices = Store(np.dtype(np.int32 if len(x) < 2**31 else np.int64))
     indptr = build_csr(
         lambda: iter([(np.ascontiguousarray(edges[0]), np.ascontiguousarray(edges[1]))]),

@@ -128,7 +128,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     sparse = [key for key in SPARSE_KEYS if key in present]
     if "features" in present and sparse:
         raise DataError(
-            f"{source}: has both 'features' and '{sparse[0]}': dense or sparse features, not both"
+            f"{source}: has both 'features' and '{sparse[0]}': give either dense or sparse features"
         )
     required = [*BASE_KEYS[:3]]
     required += list(SPARSE_KEYS) if sparse else ["features"]
@@ -176,7 +176,7 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
     check.check_indptr(name, "indptr", indptr, len(indices), "indices")
     count = len(indptr) - 1
     if count == 0:
-        raise check.reject(name, "indptr", "describes no vertices")
+        raise check.reject(name, "indptr", "describes a graph without vertices")
     check.check_columns(name, "indices", indices, indptr, count, "vertices")
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")

@@ -165,9 +165,8 @@ def _draws_needed(model: _Model, wanted: int) -> int:
         draws *= target / distinct
         if draws > 20 * target:
             raise DataError(
-                f"{spec.name}: edges={spec.edges:,} are too many to place among {spec.vertices:,} vertices "
-                "of such "
-                "unequal degrees: lower edges or homophily, or raise vertices"
+                f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
+                "such unequal degrees: lower edges or homophily, or raise vertices"
             )
     # Rounded up coarsely: the last bits of exp differ between machines and must not matter.
     grain = max(1, wanted >> 12)

@@ -62,12 +62,16 @@ class SyntheticSpec:
             if getattr(self, key) < 0:
                 raise DataError(f"{self.name}: {key}={getattr(self, key)}: must not be negative")
         if self.classes > min(self.vertices, 32767):
-            raise DataError(f"{self.name}: classes={self.classes:,}: at most 32,767, and one vertex for each")
+            raise DataError(
+                f"{self.name}: classes={self.classes:,}: must be at most 32,767 and at most the number "
+                "of vertices"
+            )
         if self.vertices >= 2**31:
             raise DataError(f"{self.name}: vertices={self.vertices:,}: must be below 2^31")
         if self.edges % 2:
             raise DataError(
-                f"{self.name}: edges={self.edges}: must be even, each edge is stored in both directions"
+                f"{self.name}: edges={self.edges}: must be even, because each edge is stored in both "
+                "directions"
             )
         most = self.vertices * (self.vertices - 1) // 4
         if self.edges // 2 > most:
@@ -164,11 +168,11 @@ def _value(text: str, key: str, value: str) -> int | float | str:
         if match and match[2] is None:
             return int(match[1]) * _SUFFIXES[match[3]]
         if number != int(number):
-            raise DataError(f"{text}: {key}={value}: is not a count (digits, optionally k, M or G)")
+            raise DataError(f"{text}: {key}={value}: not a count (digits, optionally followed by k, M or G)")
         return int(number)
     if key in _REALS:
         try:
             return float(value)
         except ValueError as error:
-            raise DataError(f"{text}: {key}={value}: is not a number") from error
+            raise DataError(f"{text}: {key}={value}: not a number") from error
     return value

@@ -109,7 +109,7 @@ def aggregate_into(
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
             f"layer {block.layer}: out has shape {out.shape}, "
-            f"the result {(block.num_dst, aggregation.width(width))}"
+            f"but the result has {(block.num_dst, aggregation.width(width))}"
         )
     own_rows = block.destinations if block.in_place else None
     edges = (block.indptr, block.columns, own_rows, x)
@@ -135,8 +135,8 @@ def aggregate_into(
 def _check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
     if x.ndim != 2 or len(x) != block.num_src:
         raise ValueError(
-            f"layer {block.layer}: x has shape {tuple(x.shape)}, the block has {block.num_src} sources: "
-            "give one row of features a source"
+            f"layer {block.layer}: x has shape {tuple(x.shape)}, but the block has {block.num_src} "
+            "sources: give one row of features per source"
         )
 
 
@@ -230,7 +230,7 @@ def aggregate(
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     _check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"layer {block.layer}: x is {x.dtype}: rows are torch.float32 or torch.float64")
+        raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         result = (block.aggregate or aggregate_tensors)(block, x, what)

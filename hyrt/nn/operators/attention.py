@@ -149,7 +149,9 @@ def _check(
 ) -> None:
     where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
     if x.ndim not in (2, 3) or len(x) != block.num_src:
-        raise ValueError(f"{where}, the block has {block.num_src} sources: give one row of features a source")
+        raise ValueError(
+            f"{where}, but the block has {block.num_src} sources: give one row of features per source"
+        )
     if u_src.ndim != 2 or u_src.shape != u_dst.shape:
         raise ValueError(
             f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be [heads, f]"
@@ -157,7 +159,8 @@ def _check(
     heads, width = u_src.shape
     if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
         raise ValueError(
-            f"{where}, for {heads} heads of width {width} it is [n, {width}] or [n, {heads}, {width}]"
+            f"{where}, but for {heads} heads of width {width} it must be [n, {width}] or [n, {heads}, "
+            f"{width}]"
         )
     if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:
         raise ValueError(

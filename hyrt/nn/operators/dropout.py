@@ -80,7 +80,7 @@ def dropout(
         raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")
     if len(vertices) != len(x):
         raise ValueError(
-            f"dropout of layer {layer}: {len(x)} rows but {len(vertices)} vertices: give one a row"
+            f"dropout of layer {layer}: {len(x)} rows but {len(vertices)} vertices: give one vertex per row"
         )
     if rate == 0:
         return x

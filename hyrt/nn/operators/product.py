@@ -154,11 +154,13 @@ def linear(
     """
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(
-            f"x has shape {tuple(x.shape)}, the weight {tuple(weight.shape)}: x is [n, in] for a weight [out, in]"
+            f"x has shape {tuple(x.shape)} and the weight {tuple(weight.shape)}: x must be [n, in] for "
+            "a weight [out, in]"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"the bias has shape {tuple(bias.shape)}, the weight {len(weight)} rows: give [{len(weight)}]"
+            f"the bias has shape {tuple(bias.shape)}, but the weight has {len(weight)} rows: give a "
+            f"bias of shape [{len(weight)}]"
         )
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise ValueError(

@@ -123,7 +123,9 @@ def tensor_block(block: Block, device: torch.device | str = "cpu") -> TensorBloc
         For a block that is read in place.
     """
     if block.sources is None:
-        raise ValueError(f"layer {block.layer}: a block read in place has no sources to take to a device")
+        raise ValueError(
+            f"layer {block.layer}: a block that is read in place has no sources to move to a device"
+        )
 
     def moved(array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)

@@ -81,7 +81,7 @@ def test_datasets_that_are_not_there_or_damaged(npz: Path, tmp_path: Path) -> No
         np.save(short / f"{key}.npy", array)
     whole = (short / "features.npy").read_bytes()
     (short / "features.npy").write_bytes(whole[:-4])
-    with pytest.raises(DataError, match=r"features.*cut short"):
+    with pytest.raises(DataError, match=r"features.*truncated"):
         dataset_sizes(str(short), 0, "none")
 
 

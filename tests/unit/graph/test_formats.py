@@ -60,7 +60,7 @@ def test_column_major_and_uncompressed(tmp_path, compressed):
     assert_holds(graph, arrays)
     assert graph.features.values.flags.c_contiguous
     save(stored, tmp_path / "folder")
-    with pytest.raises(DataError, match=r"folder: key '\w+': is stored by columns"):
+    with pytest.raises(DataError, match=r"folder: key '\w+': stored by columns"):
         open_graph(tmp_path / "folder")
 
 
@@ -135,13 +135,14 @@ def test_flipped_bits_of_folder(tmp_path, sparse):
             file.write_bytes(damaged)
             if at >= 128:
                 with pytest.raises(
-                    DataError, match=rf"a: key '{key}': (positions|rows) 0 to {last} are not what was written"
+                    DataError,
+                    match=rf"a: key '{key}': (positions|rows) 0 to {last} differ from what was written",
                 ):
                     open_graph(folder)
             elif _legal(folder):  # the padding of the header, and the like
                 assert_holds(open_graph(folder), arrays)
         file.write_bytes(whole[: len(whole) - 1])
-        with pytest.raises(DataError, match=f"key '{key}'.*cut short"):
+        with pytest.raises(DataError, match=f"key '{key}'.*truncated"):
             open_graph(folder)
         file.write_bytes(whole)
     meta = folder / "meta.json"
@@ -173,7 +174,7 @@ def test_first_damaged_chunk_is_named(tmp_path, monkeypatch):
             file.write_bytes(damaged)
             with pytest.raises(DataError, match=f"key '{key}'") as caught:
                 open_graph(tmp_path / "a")
-            found = re.search(r"(positions|rows) (\d+) to (\d+) are not", str(caught.value))
+            found = re.search(r"(positions|rows) (\d+) to (\d+) differ from", str(caught.value))
             start = (at - 128) // 64 * 64
             stop = min(start + 64, len(whole) - 128)
             assert int(found[2]) == start // row_bytes
@@ -190,9 +191,9 @@ def test_large_features_are_compared_only_when_they_are_read(tmp_path, monkeypat
         file.seek(130)
         file.write(b"\x07")
     open_graph(folder)
-    with pytest.raises(DataError, match="key 'features': rows 0 to 29 are not what was written"):
+    with pytest.raises(DataError, match="key 'features': rows 0 to 29 differ from what was written"):
         open_graph(folder, check=True)
-    with pytest.raises(DataError, match="key 'features': rows 0 to 29 are not what was written"):
+    with pytest.raises(DataError, match="key 'features': rows 0 to 29 differ from what was written"):
         convert(Conversion(str(folder), tmp_path / "b"))
     assert not (tmp_path / "b").exists()
 
@@ -217,7 +218,7 @@ def test_changed_folder_differs_from_its_meta(tmp_path):
         open_graph(tmp_path / "a")
     for text in ("", "{}", "[1]", '{"format": 1, "keys": {"a": 1}}'):
         (tmp_path / "a" / "meta.json").write_text(text)
-        with pytest.raises(DataError, match=r"meta.json: is damaged"):
+        with pytest.raises(DataError, match=r"meta.json: damaged"):
             open_graph(tmp_path / "a")
     (tmp_path / "a" / "meta.json").write_text(json.dumps({"format": 99, "keys": {}}))
     with pytest.raises(DataError, match="format 99"):
@@ -233,10 +234,10 @@ def _npy(descr: str, shape: str, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_npy("'<i8'", "(1000000000000,)", bytes(64)), "needs 8,000,000,000,000 bytes, the file holds 64"),
-        (_npy("'<i8'", "(99999999999999999999999,)"), "absurd"),
-        (_npy("'<i8'", "(" + "9" * 3000 + ",)"), "absurd"),
-        (_npy("'|O'", "(1,)", b"cos\nsystem\n"), "pickled data is never read"),
+        (_npy("'<i8'", "(1000000000000,)", bytes(64)), "needs 8,000,000,000,000 bytes, but the file has 64"),
+        (_npy("'<i8'", "(99999999999999999999999,)"), "in the .npy header is impossible"),
+        (_npy("'<i8'", "(" + "9" * 3000 + ",)"), "in the .npy header is impossible"),
+        (_npy("'|O'", "(1,)", b"cos\nsystem\n"), "never reads pickled data"),
         (_npy("'>i8'", "(1,)", bytes(8)), "little-endian"),
         (_npy("'<M8[s]'", "(1,)", bytes(8)), "damaged or describes records"),
         (_npy("[('a', '<i8')]", "(1,)", bytes(8)), "damaged or describes records"),
@@ -244,8 +245,8 @@ def _npy(descr: str, shape: str, data: bytes = b"") -> bytes:
         (_npy("'<i8'", "()", bytes(8)), "expected 1 dimension"),
         (b"\x93NUMPY\x01\x00\xff\xff", "claims 65,535 bytes"),
         (b"\x93NUMPY\x09\x00\x10\x00" + bytes(16), "format 9"),
-        (b"", "is not .npy data"),
-        (b"hello", "is not .npy data"),
+        (b"", "not .npy data"),
+        (b"hello", "not .npy data"),
     ],
 )
 def test_hostile_headers(tmp_path, content, message):
@@ -269,7 +270,7 @@ def test_unaligned_folder(tmp_path):
     ).encode()
     content = b"\x93NUMPY\x01\x00\x41\x00" + header + arrays["indptr"].tobytes()
     (tmp_path / "a" / "indptr.npy").write_bytes(content)
-    with pytest.raises(DataError, match="key 'indptr': its data is not aligned"):
+    with pytest.raises(DataError, match="key 'indptr': the data is not aligned"):
         open_graph(tmp_path / "a")
 
 
@@ -277,7 +278,7 @@ def test_duplicate_member(tmp_path):
     path = save(make_arrays(1), tmp_path / "a.npz")
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("labels.npy", b"")
-    with pytest.raises(DataError, match="key 'labels' is there twice"):
+    with pytest.raises(DataError, match="duplicate key 'labels'"):
         open_graph(path)
 
 

@@ -75,5 +75,5 @@ def test_graph_and_unknown_name(tmp_path):
     graph = open_graph(save(make_arrays(6, further=True), tmp_path / "a.npz"))
     assert open_graph(graph) is graph
     assert set(open_graph(graph, normalize="standard").masks) == set(graph.masks)
-    with pytest.raises(DataError, match="normalize 'rows' is not known"):
+    with pytest.raises(DataError, match="unknown normalize 'rows'"):
         open_graph(graph, normalize="rows")

@@ -72,7 +72,7 @@ def test_missing_labels():
         ({"edge_index": torch.zeros(2, 5)}, "key 'edge_index': float32"),
         (
             {"edge_index": torch.tensor([[0], [30]])},
-            r"edge 0 \(0 → 30\) is not between two of the 30 vertices",
+            r"edge 0 \(0 → 30\) does not join two of the 30 vertices",
         ),
         ({"y": torch.zeros(30, 2)}, "key 'y': shape"),
         ({"y": torch.full((30,), 0.5)}, "key 'y': value 0.5 at position 0 is not a class"),
@@ -92,5 +92,5 @@ def test_real_pyg_object():
     data = _data()
     _assert_same(open_graph(geometric.Data(**vars(data))), data)
     hetero = geometric.HeteroData()
-    with pytest.raises(DataError, match="is heterogeneous"):
+    with pytest.raises(DataError, match="a heterogeneous graph"):
         open_graph(hetero)

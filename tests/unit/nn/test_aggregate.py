@@ -265,15 +265,15 @@ def test_a_maximum_is_not_accumulated() -> None:
 
 def test_rows_that_do_not_fit_are_named() -> None:
     block = block_of([[1], [2]], 4)
-    with pytest.raises(ValueError, match=r"layer 1: x has shape \(3, 2\), the block has 4 sources"):
+    with pytest.raises(ValueError, match=r"layer 1: x has shape \(3, 2\), but the block has 4 sources"):
         aggregate(block, torch.zeros(3, 2), "mean")
     with pytest.raises(ValueError, match=r"x has shape \(4,\)"):
         aggregate(block, torch.zeros(4), "mean")
-    with pytest.raises(ValueError, match="rows are"):
+    with pytest.raises(ValueError, match=r"give rows of torch\.float32"):
         aggregate(block, torch.zeros(4, 2, dtype=torch.float16), "mean")
     with pytest.raises(ValueError, match="4 sources"):
         aggregate_into(Aggregation("mean", "none"), block, np.zeros((3, 2)), np.zeros((2, 2)))
-    with pytest.raises(ValueError, match=r"out has shape \(2, 2\), the result \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"out has shape \(2, 2\), but the result has \(2, 4\)"):
         aggregate_into(Aggregation("mean", "concat"), block, np.zeros((4, 2)), np.zeros((2, 2)))
 
 

@@ -217,7 +217,7 @@ def test_mistakes_are_named() -> None:
     batch = sampled(graph, SOME, [3, 3])
     model = model_of("gcn", graph.num_features, 2)
     x = rows_of(graph, batch)
-    with pytest.raises(ValueError, match="2 layers, the mini-batch 1 blocks"):
+    with pytest.raises(ValueError, match="2 layers, but the mini-batch has 1 blocks"):
         model(batch.blocks[:1], x)
     with pytest.raises(ValueError, match="sources: give one row"):
         model(batch.blocks, x[:-1])

@@ -119,7 +119,7 @@ def test_any_number_of_workers_gives_equal_bits(low_precision: bool) -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"x has shape \(5, 4\), the weight \(3, 7\)"):
+    with pytest.raises(ValueError, match=r"x has shape \(5, 4\) and the weight \(3, 7\)"):
         linear(torch.zeros(5, 4), torch.zeros(3, 7))
     with pytest.raises(ValueError, match=r"the bias has shape \(2,\)"):
         linear(torch.zeros(5, 4), torch.zeros(3, 4), torch.zeros(2))
