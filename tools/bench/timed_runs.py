@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
     from hyrt.observe.events import EpochEnded, Event, StepGroup
-    from hyrt.predict.predict_run import predict_run
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
@@ -111,6 +110,7 @@ def timed_run(
         The folder of the run's checkpoints, beside which its trace is written; None writes nothing.
     """
     from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.predict.predict_run import predict_run
     from hyrt.training.train import Training
 
     groups: list[StepGroup] = []
