@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from end_to_end.installed_package import installed_package
 from end_to_end.terminal import TINY, hyrt
+
+from hyrt.graph import open_graph
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Block
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +71,84 @@ def test_what_cannot_train_for_it_says_so(installed: dict[str, str], tmp_path: P
     assert "did you mean 'focal'" in unknown.stderr
     missing = hyrt("run", *focal, cwd=tmp_path, code=2)
     assert "the known ones are classification" in missing.stderr
+
+
+LABOR = [*TINY, "sampler.kind=labor", "sampler.fanout=[5,5]"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sampler_of_its_own(installed: dict[str, str], tmp_path: Path, shared: bool) -> None:
+    labor = [*LABOR, f"sampler.same_in_all_layers={str(shared).lower()}"]
+    done = hyrt("run", *labor, "--name", "alone", cwd=tmp_path, **installed)
+    assert "labor sampler · batch 256" in done.stdout
+    two = ["--devices", "cpu:0,cpu:1", "split=[56,200]"]
+    hyrt("run", *labor, *two, "--name", "both", cwd=tmp_path, **installed)
+    alone, both = (tmp_path / "runs" / name for name in ("alone", "both"))
+    assert losses(both) == pytest.approx(losses(alone), rel=1e-4)
+    assert len(losses(alone)) == 10
+
+
+def labor_sampler(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch, graph: Graph, **settings: Any
+) -> Any:
+    monkeypatch.syspath_prepend(installed["PYTHONPATH"].split(os.pathsep)[0])
+    from hyrt_extras.labor import LaborSettings  # type: ignore[import-not-found,unused-ignore]
+
+    targets, layers = np.arange(graph.num_vertices, dtype=np.int32), len(settings["fanout"])
+    found = LaborSettings(kind="labor", **settings)
+    return found.build(graph, targets, layers=layers, batch_size=len(targets), seed=3)
+
+
+def neighbours(block: Block) -> dict[int, list[int]]:
+    """The drawn neighbours of each vertex, as vertices of the graph."""
+    assert block.sources is not None
+    rows = np.split(block.sources[block.columns], block.indptr[1:-1])
+    return {int(v): list(row) for v, row in zip(block.destinations, rows, strict=True)}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_cut_changes_no_edge(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    graph = open_graph("synthetic:tiny")
+    sampler = labor_sampler(installed, monkeypatch, graph, fanout=[3, 2], same_in_all_layers=shared)
+    units = sampler.units(4)[:300]
+    with Workers(1, "test") as workers:
+        whole, first, second = (
+            [neighbours(block) for block in sampler.sample(4, piece, workers, in_place=False).blocks]
+            for piece in (units, units[:70], units[70:])
+        )
+    for layer in (0, 1):
+        assert first[layer] | second[layer] == whole[layer]
+        assert all(first[layer][v] == second[layer][v] for v in first[layer].keys() & second[layer].keys())
+
+
+def test_it_keeps_as_many_neighbours_as_expected_and_shares_them(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = open_graph("synthetic:tiny")
+    sampler = labor_sampler(installed, monkeypatch, graph, fanout=[5])
+    everyone, degrees = np.arange(graph.num_vertices, dtype=np.int32), graph.topology.in_degrees
+    counts, met = [], []
+    with Workers(1, "test") as workers:
+        for step in range(30):
+            block = sampler.sample(step, everyone, workers, in_place=True).blocks[0]
+            counts.append(np.diff(block.indptr))
+            met.append(len(np.unique(block.columns)))
+    assert all(np.array_equal(each[degrees <= 5], degrees[degrees <= 5]) for each in counts)
+    # Binomial: a standard deviation of at most sqrt(5) a draw.
+    assert np.abs(np.mean(counts, axis=0) - np.minimum(degrees, 5)).max() < 5 * np.sqrt(5 / len(counts))
+    independent = graph.num_vertices * -np.expm1(-np.mean(np.sum(counts, axis=1)) / graph.num_vertices)
+    assert np.mean(met) < 0.9 * independent
+
+
+def test_what_is_wrong_with_its_settings_is_said(installed: dict[str, str], tmp_path: Path) -> None:
+    wrong = hyrt("run", *LABOR, "sampler.roots=3", cwd=tmp_path, code=2, **installed).stderr
+    assert "sampler.roots is a setting of sampler.kind=saint" in wrong
+    wrong = hyrt("run", *LABOR, "sampler.same_in_all=3", cwd=tmp_path, code=2, **installed).stderr
+    assert "did you mean 'sampler.same_in_all_layers'?" in wrong
+    wrong = hyrt("run", *LABOR, cwd=tmp_path, code=2).stderr
+    assert "unknown sampler.kind 'labor': the known ones are neighbor, saint" in wrong
+    words = ["--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-products", "sampler.kind=labor"]
+    wrong = hyrt("predict", *words, cwd=tmp_path, code=2, **installed).stderr
+    assert "sampler.kind=labor cannot be predicted without its data" in " ".join(wrong.split())
