@@ -172,13 +172,9 @@ def _count(root: ElementTree.Element, place: str, path: Path) -> int:
 
 
 def _whole(text: str, where: str, least: int = 1) -> int:
-    try:
-        found = int(text)
-    except ValueError:
-        found = least - 1
-    if found < least:
+    if not text.isdecimal() or int(text) < least:
         raise ValueError(f"{where} is {text[:40]!r}, not a whole number of at least {least}")
-    return found
+    return int(text)
 
 
 def _period_s(root: ElementTree.Element, place: str, path: Path) -> float:

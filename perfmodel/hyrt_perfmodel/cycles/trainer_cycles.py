@@ -116,12 +116,9 @@ def task_cycles(
     return TaskCycles(layers=layers, loss=loss, pipelined=pipelined, assumed=design.assumed)
 
 
-def task_seconds(
-    shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False, simulated: bool = False
-) -> float:
+def task_seconds(shape: TaskShape, design: FpgaDesign) -> float:
     """Seconds of a task on the card, launch included; without the link."""
-    cycles = task_cycles(shape, design, pipelined=pipelined, simulated=simulated)
-    return design.launch_s + cycles.total / design.clock_hz
+    return design.launch_s + task_cycles(shape, design).total / design.clock_hz
 
 
 def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool, simulated: bool) -> LayerCycles:

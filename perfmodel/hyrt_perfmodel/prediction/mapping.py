@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Host, Platform
-from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.memory import most_units
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
@@ -27,7 +26,6 @@ def initial_assignment(
     training: TrainingWorkload,
     *,
     terms: Terms | None = None,
-    limits: AssignmentLimits | None = None,
     threads: Threads | None = None,
 ) -> Assignment:
     """Choose split and threads.
@@ -44,9 +42,6 @@ def initial_assignment(
         The machine and the work.
     terms
         Beyond the paper's; all of them by default.
-    limits
-        What to keep to; by default every core at most once (or, where the platform's stages share their
-        cores, each stage all of them), and what each trainer's memory holds.
     threads
         Where they are fixed, and only the split is to be chosen.
 
@@ -56,7 +51,10 @@ def initial_assignment(
         If the trainers' memories together do not hold a step.
     """
     terms = Terms() if terms is None else terms
-    most = _most(platform, training, limits)
+    most = [
+        training.batch_size if trainer.is_host else most_units(trainer, training)
+        for trainer in platform.trainers(training.model)
+    ]
     if sum(most) < training.batch_size:
         raise ValueError(
             f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
@@ -72,11 +70,11 @@ def initial_assignment(
     def balanced(threads: Threads) -> tuple[float, Assignment]:
         return candidate(equal_times(costs.of(threads), most, training.batch_size), threads)
 
-    choices = _coarse_threads(platform.host, limits) if threads is None else [threads]
+    choices = _coarse_threads(platform.host) if threads is None else [threads]
     best = min((balanced(choice) for choice in choices), key=_seconds)
     improved = threads is None
     while improved:
-        tried = [balanced(near) for near in _near_threads(best[1].threads, platform.host, limits)]
+        tried = [balanced(near) for near in _near_threads(best[1].threads, platform.host)]
         found = min(tried, key=_seconds, default=best)
         improved = found[0] < best[0] * (1 - _WORTH)
         best = found if improved else best
@@ -100,9 +98,7 @@ def initial_assignment(
         nearby = [candidate(split, now.threads) for split in _moved(now.split, most, costs.kinds)]
         nearby.append(candidate(_evened(now.split, most, costs.kinds), now.threads))
         if threads is None:
-            nearby += [
-                candidate(now.split, near) for near in _near_threads(now.threads, platform.host, limits)
-            ]
+            nearby += [candidate(now.split, near) for near in _near_threads(now.threads, platform.host)]
         evaluated += len(nearby)
         closest = min(nearby, key=_seconds, default=best)
         if closest[0] >= best[0] * (1 - _WORTH_MOVING):
@@ -226,14 +222,9 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
 def _each_within(
     costs: Sequence[Callable[[float], float]], most: Sequence[int], seconds: float, total: int
 ) -> list[int]:
-    known: dict[tuple[int, int], int] = {}
-    found = []
-    for cost, limit in zip(costs, most, strict=True):
-        key = id(cost), limit
-        if key not in known:
-            known[key] = _units_within(cost, limit, seconds, total)
-        found.append(known[key])
-    return found
+    pairs = list(zip(costs, most, strict=True))
+    units = {pair: _units_within(*pair, seconds, total) for pair in set(pairs)}
+    return [units[pair] for pair in pairs]
 
 
 def _units_within(cost: Callable[[float], float], most: int, seconds: float, total: int) -> int:
@@ -248,28 +239,18 @@ def _units_within(cost: Callable[[float], float], most: int, seconds: float, tot
     return low
 
 
-def _most(platform: Platform, training: TrainingWorkload, limits: AssignmentLimits | None) -> list[int]:
-    fits = [
-        training.batch_size if trainer.is_host else most_units(trainer, training)
-        for trainer in platform.trainers(training.model)
-    ]
-    if limits is None:
-        return fits
-    return [min(mine, given) for mine, given in zip(fits, limits.most_units, strict=True)]
-
-
-def _coarse_threads(host: Host, limits: AssignmentLimits | None) -> list[Threads]:
+def _coarse_threads(host: Host) -> list[Threads]:
     """Ways to share the threads, in powers of two."""
-    cores = _cores(host, limits)
+    cores = host.cores or 1
     powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
-    found = [_threads(sample, load, host, limits) for sample in powers for load in powers if load <= cores]
+    found = [_threads(sample, load, host) for sample in powers for load in powers if load <= cores]
     return [threads for threads in found if threads is not None] or [Threads(sample=1, load=1, train=1)]
 
 
-def _near_threads(threads: Threads, host: Host, limits: AssignmentLimits | None) -> list[Threads]:
+def _near_threads(threads: Threads, host: Host) -> list[Threads]:
     """Ways that differ by about an eighth in sampling, loading or both."""
     found = [
-        _threads(sample, load, host, limits)
+        _threads(sample, load, host)
         for sample in _near(threads.sample)
         for load in _near(threads.load)
         if (sample, load) != (threads.sample, threads.load)
@@ -282,15 +263,10 @@ def _near(count: int) -> list[int]:
     return [count + change for change in (-step, -1, 0, 1, step) if count + change >= 1]
 
 
-def _cores(host: Host, limits: AssignmentLimits | None) -> int:
-    return limits.cores if limits is not None else host.cores or 1
-
-
-def _threads(sample: int, load: int, host: Host, limits: AssignmentLimits | None) -> Threads | None:
+def _threads(sample: int, load: int, host: Host) -> Threads | None:
     """The CPU trainer gets what is left, or all where stages share the cores; None where it does not fit."""
-    cores = _cores(host, limits)
-    shared = limits.threads_are_shared if limits is not None else bool(host.loading)
-    if shared:
+    cores = host.cores or 1
+    if host.loading:
         return Threads(sample=sample, load=load, train=cores) if max(sample, load) <= cores else None
     left = cores - sample - load
     if left < (1 if host.trains else 0):

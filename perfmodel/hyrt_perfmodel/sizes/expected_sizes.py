@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +52,6 @@ def expected_sizes(
     degrees: DegreeDistribution,
     fanouts: Sequence[int],
     targets: float,
-    *,
-    target_degrees: DegreeDistribution | None = None,
 ) -> BlockSizes:
     """Expected |V^l| and |E^l| of a mini-batch.
 
@@ -66,8 +63,6 @@ def expected_sizes(
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
     targets
         Targets of the mini-batch, any number of at least 0; more than the graph has count as all of them.
-    target_degrees
-        Degrees of the vertices that may be targets; None for `degrees.target_counts`.
 
     Raises
     ------
@@ -80,8 +75,8 @@ def expected_sizes(
         )
     if not targets >= 0:
         raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
-    chances = _target_chances(degrees, targets, target_degrees)
-    growth = Growth(degrees, chances, as_counted=target_degrees is None)
+    chances = _target_chances(degrees, targets)
+    growth = Growth(degrees, chances)
     vertices, edges = [growth.present], []
     for hop in range(len(fanouts)):
         edges.append(growth.grow(fanouts[: hop + 1]))
@@ -89,25 +84,11 @@ def expected_sizes(
     return BlockSizes(vertices=tuple(vertices[::-1]), edges=tuple(edges[::-1]))
 
 
-def _target_chances(
-    degrees: DegreeDistribution, targets: float, target_degrees: DegreeDistribution | None
-) -> Floats:
+def _target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
     """[C] each class's chance of being a target."""
-    weights: NDArray[Any] = degrees.counts if degrees.target_counts is None else degrees.target_counts
-    if target_degrees is not None:
-        weights = _like(target_degrees, degrees)
+    weights = degrees.counts if degrees.target_counts is None else degrees.target_counts
     total = float(weights.sum())
     if total == 0:
         return np.zeros(degrees.num_classes)
     chances: Floats = weights / np.maximum(degrees.counts, 1e-300) * (min(targets, total) / total)
     return np.minimum(chances, 1.0)
-
-
-def _like(wanted: DegreeDistribution, degrees: DegreeDistribution) -> Floats:
-    """[C] vertices of each class of `degrees`, distributed over the in-degrees as `wanted` is."""
-    levels, of_class = np.unique(degrees.in_degrees, return_inverse=True)
-    bounds = (levels[1:] + levels[:-1]) / 2
-    mass = np.bincount(np.searchsorted(bounds, wanted.in_degrees), wanted.counts, len(levels))
-    inside = np.bincount(of_class, degrees.counts, len(levels))
-    weights: Floats = degrees.counts * (mass / np.maximum(inside, 1e-300))[of_class]
-    return weights

@@ -35,11 +35,9 @@ class Growth:
         Degrees of the graph.
     chances
         [C] each class's chance of being a target.
-    as_counted
-        Whether the targets are some of those that were counted in `degrees`.
     """
 
-    def __init__(self, degrees: DegreeDistribution, chances: Floats, *, as_counted: bool) -> None:
+    def __init__(self, degrees: DegreeDistribution, chances: Floats) -> None:
         self._degrees = degrees
         self._not_target = 1.0 - chances
         self._absent = self._not_target
@@ -58,7 +56,7 @@ class Growth:
         self._group_ends = self._sums(self._ends)
         self._from_targets = np.zeros(len(self._shares))
         self._from_others = np.zeros(len(self._shares))
-        counted = mixing.target_shares if mixing is not None and as_counted else None
+        counted = None if mixing is None else mixing.target_shares
         if counted is None or degrees.target_counts is None:
             self._target_shares, self._target_ends = self._shares, self._group_ends
             self._target_part = np.ones(len(self._shares))

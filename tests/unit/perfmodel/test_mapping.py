@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing
-from hyrt_perfmodel.policy import AssignmentLimits
 from hyrt_perfmodel.prediction.mapping import equal_times, initial_assignment
 from hyrt_perfmodel.prediction.memory import most_units, trainer_memory_bytes
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
@@ -160,7 +159,7 @@ def test_equal_accelerators_get_equal_parts() -> None:
     assert max(split) - min(split) <= 1
 
 
-def test_memory_and_limits_bound_the_split() -> None:
+def test_memory_bounds_the_split() -> None:
     wide = Workload(
         vertices=(900_000, 150_000, 64), edges=(1_500_000, 160_000), features=(1000, 64, 16), concat=True
     )
@@ -170,10 +169,6 @@ def test_memory_and_limits_bound_the_split() -> None:
     most = most_units(platform.trainers()[1], work)
     assert trainer_memory_bytes(work.at(most)) <= 2 * 2**30 < trainer_memory_bytes(work.at(most + 1))
     assert initial_assignment(platform, work).split == (64 - most, most)
-    limits = AssignmentLimits(
-        trainers=("cpu:0", "a:0"), is_host=(True, False), most_units=(64, 3), cores=1, delay=4
-    )
-    assert initial_assignment(platform, work, limits=limits).split == (61, 3)
     alone = Platform(name="m", host=Host(memory_gb_s=1, macs_per_s=1, trains=False), accelerators=(small,))
     with pytest.raises(ValueError, match=r"a step of 64 targets does not fit"):
         initial_assignment(alone, work)
