@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer_memory import (
+    ENTRY_BYTES,
+    ROW_BYTES,
+    SPARSE_ROW_BYTES,
     Cost,
     chunks,
-    gathered_cost,
-    in_place_cost,
-    multiplied_cost,
-    product_cost,
-    walk_cost,
+    layer_cost,
 )
-from hyrt.inference.sparse_input import first_layer, source_weight
 from hyrt.machine.workers import Workers, working
-from hyrt.nn.layers import InPlace
+from hyrt.nn.inputs import InPlace, Multiplied, Rows
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import InputPlan, Loader
@@ -92,7 +90,7 @@ def infer_layerwise(
         for i in range(depth):
             last = i == depth - 1
             height = len(vertices) if last else graph.num_vertices
-            out = _matrix((height, _width(model, i)), memory_bytes, scratch)
+            out = _matrix((height, model.architecture.widths[i + 1]), memory_bytes, scratch)
             for part in chunks(graph, needed[i], step.cost, chunk_bytes):
                 between_chunks()
                 result = step.apply(part)
@@ -154,16 +152,20 @@ class _Step:
     apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
-    """Layer i (from 0) over a matrix of rows, read in place."""
+def _step(model: GNN, i: int, cost: Cost, given: Callable[[NDArray[np.int64]], tuple[Block, Rows]]) -> _Step:
+    """Layer i (from 0) over the block and the rows that `given` makes of a part."""
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
-        result: NDArray[np.float32] = model.layer(
-            i, _full_block(graph, part, i, workers), InPlace(rows)
-        ).numpy()
+        result: NDArray[np.float32] = model.layer(i, *given(part)).numpy()
         return result
 
-    return _Step(in_place_cost(model, graph, i), apply)
+    return _Step(cost, apply)
+
+
+def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
+    """Layer i (from 0) over a matrix of rows, read in place."""
+    cost = layer_cost(graph, model.footprint(i))
+    return _step(model, i, cost, lambda part: (_full_block(graph, part, i, workers), InPlace(rows)))
 
 
 def _first_step(
@@ -179,7 +181,7 @@ def _first_step(
     features = graph.features
     if isinstance(features, DenseFeatures):
         return _dense_step(model, graph, 0, features.matrix, workers)
-    weight = source_weight(model)
+    weight = model.source_weight()
     if weight is None:
         if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
             return _gathered_step(model, graph, features, workers)
@@ -187,43 +189,37 @@ def _first_step(
         return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
     products = _matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
     sources = _with_neighbors(graph, destinations, memory_bytes // 4)
-    for part in chunks(graph, sources, product_cost(len(weight)), memory_bytes // 4):
+    cost = Cost(SPARSE_ROW_BYTES + 4 * len(weight), 0, ENTRY_BYTES)
+    for part in chunks(graph, sources, cost, memory_bytes // 4):
         between_chunks()
         products[part] = sparse_linear(SparseRows.of(features.take(part, workers)), weight).numpy()
 
-    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         own = SparseRows.of(features.take(part, workers))
-        result: NDArray[np.float32] = first_layer(
-            model, _full_block(graph, part, 0, workers), products, own
-        ).numpy()
-        return result
+        return _full_block(graph, part, 0, workers), Multiplied(products, own)
 
-    return _Step(multiplied_cost(model, graph), apply)
+    of_layer = layer_cost(graph, model.footprint(0, multiplied=True))
+    return _step(model, 0, replace(of_layer, row=of_layer.row + SPARSE_ROW_BYTES, entry=ENTRY_BYTES), given)
 
 
 def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: Workers) -> _Step:
-    """The first layer over gathered sparse rows."""
+    """The first layer over gathered sparse rows, which it makes dense, as a maximum needs."""
     local = np.full(graph.num_vertices, -1, np.int32)
 
-    def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
+    def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         whole = _full_block(graph, part, 0, workers)
         room = np.empty(len(part) + whole.num_edges, np.int64)
         columns = np.empty(whole.num_edges, np.int32)
         num_src = relabel(part, whole.columns, local, room, columns)
         sources = room[:num_src]
-        block = replace(
-            whole,
-            columns=columns,
-            sources=sources,
-            num_src=num_src,
-            source_degrees=graph.topology.in_degrees[sources],
-        )
-        result: NDArray[np.float32] = model.layer(
-            0, block, SparseRows.of(features.take(sources, workers))
-        ).numpy()
-        return result
+        degrees = graph.topology.in_degrees[sources]
+        block = replace(whole, columns=columns, sources=sources, num_src=num_src, source_degrees=degrees)
+        return block, SparseRows.of(features.take(sources, workers))
 
-    return _Step(gathered_cost(model, graph), apply)
+    cost = layer_cost(graph, model.footprint(0))
+    # Every edge may have a source of its own, and a row may be full.
+    source = SPARSE_ROW_BYTES + (4 + ENTRY_BYTES) * graph.num_features
+    return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
 
 
 def _needed(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
@@ -239,7 +235,9 @@ def _needed(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[N
 def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
     """[V]: the marked vertices and all sources of their edges."""
     grown = marked.copy()
-    for part in chunks(graph, marked, walk_cost(graph), chunk_bytes):
+    # Three arrays of positions, and the neighbours.
+    cost = Cost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
+    for part in chunks(graph, marked, cost, chunk_bytes):
         counts = graph.topology.indptr[part + 1] - graph.topology.indptr[part]
         ends = np.cumsum(counts)
         positions = np.repeat(graph.topology.indptr[part] - (ends - counts), counts)
@@ -259,13 +257,14 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
     edges = int(offsets[-1])
     neighbors = np.empty(edges, graph.topology.indices.dtype)
     positions = np.empty(edges, np.int64)
+    key = np.uint64(0)
     workers.run(
         lambda start, stop: pick_neighbors(
             graph.topology.indptr,
             graph.topology.indices,
             destinations,
             offsets,
-            np.uint64(0),
+            key,
             start,
             stop,
             positions,
@@ -275,14 +274,14 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
         1024,
     )
     return Block(
-        offsets,
-        neighbors,
-        destinations,
-        None,
-        graph.num_vertices,
-        degrees,
-        graph.topology.in_degrees,
-        i + 1,
+        indptr=offsets,
+        columns=neighbors,
+        destinations=destinations,
+        sources=None,
+        num_src=graph.num_vertices,
+        degrees=degrees,
+        source_degrees=graph.topology.in_degrees,
+        layer=i + 1,
         source_scale=lambda: graph.topology.gcn_scale,
     )
 
@@ -296,8 +295,3 @@ def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> 
         # A full disk is an error here, and not a SIGBUS at some later write.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
         return np.memmap(file, np.float32, "r+", shape=shape)
-
-
-def _width(model: GNN, i: int) -> int:
-    a = model.architecture
-    return a.num_classes if i == a.layers - 1 else a.hidden

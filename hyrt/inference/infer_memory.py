@@ -1,4 +1,4 @@
-"""What applying one layer to a vertex keeps in memory: how inference cuts its work to a budget."""
+"""How inference cuts its work to a memory budget, from what applying a layer to a vertex keeps in memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.nn.layers import ConvolutionLayer, GatLayer, GinLayer
-from hyrt.nn.model import GNN
+from hyrt.nn.layer import Footprint
 
 # A destination's id, degree, counts, offsets, factors, and its place in the result.
-_ROW_BYTES = 96
+ROW_BYTES = 96
 # A gathered sparse row: its id, number, counts and offset; and each of its entries.
-_SPARSE_ROW_BYTES, _ENTRY_BYTES = 48, 8
+SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +24,12 @@ class Cost:
 
     Parameters
     ----------
-    row, edge
-        Per destination, and per edge into it.
+    row
+        Bytes for each destination.
+    edge
+        Bytes for each edge into it.
     entry
-        Per stored value of a destination's own sparse features.
+        Bytes for each stored value of a destination's own sparse features.
     """
 
     row: int
@@ -44,13 +45,13 @@ def chunks(
     Parameters
     ----------
     graph
-        For degrees and lengths of feature rows.
+        Tells degrees and lengths of feature rows.
     marked
-        [V].
+        [V], the vertices to cut.
     cost
-        Of a vertex.
+        What a vertex costs.
     budget_bytes
-        For each part.
+        Bound on what a part costs.
 
     Yields
     ------
@@ -75,73 +76,7 @@ def chunks(
             start = stop
 
 
-def walk_cost(graph: Graph) -> Cost:
-    """Of listing a vertex's neighbours with numpy: three arrays of positions, and the neighbours."""
-    return Cost(_ROW_BYTES, 24 + graph.topology.indices.itemsize)
-
-
-def product_cost(width: int) -> Cost:
-    """Of multiplying a vertex's sparse row into `width` columns."""
-    return Cost(_SPARSE_ROW_BYTES + 4 * width, 0, _ENTRY_BYTES)
-
-
-def in_place_cost(model: GNN, graph: Graph, i: int) -> Cost:
-    """Of layer i where it reads a whole matrix of dense rows in place."""
-    layer = model.layers[i]
-    edge = _edge_bytes(graph)
-    if isinstance(layer, GatLayer):
-        heads, width, in_features = layer.weight.shape
-        # The combined rows and own coefficients; products, stacked, averaged or turned, with a bias; of each edge
-        # its coefficient and derivative.
-        return Cost(
-            _ROW_BYTES + 4 * (heads * (in_features + 2 + 4 * width) + _finish_floats(model, i)),
-            edge + 8 * heads,
-        )
-    return Cost(_ROW_BYTES + 4 * (_convolution_floats(layer) + _finish_floats(model, i)), edge)
-
-
-def multiplied_cost(model: GNN, graph: Graph) -> Cost:
-    """Of the first layer where it aggregates products of sparse rows in place."""
-    layer = model.layers[0]
-    row = _ROW_BYTES + _SPARSE_ROW_BYTES
-    edge = _edge_bytes(graph)
-    if isinstance(layer, GatLayer):
-        heads, width, _ = layer.weight.shape
-        floats, edge = heads * (2 + 4 * width), edge + 8 * heads
-    else:
-        # Own and aggregated product, their sum, the sum with a bias, and for GIN the second product.
-        floats = 5 * _out_features(layer)
-    return Cost(row + 4 * (floats + _finish_floats(model, 0)), edge, _ENTRY_BYTES)
-
-
-def gathered_cost(model: GNN, graph: Graph) -> Cost:
-    """Of the first layer where it gathers sparse rows and makes them dense, as a maximum needs."""
-    # Every edge may have a source of its own, and a row may be full.
-    source = _SPARSE_ROW_BYTES + (4 + _ENTRY_BYTES) * graph.num_features
-    floats = _convolution_floats(model.layers[0]) + _finish_floats(model, 0)
-    return Cost(_ROW_BYTES + source + 4 * floats, _edge_bytes(graph) + source)
-
-
-def _edge_bytes(graph: Graph) -> int:
-    """Its source, and where that was found."""
-    return graph.topology.indices.itemsize + 8
-
-
-def _convolution_floats(layer: object) -> int:
-    assert isinstance(layer, ConvolutionLayer | GinLayer)
-    inner = layer.inner if isinstance(layer, GinLayer) else layer
-    return inner.weight.shape[1] + (2 if isinstance(layer, GinLayer) else 1) * inner.weight.shape[0]
-
-
-def _out_features(layer: object) -> int:
-    assert isinstance(layer, ConvolutionLayer | GinLayer)
-    return len(layer.bias)
-
-
-def _finish_floats(model: GNN, i: int) -> int:
-    """Of residual, norm, activation, and the rows in the caller's order."""
-    a = model.architecture
-    out = a.num_classes if i == a.layers - 1 else a.hidden
-    # Own rows are read as halves and as floats.
-    own = 2 * (a.hidden if i else a.in_features) if a.residual and i < a.layers - 1 else 0
-    return 4 * out + own
+def layer_cost(graph: Graph, footprint: Footprint) -> Cost:
+    """The cost of a layer over a block that is read in place."""
+    # Of an edge its source, and where that was found.
+    return Cost(ROW_BYTES + 4 * footprint.row, graph.topology.indices.itemsize + 8 + 4 * footprint.edge)

@@ -1,18 +1,17 @@
-"""The layers: each aggregates source rows over a block, then updates the destinations with a dense product."""
+"""The built-in layers: each aggregates rows over a block, then updates the destinations with a product."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.operators.aggregate import aggregate, aggregate_into
+from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows, own_rows
+from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
@@ -20,41 +19,7 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregated:
-    """Input features that the load stage has aggregated already, for the first layer to update.
-
-    Parameters
-    ----------
-    values
-        [num_dst, aggregation.width(f)] float32.
-    """
-
-    values: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """A whole feature matrix that a block read in place refers to; takes no gradient.
-
-    Parameters
-    ----------
-    values
-        [V, f] float32, float64, or the 16 bits of float16 as uint16.
-    """
-
-    values: NDArray[Any]
-
-
-Rows = torch.Tensor | SparseRows | Aggregated | InPlace
-
-
-def widened(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows as numbers: 16-bit rows are halves."""
-    return rows.view(np.float16).astype(np.float32) if rows.dtype == np.uint16 else rows
-
-
-class ConvolutionLayer(nn.Module):
+class ConvolutionLayer(Layer):
     """Aggregate, then update with one product (HyScale-GNN's equations 1 and 2): GraphSAGE, GCN, half of GIN.
 
     Sparse rows are multiplied before they are aggregated, which gives the same sums: the product costs one
@@ -74,43 +39,55 @@ class ConvolutionLayer(nn.Module):
         self, in_features: int, out_features: int, aggregation: Aggregation, *, low_precision: bool = False
     ) -> None:
         super().__init__()
-        self.aggregation = aggregation
+        self._aggregation = aggregation
         self.in_features = in_features
         self.low_precision = low_precision
         self.weight = nn.Parameter(torch.empty(out_features, aggregation.width(in_features)))
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.weight)
 
+    @property
+    def aggregation(self) -> Aggregation:
+        return self._aggregation
+
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
-        if isinstance(x, SparseRows):
-            if self.aggregation.reduce != "max":
-                return self._multiply_first(block, x, relu)
-            x = x.dense()
+        if isinstance(x, Multiplied | SparseRows) and self.aggregation.reduce != "max":
+            return self._multiply_first(block, x, relu)
         if isinstance(x, Aggregated):
             combined = x.values
-        elif isinstance(x, InPlace):
-            assert isinstance(block, Block)
-            combined = self.weight.new_empty(block.num_dst, self.weight.shape[1])
-            aggregate_into(self.aggregation, block, x.values, combined.numpy())
         else:
-            combined = aggregate(block, x, self.aggregation)
+            assert not isinstance(x, Multiplied)
+            rows = x.dense() if isinstance(x, SparseRows) else x.values if isinstance(x, InPlace) else x
+            combined = aggregate(block, rows, self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
+    def source_weight(self) -> torch.Tensor | None:
+        return None if self.aggregation.reduce == "max" else self.weight[:, -self.in_features :]
+
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        out, combined = self.weight.shape
+        # Of what is multiplied first, the sums are the result.
+        return Footprint(out if multiplied else combined + out)
+
     def products(self, *, relu: bool) -> tuple[Product, ...]:
-        """What is multiplied after the aggregation."""
         return (Product(self.weight, self.bias, relu),)
 
-    def _multiply_first(self, block: Block | TensorBlock, x: SparseRows, relu: bool) -> torch.Tensor:
-        if self.aggregation.self_path == "concat":
-            own, neighbors = torch.split(self.weight, self.in_features, dim=1)
-            total = sparse_linear(x.head(block.num_dst), own) + aggregate(
-                block, sparse_linear(x, neighbors), self.aggregation.reduce
-            )
-        else:
-            total = aggregate(block, sparse_linear(x, self.weight), self.aggregation)
-        total = total + self.bias
-        return total.relu() if relu else total
+    def _multiply_first(
+        self, block: Block | TensorBlock, x: Multiplied | SparseRows, relu: bool
+    ) -> torch.Tensor:
+        what, own = self.aggregation, None
+        weight: torch.Tensor = self.weight
+        if what.self_path == "concat":
+            what = Aggregation(what.reduce, "none")
+            own_weight, weight = torch.split(weight, self.in_features, dim=1)
+            rows = own_rows(block, x)
+            assert isinstance(rows, SparseRows)
+            own = sparse_linear(rows, own_weight)
+        products = x.products if isinstance(x, Multiplied) else sparse_linear(x, weight)
+        total = aggregate(block, products, what, onto=own)
+        total += self.bias
+        return total.relu_() if relu else total
 
 
 class SageLayer(ConvolutionLayer):
@@ -131,9 +108,9 @@ class SageLayer(ConvolutionLayer):
 
 
 class GcnLayer(ConvolutionLayer):
-    """GCN (Kipf and Welling, 2017): W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
+    """GCN (Kipf and Welling, 2017; equation 3 of HyScale-GNN):
+    W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
 
-    It is equation 3 of HyScale-GNN.
 
     Degrees d are those of the full graph, in sampled blocks too. Where k of a destination's d neighbours were
     sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the sampling is the
@@ -144,7 +121,7 @@ class GcnLayer(ConvolutionLayer):
         super().__init__(in_features, out_features, Aggregation("gcn", "add"), low_precision=low_precision)
 
 
-class GinLayer(nn.Module):
+class GinLayer(Layer):
     """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), a two-layer MLP.
 
     In sampled blocks the sum of k sampled neighbours out of d is multiplied by d / k, as in `GcnLayer`.
@@ -166,17 +143,22 @@ class GinLayer(nn.Module):
     def aggregation(self) -> Aggregation:
         return self.inner.aggregation
 
-    def products(self, *, relu: bool) -> tuple[Product, ...]:
-        """What is multiplied after the aggregation."""
-        return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
-
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
         hidden = self.inner(block, x, relu=True)
         return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
+    def source_weight(self) -> torch.Tensor | None:
+        return self.inner.source_weight()
 
-class GatLayer(nn.Module):
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        return Footprint(self.inner.footprint(multiplied=multiplied).row + len(self.bias))
+
+    def products(self, *, relu: bool) -> tuple[Product, ...]:
+        return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
+
+
+class GatLayer(Layer):
     """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or averaged in the last layer.
 
     The softmax runs over the sampled neighbours of a destination and itself; it is normalised by construction, so a
@@ -220,9 +202,12 @@ class GatLayer(nn.Module):
         """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
         if isinstance(x, Aggregated):
             raise TypeError("attention needs the rows of its sources, not their aggregate")
-        heads, width, in_features = self.weight.shape
-        if isinstance(x, SparseRows):
-            multiplied = sparse_linear(x, self.weight.view(heads * width, in_features))
+        heads, width, _ = self.weight.shape
+        if isinstance(x, Multiplied):
+            products = x.products.reshape(-1, heads, width)
+            per_head = attend(block, products, self.source, self.destination)
+        elif isinstance(x, SparseRows):
+            multiplied = sparse_linear(x, self.weight.flatten(0, 1))
             per_head = attend(block, multiplied.view(-1, heads, width), self.source, self.destination)
         else:
             u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)
@@ -234,3 +219,13 @@ class GatLayer(nn.Module):
         result = per_head.mean(0) if self.average else per_head.transpose(0, 1).reshape(-1, heads * width)
         result = result + self.bias
         return result.relu() if relu else result
+
+    def source_weight(self) -> torch.Tensor | None:
+        return self.weight.flatten(0, 1)
+
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        heads, width, in_features = self.weight.shape
+        # The combined rows and own coefficients; products, stacked, averaged or turned, with a bias. Of each edge its
+        # coefficient and derivative.
+        combined = 0 if multiplied else in_features
+        return Footprint(heads * (combined + 2 + 4 * width), 2 * heads)

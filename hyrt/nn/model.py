@@ -10,19 +10,10 @@ import torch
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import LayerDescription, ModelDescription
-from hyrt.nn.layers import (
-    Aggregated,
-    ConvolutionLayer,
-    GatLayer,
-    GcnLayer,
-    GinLayer,
-    InPlace,
-    Rows,
-    SageLayer,
-    widened,
-)
+from hyrt.nn.inputs import Aggregated, DeclaresInputs, InPlace, ModelInputs, Multiplied, Rows, own_rows
+from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.layers import GatLayer, GcnLayer, GinLayer, SageLayer
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
@@ -48,9 +39,14 @@ class Architecture:
     residual: bool = False
     low_precision: bool = False
 
+    @property
+    def widths(self) -> list[int]:
+        """Columns of the input features and of each layer's result."""
+        return [self.in_features, *[self.hidden] * (self.layers - 1), self.num_classes]
 
-def _layer(a: Architecture, in_features: int, out_features: int, last: bool) -> nn.Module:
-    makers: dict[str, Callable[[], nn.Module]] = {
+
+def _layer(a: Architecture, in_features: int, out_features: int, last: bool) -> Layer:
+    makers: dict[str, Callable[[], Layer]] = {
         "graphsage": lambda: SageLayer(
             in_features, out_features, reduce=a.aggregate, low_precision=a.low_precision
         ),
@@ -67,7 +63,7 @@ def _layer(a: Architecture, in_features: int, out_features: int, last: bool) -> 
     return makers[a.kind]()
 
 
-class GNN(nn.Module):
+class GNN(nn.Module, DeclaresInputs):
     """L layers with dropout, and optionally LayerNorm and residual connections between them.
 
     Each hidden layer is: layer, + residual, LayerNorm, ReLU, dropout. The last one is bare.
@@ -87,7 +83,7 @@ class GNN(nn.Module):
             raise ValueError(
                 f"the hidden width {a.hidden} is not a multiple of {a.heads} heads: change one of them"
             )
-        widths = [a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes]
+        widths = a.widths
         self.layers = nn.ModuleList(
             _layer(a, widths[i], widths[i + 1], i == a.layers - 1) for i in range(a.layers)
         )
@@ -98,24 +94,14 @@ class GNN(nn.Module):
             for i in range(hidden if a.residual else 0)
         )
 
-    @property
-    def input_aggregation(self) -> Aggregation | None:
-        """What the first layer does to raw features before any weight, where a loader may do it for the layer."""
-        a = self.architecture
-        if a.input_dropout > 0 or (a.residual and a.layers > 1):
-            return None
-        first = self.layers[0]
-        return first.aggregation if isinstance(first, ConvolutionLayer | GinLayer) else None
-
-    @property
-    def reads_rows_in_place(self) -> bool:
-        """Whether the first layer can read whole feature rows in place of gathered ones."""
-        a = self.architecture
-        return a.kind == "gat" and a.input_dropout == 0
-
-    @property
-    def takes_sparse_rows(self) -> bool:
-        return True
+    def inputs(self) -> ModelInputs:
+        """The forms that the first layer takes, where nothing else of the model looks at the rows."""
+        a, aggregation = self.architecture, self._layer(0).aggregation
+        if a.input_dropout > 0:
+            return ModelInputs(sparse=True)
+        if aggregation is None:
+            return ModelInputs(in_place=True, sparse=True)
+        return ModelInputs(aggregation=None if a.residual and a.layers > 1 else aggregation, sparse=True)
 
     def description(self) -> ModelDescription:
         """The model in the words kernel devices compile.
@@ -131,16 +117,17 @@ class GNN(nn.Module):
         if a.norm != "none" or (a.residual and a.layers > 1):
             raise UnsupportedModel(f"layer 'norms.0' (model.norm={a.norm!r}, model.residual={a.residual})")
         layers = []
-        for i, layer in enumerate(self.layers):
-            if not isinstance(layer, ConvolutionLayer | GinLayer) or layer.aggregation.reduce == "max":
+        for i in range(a.layers):
+            layer, last = self._layer(i), i == a.layers - 1
+            aggregation = layer.aggregation
+            if aggregation is None or aggregation.reduce == "max":
                 raise UnsupportedModel(
                     f"layer 'layers.{i}' ({type(layer).__name__}, aggregate={a.aggregate!r})"
                 )
-            last = i == a.layers - 1
             layers.append(
                 LayerDescription(
                     name=f"layers.{i}",
-                    aggregation=layer.aggregation,
+                    aggregation=aggregation,
                     products=layer.products(relu=not last),
                     dropout=0.0 if last else a.dropout,
                 )
@@ -174,7 +161,7 @@ class GNN(nn.Module):
             )
         if self.training and a.input_dropout > 0:
             first = blocks[0]
-            assert not isinstance(x, Aggregated | InPlace)
+            assert not isinstance(x, Aggregated | InPlace | Multiplied)
             assert first.sources is not None
             x = dropout(x, first.sources, rate=a.input_dropout, seed=first.seed, step=first.step, layer=0)
         for i, block in enumerate(blocks):
@@ -195,19 +182,29 @@ class GNN(nn.Module):
         if plain:
             return out
         if a.residual:
-            out = out + self._shortcut(i, block, x)
+            out = out + self._shortcut(i, own_rows(block, x))
         if a.norm == "layer":
             out = self.norms[i](out)
         return out.relu()
 
-    def _shortcut(self, i: int, block: Block, x: Rows) -> torch.Tensor:
-        assert not isinstance(x, Aggregated)
+    def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
+        """What `layer(i, ...)` keeps in memory: see `Layer.footprint`."""
+        a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
+        # Residual, norm, activation, and the rows in the caller's order; own rows as halves and as floats.
+        own = 2 * a.widths[i] if a.residual and i < a.layers - 1 else 0
+        return Footprint(layer.row + 4 * a.widths[i + 1] + own, layer.edge)
+
+    def source_weight(self) -> torch.Tensor | None:
+        """What the first layer multiplies source rows by before it combines them: see `Layer.source_weight`."""
+        return self._layer(0).source_weight()
+
+    def _layer(self, i: int) -> Layer:
+        layer = self.layers[i]
+        assert isinstance(layer, Layer)
+        return layer
+
+    def _shortcut(self, i: int, own: torch.Tensor | SparseRows) -> torch.Tensor:
         shortcut = self.shortcuts[i]
-        if isinstance(x, SparseRows):
-            rows = x.head(block.num_dst)
-            return sparse_linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows.dense()
-        if isinstance(x, InPlace):
-            own = torch.from_numpy(widened(x.values[block.destinations]))
-        else:
-            own = x[: block.num_dst]
+        if isinstance(own, SparseRows):
+            return sparse_linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own.dense()
         return linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own

@@ -16,7 +16,7 @@ from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.inputs import Aggregated, InPlace, inputs_of
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import MiniBatch
@@ -58,7 +58,7 @@ def plan_input(
     Parameters
     ----------
     model
-        Its `input_aggregation`, `reads_rows_in_place` and `takes_sparse_rows`, where it has them, say what it takes.
+        The forms that it takes are those of `inputs_of`.
     graph
         For the kind of its features.
     forms
@@ -66,14 +66,13 @@ def plan_input(
     fuse
         Whether loading and aggregation may be fused.
     """
+    takes = inputs_of(model)
     if isinstance(graph.features, SparseFeatures):
-        takes_sparse = "sparse" in forms and getattr(model, "takes_sparse_rows", False)
-        return InputPlan("sparse" if takes_sparse else "rows")
+        return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
     if fuse:
-        aggregation = getattr(model, "input_aggregation", None)
-        if aggregation is not None and "aggregated" in forms:
-            return InputPlan("aggregated", aggregation)
-        if "in_place" in forms and getattr(model, "reads_rows_in_place", False):
+        if takes.aggregation is not None and "aggregated" in forms:
+            return InputPlan("aggregated", takes.aggregation)
+        if takes.in_place and "in_place" in forms:
             return InputPlan("in_place")
     return InputPlan("ids" if "ids" in forms else "rows")
 

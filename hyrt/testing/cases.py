@@ -14,6 +14,7 @@ from hyrt.device import InputForm
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
+from hyrt.nn.inputs import inputs_of
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import InputPlan, Loader
 from hyrt.sampling.block import Block, MiniBatch
@@ -181,12 +182,10 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
     """How a model is given its input in a form; None where it cannot take it."""
+    takes = inputs_of(model)
     if form == "aggregated":
-        aggregation = getattr(model, "input_aggregation", None)
-        return None if aggregation is None else InputPlan(form, aggregation)
-    if form == "in_place" and not getattr(model, "reads_rows_in_place", False):
-        return None
-    if form == "sparse" and not getattr(model, "takes_sparse_rows", False):
+        return None if takes.aggregation is None else InputPlan(form, takes.aggregation)
+    if (form == "in_place" and not takes.in_place) or (form == "sparse" and not takes.sparse):
         return None
     return InputPlan(form)
 

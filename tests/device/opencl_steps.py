@@ -14,7 +14,7 @@ from hyrt_devices.opencl.tuning import CPUS, GPU
 from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.device import DeviceOptions, StepResult
-from hyrt.nn.layers import Aggregated
+from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block, MiniBatch
 

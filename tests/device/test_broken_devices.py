@@ -18,7 +18,7 @@ from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import Health, StepResult
 from hyrt.errors import DeviceFault, UnsupportedModel
-from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.testing import ConformanceError, check_device

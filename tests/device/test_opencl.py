@@ -21,7 +21,7 @@ from hyrt.device import DeviceOptions
 from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.machine.workers import Workers
-from hyrt.nn.layers import Aggregated
+from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.pipeline.load import Loader, plan_input

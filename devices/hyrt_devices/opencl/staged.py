@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.layers import Aggregated
+from hyrt.nn.inputs import Aggregated
 from hyrt.nn.operators.aggregate import scales
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt_devices.opencl.launch import Launcher

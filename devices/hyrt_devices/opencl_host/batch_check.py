@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hyrt.nn.layers import Aggregated
+from hyrt.nn.inputs import Aggregated
 from hyrt.sampling.block import MiniBatch
 
 

@@ -17,7 +17,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
-from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.model import GNN, Architecture, Kind
 from hyrt.pipeline.load import InputPlan, Loader, plan_input
 from hyrt.predict.calibrate.host import Timing, summarize

@@ -19,7 +19,7 @@ from unit.hls.task_reference import run_reference
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.layers import Aggregated
+from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.testing import cases

@@ -10,7 +10,7 @@ import torch
 from closeness import gradients
 from torch import Tensor
 
-from hyrt.nn.layers import Rows
+from hyrt.nn.inputs import Rows
 from hyrt.nn.model import GNN, Architecture
 from hyrt.sampling.block import Block
 

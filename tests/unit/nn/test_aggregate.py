@@ -194,7 +194,7 @@ def test_the_mean_over_sampled_steps_approaches_all_neighbours(reduce: Any, self
 def test_column_chunks_one_after_the_other_give_the_whole_sum(
     reduce: Any, self_path: Any, chunks: int
 ) -> None:
-    """A part of a destination's edges at a time, with the factors of all; its own row with the first."""
+    """A part of each destination's edges at a time, with the factors of all; its own row with the first."""
     graph = awkward_graph()
     whole = sampled(graph, range(90), [-1], in_place=True).blocks[0]
     x, what = values(graph), Aggregation(reduce, self_path)

@@ -11,7 +11,7 @@ from block_cases import awkward_graph, sampled, sparse_of, values
 from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
-from hyrt.nn.layers import Aggregated, InPlace
+from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.aggregate import aggregate_into
 
 TARGETS = list(range(0, 90, 4))
@@ -57,9 +57,9 @@ def test_rows_read_in_place(kind: str, depth: int, half: bool) -> None:
     whole = stored.view(np.uint16) if half else stored
     assert_close(ours(model, there.blocks, InPlace(whole)), expected, 5e-6)
 
-    aggregation = model.input_aggregation
+    aggregation = model.inputs().aggregation
     assert (aggregation is None) == (kind == "gat")
-    assert model.reads_rows_in_place == (kind == "gat")
+    assert model.inputs().in_place == (kind == "gat")
     if aggregation is not None:
         block = there.blocks[0]
         out = np.empty((block.num_dst, aggregation.width(graph.num_features)), np.float32)
@@ -83,8 +83,8 @@ def test_rows_in_place_feed_a_residual(kind: str) -> None:
 def test_a_loader_is_asked_for_no_aggregate_that_the_model_could_not_use(kind: str) -> None:
     for more in ({"input_dropout": 0.1}, {"residual": True}):
         model = model_of(kind, 10, 2, **more)
-        assert model.input_aggregation is None
-    assert not model_of("gat", 10, 2, input_dropout=0.1).reads_rows_in_place
+        assert model.inputs().aggregation is None
+    assert not model_of("gat", 10, 2, input_dropout=0.1).inputs().in_place
 
 
 def test_attention_refuses_an_aggregate() -> None:

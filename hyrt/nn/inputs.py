@@ -1,0 +1,116 @@
+"""The forms in which input features reach a first layer, and how a model says which of them it takes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.sampling.block import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """Input features that the load stage has aggregated already, for the first layer to update.
+
+    Parameters
+    ----------
+    values
+        [num_dst, aggregation.width(f)] float32.
+    """
+
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A whole feature matrix that a block read in place refers to; takes no gradient.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32, float64, or the 16 bits of float16 as uint16.
+    """
+
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """Sparse features that the layer's `source_weight()` has multiplied, for a block read in place; takes no gradient.
+
+    Over a whole graph a vertex is the source of many destinations: this way its row is multiplied once.
+
+    Parameters
+    ----------
+    products
+        [V, width] float32, the product of each source.
+    own
+        The destinations' rows, not multiplied.
+    """
+
+    products: NDArray[np.float32]
+    own: SparseRows
+
+
+Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied
+
+
+def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
+    """The destinations' rows of the features, [num_dst, f].
+
+    Raises
+    ------
+    TypeError
+        If they were aggregated and are not there any more.
+    """
+    if isinstance(x, Aggregated):
+        raise TypeError("the destinations' own rows are not kept where the load stage aggregates")
+    if isinstance(x, Multiplied):
+        return x.own
+    if isinstance(x, SparseRows):
+        return x.head(block.num_dst)
+    if isinstance(x, InPlace):
+        rows = x.values[block.destinations]
+        return torch.from_numpy(rows.view(np.float16).astype(np.float32) if rows.dtype == np.uint16 else rows)
+    return x[: block.num_dst]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """The forms of input features that a model takes besides gathered rows.
+
+    Parameters
+    ----------
+    aggregation
+        What the first layer does to raw features before any weight, where a loader may do it for the layer
+        (`Aggregated`); None where it may not.
+    in_place
+        Whether the first layer reads the whole matrix in place of gathered rows (`InPlace`).
+    sparse
+        Whether it takes `SparseRows`.
+    """
+
+    aggregation: Aggregation | None = None
+    in_place: bool = False
+    sparse: bool = False
+
+
+class DeclaresInputs(ABC):
+    """A model that takes more forms of input features than gathered rows."""
+
+    @abstractmethod
+    def inputs(self) -> ModelInputs:
+        """The forms it takes."""
+
+
+def inputs_of(model: torch.nn.Module) -> ModelInputs:
+    """The forms of input features a model takes; gathered rows alone for one that declares nothing."""
+    return model.inputs() if isinstance(model, DeclaresInputs) else ModelInputs()

@@ -1,0 +1,75 @@
+"""What a model and inference ask of a layer; the built-in layers and a user's own implement it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.description import Product
+from hyrt.nn.inputs import Rows
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.sampling.block import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """How many numbers of four bytes stay in memory while a layer is applied.
+
+    Counted are the result and all intermediate arrays; not the layer's input, its weights and the block.
+
+    Parameters
+    ----------
+    row
+        Numbers for each destination.
+    edge
+        Numbers for each edge.
+    """
+
+    row: int
+    edge: int = 0
+
+
+class Layer(nn.Module, ABC):
+    """One layer of a `GNN`: combines source rows over a block and updates the destinations."""
+
+    @abstractmethod
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """[num_dst, out] from [num_src, in] rows, through a ReLU where `relu` says so.
+
+        Layer-wise inference gives a layer `InPlace` rows, and the first one of a model over sparse features
+        `Multiplied` rows where `source_weight()` is not None.
+        """
+
+    @abstractmethod
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        """What applying the layer keeps in memory, from which inference cuts its work to a budget.
+
+        Parameters
+        ----------
+        multiplied
+            For `Multiplied` rows.
+        """
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """What the layer does to its rows before any weight, where that can be done apart from it."""
+        return None
+
+    def source_weight(self) -> torch.Tensor | None:
+        """[width, in], which multiplies source rows before they are combined; None where combining comes first."""
+        return None
+
+    def products(self, *, relu: bool) -> tuple[Product, ...]:
+        """What is multiplied after the aggregation, for devices with kernels of their own.
+
+        Raises
+        ------
+        UnsupportedModel
+            If the layer is more than an aggregation and products.
+        """
+        raise UnsupportedModel(type(self).__name__)
