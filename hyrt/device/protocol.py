@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hyrt.sampling.sampler import HopSampler
 
 InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
-"""What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.load`."""
+"""What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")
 """What a torch module on the host can take."""

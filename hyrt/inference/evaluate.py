@@ -16,7 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
-from hyrt.pipeline.load import plan_input
+from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
 

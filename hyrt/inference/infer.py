@@ -28,7 +28,8 @@ from hyrt.machine.workers import Workers, working
 from hyrt.nn.inputs import InPlace, Multiplied, Rows
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
 from hyrt.sampling.neighbor import NeighborSampler

@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.device import InputForm
-from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.inputs import Aggregated, InPlace, inputs_of
+from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.pipeline.schedule import Schedule
+from hyrt.pipeline.shares import Share
+from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.block import MiniBatch
-
-if TYPE_CHECKING:
-    from hyrt.pipeline.schedule import Schedule
-    from hyrt.pipeline.shares import Share
-    from hyrt.pipeline.trainer import Trainer
-
-
-@dataclass(frozen=True, slots=True)
-class InputPlan:
-    """In which form a trainer gets its input features.
-
-    Parameters
-    ----------
-    form
-        `rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
-        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved; `ids`:
-        nothing, the device gathers the rows of V^0 itself.
-    aggregation
-        What the first layer aggregates, for `aggregated`.
-    """
-
-    form: InputForm
-    aggregation: Aggregation | None = None
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the first block's sources stay vertices of the graph."""
-        return self.form in ("aggregated", "in_place")
-
-
-def plan_input(
-    model: torch.nn.Module, graph: Graph, forms: Collection[InputForm], *, fuse: bool
-) -> InputPlan:
-    """Choose the cheapest form that the model and the device can take.
-
-    Parameters
-    ----------
-    model
-        The forms that it takes are those of `inputs_of`.
-    graph
-        For the kind of its features.
-    forms
-        What the device takes.
-    fuse
-        Whether loading and aggregation may be fused.
-    """
-    takes = inputs_of(model)
-    if isinstance(graph.features, SparseFeatures):
-        return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
-    if fuse:
-        if takes.aggregation is not None and "aggregated" in forms:
-            return InputPlan("aggregated", takes.aggregation)
-        if takes.in_place and "in_place" in forms:
-            return InputPlan("in_place")
-    return InputPlan("ids" if "ids" in forms else "rows")
 
 
 class Loader:

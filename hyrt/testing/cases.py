@@ -16,7 +16,8 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import inputs_of
 from hyrt.nn.model import GNN, Architecture
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler

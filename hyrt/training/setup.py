@@ -22,8 +22,7 @@ from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
-from hyrt.pipeline.load import InputPlan, plan_input
-from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
 

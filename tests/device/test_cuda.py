@@ -31,7 +31,8 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.operators import product
 from hyrt.nn.tensor_operators import tensor_ops
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 

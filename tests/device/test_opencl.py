@@ -24,7 +24,8 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.operators.aggregate import aggregate_into
-from hyrt.pipeline.load import Loader, plan_input
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.neighbor import NeighborSampler
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")

@@ -88,7 +88,8 @@ def main() -> None:
     from hyrt.machine.workers import Workers
     from hyrt.nn.model import GNN, Architecture
     from hyrt.nn.torch_threads import use_one_torch_thread
-    from hyrt.pipeline.load import Loader, plan_input
+    from hyrt.pipeline.load import Loader
+    from hyrt.pipeline.trainer import plan_input
     from hyrt.sampling.neighbor import NeighborSampler
 
     use_one_torch_thread()

@@ -16,7 +16,8 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.neighbor import NeighborSampler
 
 REPETITIONS = 7

@@ -19,7 +19,8 @@ from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.model import GNN, Architecture, Kind
-from hyrt.pipeline.load import InputPlan, Loader, plan_input
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import Timing, summarize
 from hyrt.sampling.block import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler

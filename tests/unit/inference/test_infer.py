@@ -14,7 +14,7 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
-from hyrt.pipeline.load import plan_input
+from hyrt.pipeline.trainer import plan_input
 
 
 def reference(model: GNN, graph) -> np.ndarray:

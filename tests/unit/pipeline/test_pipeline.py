@@ -15,12 +15,12 @@ from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceFault, StageFailure, Stalled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
 from hyrt.pipeline.shares import cut
 from hyrt.pipeline.stages import Stages
-from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 
 STEPS = 12

@@ -16,12 +16,12 @@ from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.observe.events import Balanced
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
-from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 

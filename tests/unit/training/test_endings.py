@@ -14,11 +14,11 @@ from hyrt.errors import StageFailure, Stalled
 from hyrt.flow.channel import ChannelClosed
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
-from hyrt.pipeline.load import InputPlan, Loader
+from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import serial_steps
 from hyrt.pipeline.stages import Stages
-from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
 
 STEPS = 6
