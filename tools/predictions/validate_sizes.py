@@ -69,8 +69,9 @@ def per_cent(expected: float, found: float) -> float:
 
 def table(name: str, batches: int) -> Iterator[bool]:
     """Print the rows of a graph; whether each is within its bounds."""
+    from counted_degrees import degree_distribution
+
     from hyrt.graph import open_graph
-    from hyrt.graph.sizes.degrees import degree_distribution
     from hyrt.graph.synthetic.degree_law import synthetic_degrees
     from hyrt.graph.synthetic.spec import parse_spec
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from unit.sampling.small_graphs import graph_of, graphs
 
-from hyrt.graph.sizes.degrees import degree_distribution
 from hyrt.graph.synthetic import generate, parse_spec
 from hyrt.graph.synthetic.degree_law import synthetic_degrees
 

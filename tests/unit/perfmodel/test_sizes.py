@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
@@ -16,7 +17,6 @@ from unit.sampling.small_graphs import graph_of, graphs, random_graph
 
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.sizes.degrees import degree_distribution
 from hyrt.machine.workers import Workers
 from hyrt.sampling.neighbor import NeighborSampler
 

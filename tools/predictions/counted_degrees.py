@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from counted_overlap import neighbor_overlap
 from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.sizes.overlap import neighbor_overlap
 
 Array = NDArray[Any]
 
