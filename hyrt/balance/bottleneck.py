@@ -23,7 +23,7 @@ class BottleneckPolicy:
     """
 
     name = "bottleneck"
-    description = "moves targets or one thread to where the bottleneck is (the table of HyScale-GNN)"
+    description = "moves targets or one thread to the bottleneck (the table of HyScale-GNN)"
 
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits

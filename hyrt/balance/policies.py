@@ -32,5 +32,5 @@ def policy(name: str) -> Policy:
     if name not in POLICIES:
         near = difflib.get_close_matches(name, POLICIES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(POLICIES)}"
-        raise ValueError(f"there is no policy {name!r}: {hint}")
+        raise ValueError(f"unknown policy {name!r}: {hint}")
     return POLICIES[name]()

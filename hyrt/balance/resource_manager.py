@@ -205,7 +205,7 @@ def _check(name: str, step: int, present: Assignment, after: Assignment, limits:
     """Refuse what no policy may decide; where the present assignment is outside the limits too, only a changed sum."""
     wrong = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
-        wrong = f"{sum(present.split)} units in {len(present.split)} parts are to be shared"
+        wrong = f"a step has {sum(present.split)} units for {len(present.split)} trainers"
     elif limits.allows(present) and not limits.allows(after):
         wrong = f"the limits are {limits}"
     if wrong:

@@ -12,7 +12,7 @@ class StaticPolicy:
     """Changes nothing, whatever it sees."""
 
     name = "static"
-    description = "leaves the split and the threads as they were at the start"
+    description = "keeps the split and the threads as they were at the start"
 
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits

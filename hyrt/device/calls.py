@@ -71,8 +71,8 @@ def call_device(
         raise fault(f"{name}: {doing} failed: {' '.join(describe(error).split())}") from error
     if not answers:
         raise Stalled(
-            f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise runtime.stall_timeout_s if "
-            "it may take that long"
+            f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise "
+            "runtime.stall_timeout_s if it takes that long"
         )
     return answers[0]
 

@@ -40,10 +40,11 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
     targets = len(batch.targets)
     counted = result.counts.get("targets", 0)
     if counted != targets:
-        raise DeviceFault(f"{name}: propagate counted {counted:g} targets of a mini-batch of {targets}")
+        raise DeviceFault(f"{name}: propagate counted {counted:g} targets in a mini-batch of {targets}")
     if not math.isclose(result.normalizer, batch.normalizer, rel_tol=_CLOSE):
         raise DeviceFault(
-            f"{name}: propagate returned the normalizer {result.normalizer:g}, the mini-batch has {batch.normalizer:g}"
+            f"{name}: propagate returned the normalizer {result.normalizer:g}, but the mini-batch has "
+            f"{batch.normalizer:g}"
         )
     if not targets:
         return
@@ -53,8 +54,11 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
         )
     for number, (gradient, parameter) in enumerate(zip(result.gradients, parameters, strict=True)):
         if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
-            shape = tuple(gradient.shape) if isinstance(gradient, torch.Tensor) else type(gradient).__name__
-            raise DeviceFault(f"{name}: gradient {number} is {shape}, its parameter {tuple(parameter.shape)}")
+            is_tensor = isinstance(gradient, torch.Tensor)
+            found = f"has shape {tuple(gradient.shape)}" if is_tensor else f"is {type(gradient).__name__}"
+            raise DeviceFault(
+                f"{name}: gradient {number} {found}, but its parameter has shape {tuple(parameter.shape)}"
+            )
         if gradient.dtype != parameter.dtype or gradient.device.type != "cpu":
             raise DeviceFault(
                 f"{name}: gradient {number} is {gradient.dtype} on {gradient.device}, not {parameter.dtype} on the host"

@@ -131,7 +131,7 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
             Finding(
                 check="devices",
                 state="broken",
-                found="devices=auto finds no device that can train",
+                found="devices=auto found no device that can train",
                 remedy="see what is said of each backend above",
             )
         )

@@ -46,7 +46,7 @@ class Channel(Generic[T]):
 
     def __init__(self, name: str, capacity: int, watch: Callable[[int], None] | None = None) -> None:
         if capacity < 1:
-            raise ValueError(f"channel {name}: a capacity of {capacity} can hold nothing")
+            raise ValueError(f"channel {name}: a capacity of {capacity} cannot hold anything")
         self.name = name
         self._capacity = capacity
         self._watch = watch
@@ -80,7 +80,7 @@ class Channel(Generic[T]):
                 self._senders_waiting -= 1
             self._raise_failure()
             if self._receiver_closed:
-                raise ChannelClosed(f"channel {self.name}: the receiver has gone")
+                raise ChannelClosed(f"channel {self.name}: the receiver has closed")
             if self._sender_closed:
                 raise ChannelClosed(f"channel {self.name}: put after close")
             self._item_s -= time.perf_counter()

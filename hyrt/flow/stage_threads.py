@@ -183,10 +183,10 @@ class StageThreads:
         recent = [f"{stage} on {device}: step {step}" for stage, device, step in self._recent]
         last = recent[-1] if recent else "nothing has started"
         busy = self._busy()
-        what = f"{', '.join(busy)} did not come back" if busy else f"last: {last}"
+        what = f"{', '.join(busy)} did not return" if busy else f"last: {last}"
         stalled = Stalled(
-            f"nothing moved for {self._timeout_s:g} s ({what}); "
-            "raise runtime.stall_timeout_s if a step may take that long"
+            f"nothing moved for {self._timeout_s:g} s ({what}); raise runtime.stall_timeout_s if a "
+            "step takes that long"
         )
         # The run fails whatever becomes of the report.
         self._fail(stalled)

@@ -59,10 +59,11 @@ class Evaluator:
         """What a user should know before the run: nothing where there are validation vertices."""
         if len(self._splits["val"]):
             return None
-        patience = " and train.patience stops nothing" if self._config.train.patience else ""
+        patience = " and train.patience has no effect" if self._config.train.patience else ""
         return (
-            f"{self._graph.name}: split {self._config.data.split} has no validation vertices, so the weights of the "
-            f"last evaluation count as the best{patience}: add a val mask to choose by {self.metric}"
+            f"{self._graph.name}: split {self._config.data.split} has no validation vertices, so the "
+            f"weights of the last evaluation count as the best{patience}: add a val_mask to choose by "
+            f"{self.metric}"
         )
 
     def evaluate(

@@ -37,10 +37,10 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
     # The last two where the header tells of more numbers than memory, or an int64, can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(
-            f"--vertices {choice}: write all, train, val, test or a .npy file of numbers: {error}"
+            f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers: {error}"
         ) from None
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(f"{choice}: a .npy with one row of whole numbers is wanted")
+        raise DataError(f"{choice}: give a .npy file with a one-dimensional array of whole numbers")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
     if len(bad):
         wrong = ids[bad[0]]
@@ -95,7 +95,7 @@ def write_rows(
     depth = len(model.layers) - (what == "embeddings")
     if not depth:
         raise ConfigError(
-            "a model of one layer has no embeddings: its scores come straight from the features"
+            "a model of one layer has no embeddings: its scores are computed directly from the features"
         )
     distinct, place = np.unique(vertices, return_inverse=True)
     rows = infer_layerwise(

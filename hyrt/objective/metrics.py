@@ -81,7 +81,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
-        raise ValueError(f"ROC AUC needs labels 0 and 1, both present; found {classes.tolist()}")
+        raise ValueError(f"ROC AUC needs both labels, 0 and 1; found {classes.tolist()}")
     if np.isnan(scores).any():
         return float("nan")
     values, place = np.unique(scores, return_inverse=True)

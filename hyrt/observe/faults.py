@@ -101,14 +101,15 @@ def _parse(entry: str) -> Fault:
         raise ConfigError(f"{VARIABLE}: {entry!r}: the stages are {', '.join(_STAGES)}")
     if when not in _WHEN and not when.isdecimal():
         raise ConfigError(
-            f"{VARIABLE}: {entry!r}: when is first, middle, last or a step's number, perhaps with a +"
+            f"{VARIABLE}: {entry!r}: give first, middle, last or the number of a step as <when>, "
+            "optionally with a +"
         )
     if fault.kind not in KINDS:
         raise ConfigError(f"{VARIABLE}: {entry!r}: the kinds are {', '.join(KINDS)}")
     special = {kind for kinds in _BY_STAGE.values() for kind in kinds}
     if fault.kind in special and fault.kind not in _BY_STAGE.get(fault.stage, ()):
         stages = ", ".join(stage for stage, kinds in _BY_STAGE.items() if fault.kind in kinds)
-        raise ConfigError(f"{VARIABLE}: {entry!r}: {fault.kind} is a fault of {stages}")
+        raise ConfigError(f"{VARIABLE}: {entry!r}: the kind {fault.kind} belongs to {stages}")
     if fault.stage == "checkpoint" and fault.place not in (*WRITES, "*"):
         raise ConfigError(f"{VARIABLE}: {entry!r}: the places of checkpoint are {', '.join(WRITES)} and *")
     if fault.stage == "synchronize" and fault.place not in ("host", "*"):

@@ -66,7 +66,8 @@ class InjectedFaults(Hook):
         for fault in self._wanted:
             if fault.stage not in ("synchronize", "checkpoint") and fault.place not in (*names, "*"):
                 raise ConfigError(
-                    f"{VARIABLE}: {fault.place!r} of {fault.stage} is no trainer of this run: {', '.join(names)}"
+                    f"{VARIABLE}: {fault.place!r} of {fault.stage} is not a trainer of this run: "
+                    f"{', '.join(names)}"
                 )
         self.arm(steps.stop)
         return Notice(kind="warning", text=self._warning)

@@ -135,7 +135,7 @@ class Pipeline:
             with self._threads.waiting():
                 shares = [self._done[index].get() for index in trainers]
         except ChannelClosed:
-            raise StageFailure(f"the pipeline ended before step {step}: a stage thread has gone") from None
+            raise StageFailure(f"the pipeline ended before step {step}: a stage thread has ended") from None
         return shares[0].work
 
     def queues(self) -> Queues:

@@ -117,7 +117,9 @@ class Recovery:
             if trainer.lost is not None and index not in self._retired and takers:
                 self._retired.add(index)
                 after = handed_over(self._split, index, self._split[index], takers)
-                self._change_split(step, trainer, "is lost, the run goes on without it", after, trainer.lost)
+                self._change_split(
+                    step, trainer, "is lost; the run continues without it", after, trainer.lost
+                )
 
     def _change_split(
         self, step: int, trainer: Trainer, what: str, after: Sequence[int], error: Exception
@@ -144,8 +146,8 @@ class Recovery:
             self._change_split(work.step, trainer, "is out of memory", after, failure.error)
         elif is_newly_short and not takers:
             self._notify(
-                f"step {work.step}: {trainer.name} is out of memory and nobody can take more: a share that does "
-                f"not fit is done in parts ({describe(failure.error)})"
+                f"step {work.step}: {trainer.name} is out of memory and no other trainer can take "
+                f"more: it does its share in parts ({describe(failure.error)})"
             )
         for index, units in pieces:
             work.shares.append(Share(work, index, units, len(work.shares), is_again=True))
@@ -158,7 +160,7 @@ def _remedy(failure: Failure) -> str:
         return failure.error.remedy
     return (
         "fewer targets did not help. Lower data.batch_size or sampler.fanout, or raise "
-        "runtime.device_memory_gib where it is set"
+        "runtime.device_memory_gib if it is set"
     )
 
 

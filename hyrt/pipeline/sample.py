@@ -63,7 +63,7 @@ class SampleStage:
             except DeviceOutOfMemory as error:
                 trainer.hops = None
                 self._recovery.say_later(
-                    f"step {step}: {trainer.name} has no memory to sample in; the host samples for it ({error})"
+                    f"step {step}: {trainer.name} has no memory for sampling; the host samples for it ({error})"
                 )
         share.batch = trainer.work("sample", share, lambda: self._draw(share, None))
 

@@ -74,5 +74,5 @@ class Schedule:
             for first, split, threads in state
         )
         if not entries or entries[0][0] > step:
-            raise ValueError(f"its assignments say nothing of step {step}")
+            raise ValueError(f"its assignments do not cover step {step}")
         self._entries = entries

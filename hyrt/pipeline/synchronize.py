@@ -102,8 +102,9 @@ class Synchronizer:
             )
             if not finite:
                 raise Diverged(
-                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step {work.step} "
-                    f"(seed {self._seed}): the step was not applied; lower train.lr, or check the features"
+                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step "
+                    f"{work.step} (seed {self._seed}): the step was not applied; lower train.lr, or "
+                    "check the features"
                 )
         total = self._reduction([result for _, result in shares])
         if total.gradients:

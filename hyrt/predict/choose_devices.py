@@ -123,14 +123,14 @@ def choose(
     if not speeds:
         reasons = [f"{name}: {reason}" for name, reason in unused]
         reasons += [f"{survey.kind}: {survey.problem}" for survey in surveys if survey.problem]
-        raise DeviceUnavailable(f"devices=auto finds no device that can train: {'; '.join(reasons)}")
+        raise DeviceUnavailable(f"devices=auto found no device that can train: {'; '.join(reasons)}")
     assert len(speeds) == 1 or all(
         known_rates(i, measured)[0] for i in _candidates(surveys) if i.name in speeds
     )
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _WORTH * total and not name.startswith("cpu:"):
-            unused.append((name, f"too slow: {speed / total:.1%} of what all reach together"))
+            unused.append((name, f"too slow: {speed / total:.1%} of the speed of all together"))
             del speeds[name]
     if len(speeds) == 1:
         return Choice(tuple(speeds), tuple(unused))
@@ -165,7 +165,7 @@ def _unfit(info: DeviceInfo, rates: Rates | None) -> str:
     if info.host_cores:
         return "shares the CPU"
     if rates is None:
-        return "its rates are not known: run `hyrt devices --measure`"
+        return "its rates are unknown: run `hyrt devices --measure`"
     return ""
 
 

@@ -77,14 +77,15 @@ def with_kernels(
         return machine, []
     why = "" if paper or config is None else why_no_kernels(config)
     if not (why or paper) and not is_plain(work.at(1.0)):
-        why = "they have one product a layer, and read a row once for each edge"
+        why = "they have one product per layer, and read a row once for each edge"
     if not (why or paper):
         return machine, []
     rated = replace(machine, accelerators=tuple(replace(each, design=None) for each in machine.accelerators))
     if paper:
         return rated, []
     return rated, [
-        f"hyrt's kernels do not run this model on {', '.join(designed)}, its rates are taken, as if they did: {why}"
+        f"hyrt's kernels do not run this model on {', '.join(designed)}; the prediction uses rates as "
+        f"if they did: {why}"
     ]
 
 
@@ -118,8 +119,8 @@ def _tasks(units: Sequence[int], task_targets: int | None) -> str:
     """`its 84 targets a step as 1 task (one holds up to 256)`."""
     most = max(units, default=0)
     if not most:
-        return "and gets no targets"
+        return "and it gets no targets"
     if task_targets is None:
-        return f"its {most} targets a step as 1 task (how many one holds is not known: arena_words)"
+        return f"its {most} targets per step as 1 task (whether they fit is unknown without arena_words)"
     count = math.ceil(most / task_targets)
-    return f"its {most} targets a step as {count} task{'s' * (count > 1)} (one holds up to {task_targets})"
+    return f"its {most} targets per step as {count} task{'s' * (count > 1)} (a task has up to {task_targets})"

@@ -47,7 +47,7 @@ def predict_run(
     training = run_training(config, graph) if platform is not None else None
     if platform is None or training is None:
         lacking = "devices" if platform is None else "sampler or sparse features"
-        say(f"no prediction: the calibration says nothing of this run's {lacking}")
+        say(f"no prediction: the calibration does not cover this run's {lacking}")
         return None
     trainers = platform.trainers(training.model)
     if any(training.model not in models for models in _measured_models(platform)):

@@ -71,13 +71,14 @@ def training_of(config: Config, *, sparse_as_rows: list[str] | None = None) -> T
     is_sparse = isinstance(graph.features, SparseFeatures)
     training = run_training(config, graph, sparse_as_rows=sparse_as_rows is not None)
     if training is None:
-        reason = "it has no training vertices"
+        reason = "the data has no training vertices"
         if is_sparse and sparse_as_rows is None:
-            reason = "its features are sparse, and the model counts dense rows only"
+            reason = "the features are sparse, and the performance model counts only dense rows"
         raise ConfigError(f"{source} cannot be predicted: {reason}")
     if is_sparse and sparse_as_rows is not None:
         sparse_as_rows.append(
-            f"{source} has sparse features: taken are the dense rows of {graph.num_features:,} float32 that the device gets"
+            f"{source} has sparse features: the model counts the dense rows of {graph.num_features:,} "
+            "float32 values that the device gets"
         )
     return training
 
@@ -93,13 +94,13 @@ def assumptions_of(config: Config) -> list[str]:
     found = []
     source, kind = config.data.source, config.model.kind
     if source in DATASETS:
-        found.append(f"{source} has log-normal degrees, and training vertices like all others")
+        found.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith("synthetic:"):
-        found.append(f"{source} has the degrees of the law it is drawn by")
+        found.append(f"{source} has the degrees of the distribution that it is drawn from")
     if kind == "gin":
-        found.append("a gin layer costs its aggregation and two products; its activation is free")
+        found.append("a gin layer costs its aggregation and two products; its activation costs nothing")
     elif kind == "gat":
-        found.append("a gat layer reads a row for each edge and head; scores and softmax are free")
+        found.append("a gat layer reads a row for each edge and head; scores and softmax cost nothing")
     return found
 
 

@@ -48,7 +48,7 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     return Group(
         first,
         Text(
-            f"{milliseconds(group.step_s)} ms a step{expected} · step {group.step:,} of the run",
+            f"{milliseconds(group.step_s)} ms per step{expected} · step {group.step:,} of the run",
             style="dim",
             no_wrap=True,
             overflow="crop",

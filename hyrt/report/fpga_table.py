@@ -75,25 +75,26 @@ def explored_lines(found: Explored) -> list[str]:
         if isinstance(each, Candidate)
     ):
         lines.append(
-            f"! a stream of more than {STREAM_BITS:,} bits (512 n, or 32 a row or column), which Vitis HLS "
-            "is known to refuse: "
-            "look at v++ -c of it first"
+            f"! a stream is wider than {STREAM_BITS:,} bits (512 n, or 32 per row or column), which "
+            "Vitis HLS is reported to refuse: try v++ -c first"
         )
-    lines.append("ms/step is the card's own time of all tasks; the link and the host are in hyrt predict")
+    lines.append(
+        "ms/step is the card's time for all tasks of a step; hyrt predict includes the link and the host"
+    )
     if found.build is not None:
         lines += _build_lines(found.build, base)
     if base.assumed:
         values = ", ".join(f"{name} {getattr(base, name):.3g}" for name in sorted(base.assumed))
-        lines.append(f"assumed until a build or a board tells: {values}")
+        lines.append(f"assumed until a build or a board confirms it: {values}")
     if found.build is not None:
-        lines.append("assumed: designs other than the build reach its clock and its intervals")
+        lines.append("assumed: designs other than the one built reach its clock and its intervals")
     lines.append(
         "assumed: each argument is read through one port from one bank of memory, "
         f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
     )
     lines.append(
-        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing take "
-        "some: platforminfo tells"
+        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing "
+        "take some of it (see platforminfo)"
     )
     return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 
@@ -129,8 +130,8 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
     design = build.design
     lines = [
         f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} x "
-        f"{design.mac_cols}, arena of "
-        f"{build.arena_words:,} words, queues of {design.fifo_depth}) beside what was estimated:",
+        f"{design.mac_cols}, arena of {build.arena_words:,} words, queues of {design.fifo_depth}) "
+        "beside the estimates:",
         f"  {'':<32} {'estimated':>10} {'reported':>10} {'ratio':>6}",
     ]
     compared = compare(build)
@@ -141,7 +142,7 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
         )
     if compared[0].what.startswith("clock"):
         lines.append(
-            "  resources are not compared: hyrt_train_csynth.xml, the whole kernel's report, is not there"
+            "  resources are not compared: hyrt_train_csynth.xml, the report of the whole kernel, is missing"
         )
     lines += [f"beyond the model: {sentence}" for sentence in beyond_the_model(build.reports)]
     fields = ", ".join(f"{name}: {_yaml(value)}" for name, value in _design(base).items())

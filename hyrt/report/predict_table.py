@@ -41,16 +41,19 @@ def prediction_lines(
         f"{now.throughput_mteps:,.1f} MTEPS",
         f"split {_split(now)} · {_threads(now)}",
         f"memory {_memory(now.memory)}",
-        f"ideal if all devices added up: {seconds(now.ideal_epoch_s)}",
+        f"ideal epoch, if the speeds of all devices added up: {seconds(now.ideal_epoch_s)}",
     ]
     if advice:
         lines += [
-            f"to go faster: {line.change}: {seconds(line.epoch_s)} an epoch, then {_bound(line.bottleneck)}"
+            (
+                f"to go faster: {line.change}: {seconds(line.epoch_s)} per epoch, then "
+                f"{_bound(line.bottleneck)}"
+            )
             for line in advice
         ]
     else:
-        lines.append("to go faster: no single change gives more than a few per cent")
-    lines.append(f"sure of this to about ± {now.relative_error:.0%}: {now.platform}, {now.source}")
+        lines.append("to go faster: no single change saves more than a few per cent")
+    lines.append(f"estimated error ± {now.relative_error:.0%}: {now.platform}, {now.source}")
     return lines + [f"assumed: {assumption}" for assumption in assumptions]
 
 
@@ -69,8 +72,7 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
     for count, each in scaling:
         idle = sum(not units for units in _accelerator_units(each))
         lines.append(
-            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  {each.bottleneck}"
-            f"{f' ({idle} of {count} get nothing)' if idle else ''}"
+            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  {each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
         )
     return lines
 
@@ -124,7 +126,7 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
     if now.bottleneck == "cores":
         lines.append(
             f"{'cores':10} {_ms(now.iteration_s):>9} {_share(now.iteration_s, now):>7}  ◀ bottleneck"
-            " (what the stages need of them together)"
+            " (the work of all stages together)"
         )
     return lines
 
@@ -142,7 +144,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
     slowest = max(range(len(times)), key=lambda i: times[i])
     if now.bottleneck == "propagate":
         if now.stages.synchronize_s > times[slowest]:
-            return " (most of it synchronizes)"
+            return " (mostly synchronization)"
         # Equal devices are equally slow: the kind says more than one of them.
         return f" ({_kind(now.trainers[slowest])} is the slowest trainer)"
     name = _kind(now.trainers[slowest])

@@ -199,7 +199,7 @@ class Progress:
             said = ""
             if self._predicted_s is not None:
                 said = f" (predicted {seconds_beside(self._predicted_s, epoch_s)})"
-            parts.append(f"{seconds(epoch_s)} an epoch{said}")
+            parts.append(f"{seconds(epoch_s)} per epoch{said}")
         if summary.get("simulated", self._is_simulated):
             parts.append("on simulated devices")
         return " · ".join(parts) or ended.status

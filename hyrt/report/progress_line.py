@@ -84,7 +84,7 @@ def evaluation_line(evaluated: Evaluated) -> str:
     """The metric that chooses the best epoch, on every split."""
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
-        return "nothing to evaluate: no validation and no test vertices in the data"
+        return "nothing to evaluate: the data has no validation and no test vertices"
     return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
 
 
@@ -95,7 +95,7 @@ def prediction_line(predicted: Predicted) -> str:
         off_s = predicted.epoch_s * predicted.relative_error
         near = seconds_beside(off_s, predicted.epoch_s)
         spread = f" ± {near if near != '0.0' else f'{off_s:.2f}'}"
-    return f"{seconds(predicted.epoch_s)} an epoch{spread}, bottleneck {predicted.bottleneck}"
+    return f"{seconds(predicted.epoch_s)} per epoch{spread}, bottleneck {predicted.bottleneck}"
 
 
 def metric_name(metric: str) -> str:

@@ -86,8 +86,7 @@ class RunFolder:
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
             raise ConfigError(
-                f"run name {name!r}: give a plain name without '/' and line breaks that does not start with "
-                "'.'"
+                f"run name {name!r}: give a name without '/' and line breaks that does not start with '.'"
             )
         _check_root(root)
         made_root = not root.exists()
@@ -160,7 +159,7 @@ class RunFolder:
         except FileNotFoundError:
             return False
         except (ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{path}: is damaged ({error}): delete it to go on with the run") from None
+            raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
         """Drop what metrics.jsonl tells from after `step`, and a torn last line, before a run resumes there.
@@ -229,9 +228,8 @@ class RunFolder:
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
         raise HyrtError(
-            f"{self.metrics_path}: was removed or moved while the run went on. Leave a run's folder in its "
-            "place until "
-            "it has ended; a folder that was moved goes on with hyrt run --resume"
+            f"{self.metrics_path}: was removed or moved during the run. Leave the folder of a run in "
+            "its place until it has ended; resume a folder that was moved with hyrt run --resume"
         )
 
     def remove_leftovers(self) -> None:
@@ -313,7 +311,7 @@ def _check_root(root: Path) -> None:
             if path.is_dir():
                 return
             raise ConfigError(
-                f"{path}: is a file: give a folder as --output, which then holds the run's folder"
+                f"{path}: this is a file: give a folder as --output, in which the run folder is made"
             )
 
 
@@ -346,7 +344,7 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 if not file.read(1):
                     return
                 raise DataError(
-                    f"{path}: line {number} is damaged ({error}): delete it, or the file, to go on"
+                    f"{path}: line {number} is damaged ({error}): delete the line or the file to continue"
                 ) from None
             yield record, end
 
@@ -358,8 +356,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise HyrtError(
-            f"{path}: cannot be written: {error.strerror or error}. "
-            f"Free space, or choose a folder that is writable."
+            f"{path}: cannot be written: {error.strerror or error}. Free space, or choose a writable folder."
         ) from error
 
 

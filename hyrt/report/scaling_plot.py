@@ -24,9 +24,7 @@ def check_plot(path: Path) -> None:
         raise ConfigError('--plot needs matplotlib: pip install "hyrt[plot]"') from None
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
-        raise ConfigError(
-            f"--plot {path}: cannot draw such files: give a name that ends in .png, .svg or .pdf"
-        )
+        raise ConfigError(f"--plot {path}: unknown file type: give a name that ends in .png, .svg or .pdf")
 
 
 def draw_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
@@ -69,4 +67,4 @@ def draw_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     try:
         figure.savefig(path)
     except OSError as error:
-        raise DataNotWritten(f"{path}: cannot be drawn: {error.strerror or error}") from error
+        raise DataNotWritten(f"{path}: cannot be written: {error.strerror or error}") from error

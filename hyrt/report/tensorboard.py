@@ -87,8 +87,7 @@ class TensorboardLog:
 
     def _unwritable(self, error: OSError) -> HyrtError:
         return HyrtError(
-            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or leave "
-            "--tensorboard out"
+            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or omit --tensorboard"
         )
 
 

@@ -24,7 +24,9 @@ class SaintSettings(SamplerSettings):
 
     unit: ClassVar[str] = "subgraph"
     units_setting: ClassVar[str] = "sampler.units"
-    preparation: ClassVar[str] = "counting what walks meet, for GraphSAINT's normalisation ..."
+    preparation: ClassVar[str] = (
+        "counting the vertices and edges of random walks, for GraphSAINT's normalisation ..."
+    )
     unpredictable: ClassVar[str] = "its mini-batches are random walks. Use neighbor"
 
     roots: Count = 2000

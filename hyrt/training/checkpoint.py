@@ -121,7 +121,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise CheckpointError(f"{path}: not named like a checkpoint (step-<number>.<checksum>.safetensors)")
+        raise CheckpointError(f"{path}: not the name of a checkpoint (step-<number>.<checksum>.safetensors)")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -129,11 +129,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     checksum = hashlib.sha256(data).hexdigest()[:32]
     if checksum != match["checksum"]:
         raise CheckpointError(
-            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one named"
+            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one in its name"
         )
     step, state = _from_bytes(path, data)
     if step != int(match["step"]):
-        raise CheckpointError(f"{path}: holds step {step}, not the one named: it was renamed")
+        raise CheckpointError(f"{path}: contains step {step}, not the one in its name: it was renamed")
     return Checkpoint(step, path, state)
 
 
@@ -161,13 +161,13 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     failure: CheckpointError | None = None
     for file in files:
         if failure is not None:
-            warn(f"{failure}. Falling back to step {file.step}")
+            warn(f"{failure}. Using the checkpoint of step {file.step} instead")
         try:
             return load_checkpoint(file.path)
         except CheckpointError as error:
             failure = error
     if failure is None:
-        raise CheckpointError(f"{folder}: holds no checkpoint: start the run anew")
+        raise CheckpointError(f"{folder}: has no checkpoint: start a new run")
     raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
 
 
@@ -210,8 +210,8 @@ def _remove_superfluous(folder: Path, new: _File, keep: int) -> None:
             file.path.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointNotWritten(
-                f"{file.path}: step {new.step} is saved, but this older checkpoint could not be deleted: "
-                f"{error.strerror or error}. Make its folder writable."
+                f"{file.path}: step {new.step} is saved, but this older checkpoint could not be "
+                f"deleted: {error.strerror or error}. Make its folder writable."
             ) from error
 
 
@@ -235,9 +235,10 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
         if found == _FORMAT:
             return int(document["step"]), _decode(document["state"], tensors)
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: whole, but not a checkpoint hyrt wrote: {error}") from error
+        raise CheckpointError(f"{path}: undamaged, but not a checkpoint written by hyrt: {error}") from error
     raise CheckpointError(
-        f"{path}: checkpoint format {found}, this hyrt reads {_FORMAT}: use the version that wrote it"
+        f"{path}: checkpoint format {found}, but this version of hyrt reads {_FORMAT}: use the version "
+        "that wrote it"
     )
 
 

@@ -43,7 +43,7 @@ def find_trainers(config: Config) -> list[Found]:
     names = [info.name for _, info in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"devices names {name} twice: give each device once")
+            raise ConfigError(f"devices has {name} twice: give each device once")
     return found
 
 
@@ -150,8 +150,8 @@ def build_optimizer(
     closure = inspect.signature(maker.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigError(
-            f"train.optimizer={train.optimizer!r} evaluates the loss several times a step, which a pipeline of "
-            "mini-batches cannot give it: choose another, like Adam"
+            f"train.optimizer={train.optimizer!r} evaluates the loss several times per step, which a "
+            "pipeline of mini-batches cannot do: choose another, such as Adam"
         )
     options = {"lr": train.lr, **train.optimizer_options}
     if train.weight_decay:
@@ -223,8 +223,8 @@ def open_trainers(
                 call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
             except DeviceOutOfMemory as error:
                 raise DeviceOutOfMemory(
-                    f"{error}: the model's weights do not fit. Lower model.hidden, or raise runtime.device_memory_gib "
-                    "where it is set"
+                    f"{error}: the model's weights do not fit. Lower model.hidden, or raise "
+                    "runtime.device_memory_gib if it is set"
                 ) from error
             if config.sampler.draws_on_device:
                 trainer.hops = device.sampler(graph)
@@ -233,7 +233,8 @@ def open_trainers(
             trainers.append(trainer)
         if config.sampler.draws_on_device and all(trainer.hops is None for trainer in trainers):
             raise ConfigError(
-                f"sampler.on_device: none of {', '.join(t.name for t in trainers)} can sample; leave it off"
+                f"sampler.on_device: none of {', '.join(t.name for t in trainers)} can sample: set it "
+                "to false"
             )
         yield trainers
 
@@ -256,7 +257,7 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
         close()
     except HyrtError as error:
         if trainer.lost is None:
-            warn(f"{error}. What was trained is complete")
+            warn(f"{error}. The training itself is complete")
         else:
             trainer.lost.add_note(str(error))
 
@@ -283,7 +284,8 @@ def first_split(config: Config, names: Sequence[str], expected: ExpectedRun | No
     if expected is not None and not config.gives_split:
         if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
             raise ValueError(
-                f"the predicted split {dict(expected.split)} is not one of {config.units_per_step} units among {names}"
+                f"the predicted split {dict(expected.split)} does not share {config.units_per_step} "
+                f"units among {names}"
             )
         return [expected.split[name] for name in names]
     return split_by_shares(

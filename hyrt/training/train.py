@@ -233,7 +233,7 @@ class Training:
             self._kept = state.get("balance")
             self._totals = Totals.restored(state.get("totals"))
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{checkpoint.path}: does not fit this run: {error}") from error
+            raise CheckpointError(f"{checkpoint.path}: does not match this run: {error}") from error
 
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""

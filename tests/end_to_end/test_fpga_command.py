@@ -51,7 +51,9 @@ def test_a_front_on_the_papers_card(tmp_path: Path) -> None:
     assert lines[0].startswith("u250 · 1,024 targets · ")
     assert lines[0].endswith("widths 100, 256, 47")
     assert sum("Table IV" in line for line in lines) >= 1
-    assert any(line.startswith("assumed until a build or a board tells: adder_latency") for line in lines)
+    assert any(
+        line.startswith("assumed until a build or a board confirms it: adder_latency") for line in lines
+    )
     assert any("HP-GNN" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
 
@@ -102,14 +104,14 @@ def test_sparse_features_are_explored_as_the_rows_that_the_card_gets(tmp_path: P
     lines = done.stdout.splitlines()
     assert "widths 33, 16, " in lines[0]
     assert (
-        "assumed: sparse.npz has sparse features: taken are the dense rows of 33 float32 that the device gets"
-        in lines
+        "assumed: sparse.npz has sparse features: the model counts the dense rows of 33 float32 values that "
+        "the device gets" in lines
     )
     words = [str(HYRT), "predict", "--data", "sparse.npz", "--platform", "xilinx-alveo-u250"]
     refused = subprocess.run(
         words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
     )
-    assert "its features are sparse" in refused.stderr
+    assert "the features are sparse" in refused.stderr
 
 
 def test_reports_take_the_place_of_what_is_assumed(files: Path) -> None:
@@ -248,7 +250,7 @@ def test_designs_with_streams_that_tools_may_refuse_are_marked(files: Path) -> N
     assert not all(wide)
     assert [line.endswith("  !") for line in lines[2 : 2 + len(front)]] == wide
     assert [each["widest_stream_bits"] > 4096 for each in front] == wide
-    assert any(line.startswith("! a stream of more than 4,096 bits (512 n") for line in lines)
+    assert any(line.startswith("! a stream is wider than 4,096 bits (512 n") for line in lines)
 
 
 def test_files_to_build_with(tmp_path: Path) -> None:

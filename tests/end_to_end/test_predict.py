@@ -65,7 +65,7 @@ def test_two_files_determine_the_papers_form(files: Path) -> None:
 def test_a_named_dataset_is_not_loaded(tmp_path: Path) -> None:
     done = hyrt("predict", "--data", "ogbn-papers100M", "--model", "gcn", "--platform", GPU, cwd=tmp_path)
     assert "◀ bottleneck" in done.stdout
-    assert "sure of this to about ± 30%" in done.stdout
+    assert "estimated error ± 30%" in done.stdout
     assert "· a5000 4 x " in done.stdout
     assert "assumed: ogbn-papers100M has log-normal degrees" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -152,7 +152,7 @@ def test_it_is_made_again_and_compares(run: Path, tmp_path: Path) -> None:
     shown = hyrt("report", run, "runs/other", "runs/other/.", cwd=tmp_path).stdout
     assert shown == "report report.html\n"
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "2 runs beside each other" in text
+    assert "2 runs compared" in text
     found = {row[0]: row[1:] for row in rows(text) if len(row) == 3}
     assert found["result"] == [run.name, "other"]
     said = [summary(run), summary(tmp_path / "runs" / "other")]

@@ -168,7 +168,7 @@ def test_a_run_without_standard_output(tmp_path: Path) -> None:
 
 def test_simulated_devices_are_told_at_the_end(tmp_path: Path) -> None:
     shown = hyrt("run", *TINY, "--devices", "null", "--quiet", cwd=tmp_path).stdout
-    assert shown.splitlines()[0].endswith("an epoch · on simulated devices")
+    assert shown.splitlines()[0].endswith("per epoch · on simulated devices")
 
 
 @pytest.mark.parametrize(("kept", "place"), [((), None), (("test",), "(epoch 2)")])
@@ -183,7 +183,7 @@ def test_data_without_validation_vertices(tmp_path: Path, kept: tuple[str, ...],
     last = shown.splitlines()[-2]
     if place is None:
         assert "no validation and no test vertices" in shown
-        assert last.endswith(" an epoch")
+        assert last.endswith(" per epoch")
         assert "·" not in last
     else:
         assert last.startswith("test accuracy 0.")

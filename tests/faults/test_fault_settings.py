@@ -51,11 +51,11 @@ def test_what_is_asked_for() -> None:
         ("", r"'' is not <stage>"),
         ("propagate:cpu:0", "is not <stage>"),
         ("sampel:cpu:0:first:raise", "the stages are sample"),
-        ("sample:cpu:0:later:raise", "when is first"),
-        ("sample:cpu:0:-1:raise", "when is first"),
+        ("sample:cpu:0:later:raise", "give first, middle, last or the number of a step"),
+        ("sample:cpu:0:-1:raise", "give first, middle, last or the number of a step"),
         ("sample:cpu:0:first:rise", "the kinds are raise"),
-        ("sample:cpu:0:first:oom", "oom is a fault of transfer, propagate"),
-        ("load:cpu:0:first:nan-loss", "nan-loss is a fault of propagate"),
+        ("sample:cpu:0:first:oom", "the kind oom belongs to transfer, propagate"),
+        ("load:cpu:0:first:nan-loss", "the kind nan-loss belongs to propagate"),
         ("checkpoint:rename:first:eio", "the places of checkpoint are open"),
         ("synchronize:cpu:0:first:raise", "the place of synchronize is host"),
         ("sample:cpu:0:first:raise,", r"'' is not <stage>"),
@@ -113,7 +113,7 @@ def test_a_fault_whose_step_never_comes_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "load:cpu:7:first:raise")
     run, _ = training()
-    with pytest.raises(ConfigError, match="'cpu:7' of load is no trainer of this run: cpu:0"):
+    with pytest.raises(ConfigError, match="'cpu:7' of load is not a trainer of this run: cpu:0"):
         run.run()
 
 

@@ -143,7 +143,7 @@ def expected_error(case: Case) -> str:
     what = f"injected in {fault.stage} on {fault.place} at step {step}"
     match fault.kind:
         case "hang":
-            return rf"nothing moved for {STALL_S:g} s \(.*{where} at step {step}\b.* did not come back"
+            return rf"nothing moved for {STALL_S:g} s \(.*{where} at step {step}\b.* did not return"
         case "nan-loss" | "nan-gradient":
             return rf"of {fault.place} is not finite at step {step} \(seed 0\)"
         case "exit":

@@ -88,7 +88,8 @@ def probe(
     noun = "target" if given == 1 else "targets"
     return Decision(
         assignment=replace(present, split=tuple(split)),
-        reason=f"gave {names} {given} {noun} to see what they take: none in the last {len(history)} steps",
+        reason=f"gave {names} {given} {noun} to measure their times: they had none in the last "
+        f"{len(history)} steps",
     )
 
 
@@ -106,7 +107,7 @@ def experiment(
                 for index, units in enumerate(present.split)
             ]
             change = change_in_words(present, after, limits.trainers, trainers_s, model.stages_s(present))
-            return Decision(assignment=after, reason=f"{change}; to see whether {purpose}")
+            return Decision(assignment=after, reason=f"{change}; to find out whether {purpose}")
     return None
 
 
@@ -139,7 +140,7 @@ def _fewer_threads(
             return None
         counts[stage] = fewer
     after = replace(present, threads=replace(threads, **counts))
-    return (after, "stages get faster where fewer threads share the cores") if after != present else None
+    return (after, "stages get faster if fewer threads share the cores") if after != present else None
 
 
 def _idle_host(
@@ -164,7 +165,7 @@ def _idle_host(
     given = min(given, split[giver])
     split[giver] -= given
     split[host] += given
-    return replace(present, split=tuple(split)), "the CPU does some in the same time"
+    return replace(present, split=tuple(split)), "the CPU can do some in the same time"
 
 
 def _fewer_trainers(
@@ -186,7 +187,7 @@ def _fewer_trainers(
         return None
     split = [units + missing * space / sum(room) for units, space in zip(split, room, strict=True)]
     after = replace(present, split=whole(split, total, limits.most_units))
-    return after, "the others do it in less time"
+    return after, "the others can do them in less time"
 
 
 def _others(

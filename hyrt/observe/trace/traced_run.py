@@ -48,7 +48,8 @@ class TracedRun(Hook):
     def __init__(self, limit: int, folder: Path | None, timeout_s: float) -> None:
         if folder is None:
             raise ConfigError(
-                "runtime.trace: there is no folder to write it to: give one (hyrt.train(..., folder=...))"
+                "runtime.trace: there is no folder to write the trace to: give one (hyrt.train(..., "
+                "folder=...))"
             )
         self._trace = Trace(limit)
         self.watch = partial(watched, self._trace)
@@ -132,8 +133,8 @@ class TracedRun(Hook):
         lost = ""
         if losses:
             lost = (
-                f"; {sum(losses.values()):,} early events are left out of it "
-                f"(runtime.trace_events={self._trace.limit} a track)"
+                f"; {sum(losses.values()):,} early events were dropped "
+                f"(runtime.trace_events={self._trace.limit} per track)"
             )
         return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{lost}")
 
@@ -158,7 +159,10 @@ class TracedRun(Hook):
         write_atomically(self.path, gzip.compress(text, _COMPRESSION, mtime=0))
 
     def _not_written(self, error: OSError) -> str:
-        return f"{self.path}: the trace cannot be written: {error.strerror or error}. Everything else is as it was"
+        return (
+            f"{self.path}: the trace cannot be written: {error.strerror or error}. The run itself "
+            "is not affected"
+        )
 
 
 def watched(trace: Trace, work: Chunk) -> Worked | None:

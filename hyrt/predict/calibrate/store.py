@@ -31,7 +31,8 @@ def keep(calibration: Calibration) -> None:
         write_atomically(path, to_text(calibration).encode())
     except OSError as error:
         raise DataNotWritten(
-            f"{path}: the calibration cannot be kept: {error.strerror}. Set XDG_CACHE_HOME to a folder that can be written"
+            f"{path}: the calibration cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
+            "writable folder"
         ) from error
 
 

@@ -156,15 +156,14 @@ def bottleneck_text(run: RunRecord) -> str:
     second = max((stage for stage in STAGES[:-1] if stage != slowest), key=lambda stage: work[stage])
     said = [
         f"{slowest.capitalize()} is the slowest stage in {percent(bounds[slowest])} of the steps: "
-        f"{seconds(work[slowest])} "
-        f"of work a step, before {second} with {seconds(work[second])}."
+        f"{seconds(work[slowest])} of work per step, followed by {second} with {seconds(work[second])}."
     ]
     busy = [f"{row.name} {row.busy}" for row in trainer_rows(run) if row.busy_share]
     if slowest == "propagate" and len(busy) > 1:
-        said.append(f"The trainers' own times in it: {', '.join(busy)}.")
+        said.append(f"The times of the trainers in it: {', '.join(busy)}.")
     if not run.settings.get("runtime", {}).get("pipelined", True):
         said.append(
-            "The stages ran one after the other (runtime.pipelined: false): a step takes their sum, "
+            "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, "
             f"{seconds(step_s)}."
         )
     elif step_s > 0:

@@ -86,11 +86,13 @@ class Chart:
         said = []
         if beyond:
             said.append(
-                f"{beyond} of {len(points)} values are beyond the frame, up to {self.value(max(points))}"
+                f"{beyond} of {len(points)} values are outside the frame, up to {self.value(max(points))}"
             )
         if longest > MOST_POINTS:
             every = 2 * longest / MOST_POINTS
-            said.append(f"of every {every:.0f} values the lowest and the highest are drawn, of {longest:,}")
+            said.append(
+                f"the lowest and the highest of every {every:.0f} values are drawn, out of {longest:,}"
+            )
         return "; ".join(said)
 
     @property

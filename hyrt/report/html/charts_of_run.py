@@ -38,14 +38,14 @@ def charts_of(run: RunRecord) -> list[Chart]:
             marks=decisions,
         ),
         Chart(
-            title="Work of the stages a step; the bottleneck below",
+            title="Work of the stages per step; the bottleneck below",
             cut=True,
             series=_each(groups, "stage_s", STAGES),
             value=seconds,
             bands=_bottlenecks(groups),
         ),
         Chart(
-            title="Split: targets of a step",
+            title="Split: targets per step",
             series=_each(groups, "split", trainers),
             value=lambda y: f"{y:g}",
             marks=decisions,
@@ -59,17 +59,17 @@ def charts_of(run: RunRecord) -> list[Chart]:
             step=True,
         ),
         Chart(
-            title="Waiting of the stages a step, where it is worth a line",
+            title="Waiting of the stages per step, if it is noticeable",
             cut=True,
             series=_that_count(_each(groups, "blocked_s", _keys(groups, "blocked_s"))),
             value=seconds,
         ),
         Chart(
-            title="Mini-batches that wait in the channels",
+            title="Mini-batches waiting in the channels",
             series=_each(groups, "queued", _keys(groups, "queued")),
         ),
         Chart(
-            title="Devices: part of the time that they propagate",
+            title="Devices: fraction of the time spent propagating",
             series=[
                 _line(labelled(name), groups, lambda line, name=name: _part(line, name), colour)  # type: ignore[misc]
                 for colour, name in enumerate(trainers)
@@ -78,7 +78,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         ),
         Chart(
             title="Throughput in MTEPS",
-            series=[_line("sampled edges a second, in millions", groups, lambda line: line["mteps"])],
+            series=[_line("sampled edges per second, in millions", groups, lambda line: line["mteps"])],
         ),
         Chart(
             title="Resident memory",

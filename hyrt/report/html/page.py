@@ -68,7 +68,7 @@ def page_beside(runs: Sequence[RunRecord]) -> str:
     keys = list(dict.fromkeys(key for each in settings for key in each))
     return _render(
         "beside.html",
-        title=f"{len(runs)} runs beside each other",
+        title=f"{len(runs)} runs compared",
         names=names,
         rows=[(row, [column.get(row, "") for column in columns]) for row in rows],
         differences=[

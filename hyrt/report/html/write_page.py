@@ -21,5 +21,5 @@ def write_page(path: Path, page: str) -> None:
         write_atomically(path, page.encode("utf-8", "replace"))
     except OSError as error:
         raise HyrtError(
-            f"{path}: cannot be written: {error.strerror or error}. Give another place with --output"
+            f"{path}: cannot be written: {error.strerror or error}. Give another file with --output"
         ) from error

@@ -33,13 +33,13 @@ def test_a_good_one_passes() -> None:
     ("result", "says"),
     [
         (None, "NoneType"),
-        (replace(GOOD, counts={"correct": 1, "targets": 4}), "4 targets of a mini-batch of 3"),
+        (replace(GOOD, counts={"correct": 1, "targets": 4}), "4 targets in a mini-batch of 3"),
         (replace(GOOD, normalizer=6.0), "normalizer 6"),
         (replace(GOOD, normalizer=float("nan")), "normalizer nan"),
         (replace(GOOD, gradients=[torch.ones(3, 2)]), "1 gradients for 2 parameters"),
         (
             replace(GOOD, gradients=[torch.ones(1), torch.ones(2)]),
-            r"gradient 0 is \(1,\), its parameter \(3, 2\)",
+            r"gradient 0 has shape \(1,\), but its parameter has shape \(3, 2\)",
         ),
         (replace(GOOD, gradients=[torch.ones(3, 2), None]), "gradient 1 is NoneType"),
         (replace(GOOD, gradients=[torch.ones(3, 2, dtype=torch.float64), torch.ones(2)]), "float64"),

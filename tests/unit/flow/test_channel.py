@@ -141,5 +141,5 @@ def test_put_after_close_and_get_after_end() -> None:
 
 
 def test_a_channel_holds_something() -> None:
-    with pytest.raises(ValueError, match="can hold nothing"):
+    with pytest.raises(ValueError, match="cannot hold anything"):
         Channel("c", 0)

@@ -94,7 +94,7 @@ def test_who_hangs_is_named_with_all_stacks() -> None:
         reports.append(report)
         release.set()
 
-    with pytest.raises(Stalled, match=r"\(square on there at step 3 did not come back\)"):
+    with pytest.raises(Stalled, match=r"\(square on there at step 3 did not return\)"):
         Squares(square, timeout_s=0.2, on_stall=on_stall).all()
     (report,) = reports
     assert "thread test.count" in report

@@ -256,7 +256,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert kind == "warning"
     assert text == (
         f"{tmp_path}/run/trace.json.gz: the trace cannot be written: No space left on device. "
-        "Everything else is as it was"
+        "The run itself is not affected"
     )
     assert next(e.status for e in events if isinstance(e, RunEnded)) == "finished"
     assert any(isinstance(event, Checkpointed) for event in events)
@@ -286,7 +286,7 @@ def test_long_runs_keep_the_newest(tmp_path: Path) -> None:
     assert ("hyrt.main", "5 earlier events left out") in marks
     ((kind, text),) = notices(events)
     assert kind == "info"
-    assert f"{sum(lost.values())} early events are left out" in text
+    assert f"{sum(lost.values())} early events were dropped" in text
     # What is whole can still be followed.
     assert [way[0]["args"]["step"] for way in trace.ways() if way[0]["name"] == "sample" and len(way) == 5][
         -1

@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_a_device(undisturbed: Run, pipelined: bool) -> No
     assert run.result.summary["split"] == {"cpu:0": 0, "cpu:1": 240}
     warnings = [event.text for event in run.of(Notice) if event.kind == "warning"]
     assert len(warnings) == 1
-    assert warnings[0].startswith("step 7: cpu:0 is lost, the run goes on without it; split cpu:0 100 → 0")
+    assert warnings[0].startswith("step 7: cpu:0 is lost; the run continues without it; split cpu:0 100 → 0")
     groups = run.of(StepGroup)
     assert groups[0].split == {"cpu:0": 100, "cpu:1": 140}
     assert groups[-1].split == {"cpu:0": 0, "cpu:1": 240}

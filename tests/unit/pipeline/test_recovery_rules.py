@@ -52,7 +52,7 @@ def test_targets_do_not_go_back_and_forth(undisturbed, rooms, split, ends, pipel
 def test_parts_of_a_single_trainer_are_said_once() -> None:
     run = Run(small(9), [BATCH])
     assert len(run.notices) == 1
-    assert run.notices[0].startswith("step 0: cpu:0 is out of memory and nobody can take more")
+    assert run.notices[0].startswith("step 0: cpu:0 is out of memory and no other trainer can take more")
 
 
 @pytest.mark.parametrize("depth", [1, 4])
@@ -203,7 +203,7 @@ def test_a_device_that_samples_and_then_cannot(undisturbed, error, monkeypatch) 
         assert not run.notices
     elif isinstance(error, DeviceOutOfMemory):
         assert run.notices == [
-            "step 6: cpu:0 has no memory to sample in; the host samples for it (cpu:0: no room)"
+            "step 6: cpu:0 has no memory for sampling; the host samples for it (cpu:0: no room)"
         ]
         assert run.stages.split == [20, 12]
     else:

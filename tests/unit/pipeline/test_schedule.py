@@ -49,6 +49,6 @@ def test_every_step_in_flight_or_to_come_has_what_was_decided(ahead: int, change
 def test_a_state_that_says_nothing_of_the_step_is_refused() -> None:
     schedule = Schedule(assignment(50))
     for state in ([], [(7, (1, 2), (1, 1, 1))]):
-        with pytest.raises(ValueError, match="say nothing of step 6"):
+        with pytest.raises(ValueError, match="do not cover step 6"):
             schedule.restore(state, 6)
     assert schedule.latest == assignment(50)

@@ -81,12 +81,12 @@ def test_what_the_kernels_do_not_run_takes_rates_and_is_said() -> None:
     )
     machine, (said,) = with_kernels(PLATFORM, work(), config({"aggregate": "max"}), paper=False)
     assert machine == rates
-    assert "do not run this model on u250, its rates are taken" in said
+    assert "do not run this model on u250; the prediction uses rates" in said
     assert "aggregate='max'" in said
     # Sizes alone tell of two products a layer, and not of maxima.
     machine, (said,) = with_kernels(PLATFORM, work("gin"), None, paper=False)
     assert machine == rates
-    assert "one product a layer" in said
+    assert "one product per layer" in said
     assert with_kernels(PLATFORM, work(), None, paper=False) == (PLATFORM, [])
     assert with_kernels(PLATFORM, work(), config({}), paper=False) == (PLATFORM, [])
     # The paper's form knows no designs.
@@ -103,7 +103,7 @@ def test_what_is_sent_is_said_beside_what_a_task_holds(batch: int) -> None:
     room = machine.accelerators[0].task_targets
     assert room is not None
     tasks = -(-most // room)
-    assert f"its {most} targets a step as {tasks} task{'s' * (tasks > 1)} (one holds up to {room})" in said
+    assert f"its {most} targets per step as {tasks} task{'s' * (tasks > 1)} (a task has up to {room})" in said
     assert (tasks > 1) == (batch == 4000)
 
 

@@ -74,7 +74,7 @@ def test_a_few_values_far_off_leave_the_frame_and_are_told() -> None:
     values = [1.0] * 99 + [1000.0]
     cut = Chart(title="t", series=[Series(name="s", x=range(100), y=values)], cut=True)
     assert cut.top == 1.5
-    assert cut.note == "1 of 100 values are beyond the frame, up to 1e+03"
+    assert cut.note == "1 of 100 values are outside the frame, up to 1e+03"
     whole = Chart(title="t", series=cut.series)
     assert whole.top == math.inf
     assert not whole.note

@@ -116,16 +116,17 @@ def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
 
 def test_the_sentence_on_the_bottleneck() -> None:
     assert bottleneck_text(record([line(1), line(2)])) == (
-        "Propagate is the slowest stage in 100% of the steps: 30 ms of work a step, before load with 12 ms. "
-        "The trainers' own times in it: cpu:0 10 ms, opencl:0 30 ms. "
+        "Propagate is the slowest stage in 100% of the steps: 30 ms of work per step, "
+        "followed by load with 12 ms. The times of the trainers in it: cpu:0 10 ms, opencl:0 30 ms. "
         "A step takes 40 ms; the slowest stage works for 75% of that."
     )
     serial = record(
         [line(1, 0.001, queued={}, queue_depth={}, blocked_s={})], settings={"runtime": {"pipelined": False}}
     )
     assert bottleneck_text(serial) == (
-        "Load is the slowest stage in 100% of the steps: 12 ms of work a step, before sample with 6 ms. "
-        "The stages ran one after the other (runtime.pipelined: false): a step takes their sum, 40 ms."
+        "Load is the slowest stage in 100% of the steps: 12 ms of work per step, "
+        "followed by sample with 6 ms. "
+        "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, 40 ms."
     )
     assert "channel" not in page_of(serial).split("What bounds it</h2>")[1].split("Medians")[0]
 
@@ -199,6 +200,6 @@ def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
     assert "the 0th time" in page
     assert "the 1999th time" in page
     assert "the 1000th time" not in page
-    assert "of every 133 values the lowest and the highest are drawn, of 40,000" in page
+    assert "the lowest and the highest of every 133 values are drawn, out of 40,000" in page
     assert "Numbers, 60 of 40,000 rows" in page
     assert "bottleneck mostly propagate" in page

@@ -42,10 +42,10 @@ def test_names_every_bottleneck_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x", "x.txt", ".png", "x.npz"])
 def test_refuses_other_files(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot draw such files"):
+    with pytest.raises(ConfigError, match="unknown file type"):
         check_plot(Path(name))
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataNotWritten, match=r"nowhere/x\.png: cannot be drawn"):
+    with pytest.raises(DataNotWritten, match=r"nowhere/x\.png: cannot be written"):
         draw_scaling(SCALING, tmp_path / "nowhere" / "x.png")

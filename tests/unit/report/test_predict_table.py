@@ -69,9 +69,9 @@ def test_a_prediction_in_words() -> None:
         "epoch 17.8 s (16.0 s to 19.5 s) · 1,200 steps of 14.8 ms · 1,234.6 MTEPS",
         "split cpu:0 620 · gpu 4 x 101 · threads sample 1, load 3, train 4",
         "memory host 10.0 GiB of 512 GiB: fits · gpu 4.00 GiB of 24.0 GiB each: fits",
-        "ideal if all devices added up: 12.0 s",
-        "to go faster: links twice as fast: 15.0 s an epoch, then the cores are the bottleneck",
-        "sure of this to about ± 10%: box, assumed: a box",
+        "ideal epoch, if the speeds of all devices added up: 12.0 s",
+        "to go faster: links twice as fast: 15.0 s per epoch, then the cores are the bottleneck",
+        "estimated error ± 10%: box, assumed: a box",
         "assumed: degrees",
     ]
 
@@ -85,7 +85,7 @@ def test_a_prediction_in_words() -> None:
             "propagate",
             "propagate       11.8     80%  with synchronize 0.300  ◀ bottleneck (cpu is the slowest trainer)",
         ),
-        ("cores", "cores           14.8    100%  ◀ bottleneck (what the stages need of them together)"),
+        ("cores", "cores           14.8    100%  ◀ bottleneck (the work of all stages together)"),
     ],
 )
 def test_exactly_the_bottleneck_is_marked(stage: str, line: str) -> None:
@@ -96,7 +96,7 @@ def test_exactly_the_bottleneck_is_marked(stage: str, line: str) -> None:
 
 def test_synchronization_that_takes_longest_is_named() -> None:
     lines = bound_by("propagate", synchronize_s=0.3, propagate_s=0.3115)
-    assert any(line.endswith("◀ bottleneck (most of it synchronizes)") for line in lines)
+    assert any(line.endswith("◀ bottleneck (mostly synchronization)") for line in lines)
 
 
 def test_nothing_is_said_of_a_bandwidth_that_a_table_replaces() -> None:
@@ -123,7 +123,7 @@ def test_one_that_does_not_fit_is_said() -> None:
 
 
 def test_no_advice_is_said() -> None:
-    assert "to go faster: no single change gives more than a few per cent" in text()
+    assert "to go faster: no single change saves more than a few per cent" in text()
 
 
 def test_one_step_is_one_step() -> None:
@@ -137,7 +137,7 @@ def test_scaling_names_idle_accelerators() -> None:
     assert scaling_lines([(1, NOW), (4, idle)]) == [
         "accelerators       epoch  speed-up  bottleneck",
         "           1      17.8 s     1.00x  load",
-        "           4      8.88 s     2.00x  load (2 of 4 get nothing)",
+        "           4      8.88 s     2.00x  load (2 of 4 get no targets)",
     ]
     assert scaling_lines([]) == []
 

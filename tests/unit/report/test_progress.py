@@ -76,28 +76,28 @@ def test_plain_lines() -> None:
         "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB",
         "          val accuracy 0.920 · test accuracy 0.500  (0.4 s)",
         "warning: disk nearly full: free space",
-        "test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch",
+        "test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch",
     ]
 
 
 def test_prediction_and_moves() -> None:
     lines = show([STARTED, PREDICTED, BALANCED, epoch_ended(1), RunEnded(status="finished")])
-    assert lines[3] == "predicted 3.4 s an epoch ± 0.4, bottleneck propagate"
+    assert lines[3] == "predicted 3.4 s per epoch ± 0.4, bottleneck propagate"
     assert lines[4] == (
         "step 20: moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; 24.0 ms expected"
     )
-    assert lines[-1] == "3.5 s an epoch (predicted 3.4)"
+    assert lines[-1] == "3.5 s per epoch (predicted 3.4)"
 
 
 @pytest.mark.parametrize(
     ("epoch_s", "relative_error", "line"),
     [
-        (0.0456, 0.1, "46 ms an epoch ± 4.6, bottleneck load"),
-        (3.4, None, "3.4 s an epoch, bottleneck load"),
-        (0.6, 0.068, "0.6 s an epoch ± 0.04, bottleneck load"),
-        (95.0, 0.2, "95.0 s an epoch ± 19.0, bottleneck load"),
-        (725.0, 0.1, "12 min 5 s an epoch ± 72.5 s, bottleneck load"),
-        (7380.0, 0.1, "2 h 3 min an epoch ± 12 min 18 s, bottleneck load"),
+        (0.0456, 0.1, "46 ms per epoch ± 4.6, bottleneck load"),
+        (3.4, None, "3.4 s per epoch, bottleneck load"),
+        (0.6, 0.068, "0.6 s per epoch ± 0.04, bottleneck load"),
+        (95.0, 0.2, "95.0 s per epoch ± 19.0, bottleneck load"),
+        (725.0, 0.1, "12 min 5 s per epoch ± 72.5 s, bottleneck load"),
+        (7380.0, 0.1, "2 h 3 min per epoch ± 12 min 18 s, bottleneck load"),
     ],
 )
 def test_how_sure_a_prediction_is(epoch_s: float, relative_error: float | None, line: str) -> None:
@@ -133,7 +133,7 @@ def test_long_epochs_show_a_line_now_and_then() -> None:
 
 
 def test_quiet_shows_the_end_only() -> None:
-    assert show(WHOLE_RUN, quiet=True) == ["test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch"]
+    assert show(WHOLE_RUN, quiet=True) == ["test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_quiet_shows_the_end_only() -> None:
     [
         ([RunEnded(status="interrupted")], "interrupted"),
         ([RunEnded(status="finished")], "finished"),
-        ([epoch_ended(1), RunEnded(status="early-stopped")], "early-stopped · 3.5 s an epoch"),
+        ([epoch_ended(1), RunEnded(status="early-stopped")], "early-stopped · 3.5 s per epoch"),
         (
             [
                 evaluated(2),
@@ -155,7 +155,7 @@ def test_quiet_shows_the_end_only() -> None:
                     },
                 ),
             ],
-            "val ROC AUC 0.812 (best validation, epoch 1) · 2.0 s an epoch",
+            "val ROC AUC 0.812 (best validation, epoch 1) · 2.0 s per epoch",
         ),
         (
             [
@@ -163,7 +163,7 @@ def test_quiet_shows_the_end_only() -> None:
                 epoch_ended(1),
                 RunEnded(status="finished", summary={"metrics": {}}),
             ],
-            "3.5 s an epoch",
+            "3.5 s per epoch",
         ),
         (
             [replace(evaluated(2), metrics={"test": {"accuracy": 0.5}}), RunEnded(status="finished")],
@@ -255,7 +255,7 @@ def test_terminal_keeps_lines_and_redraws_one(monkeypatch: pytest.MonkeyPatch) -
     drawn = re.split(r"[\r\n]|\x1b\[[0-9?]+[A-Za-z]", raw)
     assert max(len(line) for line in drawn) == 80
     assert "devices   cpu (2 cores) 1024 targets" in raw
-    assert "test accuracy 0.913 (best validation, epoch 1) · 3.5 s an epoch" in raw
+    assert "test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch" in raw
 
 
 def test_long_header_lines_wrap_below_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

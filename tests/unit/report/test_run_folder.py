@@ -265,14 +265,14 @@ def test_a_folder_that_goes_away(tmp_path: Path, is_moved: bool) -> None:
             run.path.rename(tmp_path / "elsewhere")
         else:
             shutil.rmtree(run.path)
-        with pytest.raises(HyrtError, match=r"run/metrics.jsonl: was removed or moved while the run went on"):
+        with pytest.raises(HyrtError, match=r"run/metrics.jsonl: was removed or moved during the run"):
             run.handle(steps(2))
 
 
 def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with pytest.raises(ConfigError, match="file: is a file: give a folder as --output"):
+        with pytest.raises(ConfigError, match="file: this is a file: give a folder as --output"):
             RunFolder.create(root, None, Config())
     with pytest.raises(HyrtError, match="File name too long"):
         RunFolder.create(tmp_path, "x" * 300, Config())

@@ -284,7 +284,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path, data: st.DataObject) -> Non
 
 
 def test_none_left(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         load_newest_checkpoint(tmp_path, no_warning)
     with pytest.raises(CheckpointError, match="No such file"):
         load_newest_checkpoint(tmp_path / "missing", no_warning)
@@ -297,11 +297,11 @@ def test_none_left(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not named like"):
+    with pytest.raises(CheckpointError, match="not the name of a checkpoint"):
         load_checkpoint(tmp_path / "weights.safetensors")
     path = save_checkpoint(tmp_path, 7, a_state(7), keep=1)
     renamed = path.rename(path.with_name(path.name.replace("step-00000007", "step-00000008")))
-    with pytest.raises(CheckpointError, match="holds step 7"):
+    with pytest.raises(CheckpointError, match="contains step 7"):
         load_checkpoint(renamed)
     with pytest.raises(CheckpointError, match="No such file"):
         load_checkpoint(path)

@@ -92,9 +92,7 @@ def test_the_last_weights_are_waited_for() -> None:
 def test_what_hangs_is_named() -> None:
     """Not what happened last: later steps were sampled and loaded meanwhile."""
     held = threading.Event()
-    stuck = (
-        r"\(.*transfer on null:0 at step 1.* did not come back\).*thread hyrt.transfer.null:0.* did not end"
-    )
+    stuck = r"\(.*transfer on null:0 at step 1.* did not return\).*thread hyrt.transfer.null:0.* did not end"
     with pytest.raises(StageFailure, match=stuck):
         run(stages(("transfer", 1, held.wait)), stall_timeout_s=0.3)
     held.set()
@@ -116,7 +114,7 @@ def test_a_consumer_that_hangs_is_told_of() -> None:
     pipeline = Pipeline(stages(), range(STEPS), depth=2, stall_timeout_s=0.3, on_stall=hear)
     with pipeline, pytest.raises(Stalled):
         hang(pipeline)
-    assert stacks[0].startswith("nothing moved for 0.3 s (synchronize at step 0 did not come back)")
+    assert stacks[0].startswith("nothing moved for 0.3 s (synchronize at step 0 did not return)")
 
 
 def test_a_consumer_may_take_its_time_elsewhere() -> None:
