@@ -55,7 +55,9 @@ def degree_distribution(
     outs, loops = _out_degrees(graph)
     reciprocity = _reciprocity(graph)
     if not structure or graph.num_edges == 0:
-        return DegreeDistribution.from_degrees(ins, outs, targets=targets, reciprocity=reciprocity)
+        return DegreeDistribution.from_classes(
+            DegreeClasses.of(ins, outs), targets=targets, reciprocity=reciprocity
+        )
     kinds = _kinds(graph, ins, outs, targets)
     classes = DegreeClasses.of(ins, outs, kinds=kinds)
     symmetric = reciprocity == 1 and bool(np.array_equal(ins - loops, outs))
@@ -63,7 +65,6 @@ def degree_distribution(
         classes,
         targets=targets,
         reciprocity=reciprocity,
-        source="counted",
         mixing=_mixing(graph, classes, kinds, targets),
         overlap=neighbor_overlap(graph, targets) if symmetric else None,
     )

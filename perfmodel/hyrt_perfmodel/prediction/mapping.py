@@ -9,7 +9,7 @@ from dataclasses import replace
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Host, Platform
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.memory import most_units
+from hyrt_perfmodel.prediction.memory import most_that, most_units
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
@@ -222,21 +222,12 @@ def equal_times(costs: Sequence[Callable[[float], float]], most: Sequence[int], 
 def _each_within(
     costs: Sequence[Callable[[float], float]], most: Sequence[int], seconds: float, total: int
 ) -> list[int]:
+    def units(cost: Callable[[float], float], limit: int) -> int:
+        return most_that(min(limit, total), lambda count: cost(count) <= seconds)
+
     pairs = list(zip(costs, most, strict=True))
-    units = {pair: _units_within(*pair, seconds, total) for pair in set(pairs)}
-    return [units[pair] for pair in pairs]
-
-
-def _units_within(cost: Callable[[float], float], most: int, seconds: float, total: int) -> int:
-    """The most targets that take no longer."""
-    low, high = 0, min(most, total)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if cost(middle) <= seconds:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    known = {pair: units(*pair) for pair in set(pairs)}
+    return [known[pair] for pair in pairs]
 
 
 def _coarse_threads(host: Host) -> list[Threads]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hyrt_perfmodel.platforms.platform import PlatformTrainer
 from hyrt_perfmodel.prediction.extra_terms import topology_bytes
@@ -79,10 +79,15 @@ def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     if trainer.device.memory_gib is None:
         return training.batch_size
     have = trainer.device.memory_gib * _GIB
-    low, high = 0, training.batch_size
+    return most_that(training.batch_size, lambda units: trainer_memory_bytes(training.at(units)) <= have)
+
+
+def most_that(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest of 0..limit that fits, where all smaller ones do, too; 0 always does."""
+    low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if trainer_memory_bytes(training.at(middle)) <= have:
+        if fits(middle):
             low = middle
         else:
             high = middle - 1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.policy import AssignmentLimits, Policy
 from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.simulation.changes import Change
+from hyrt_perfmodel.simulation.changes import Change, check_changes, speeds_at
 from hyrt_perfmodel.simulation.event_queue import run_events
-from hyrt_perfmodel.simulation.noise import Noise
+from hyrt_perfmodel.simulation.noise import noise_factors
 from hyrt_perfmodel.simulation.pipeline_recurrence import run_recurrence
 from hyrt_perfmodel.simulation.policy_loop import PolicyLoop
-from hyrt_perfmodel.simulation.profiles import Profiles
 from hyrt_perfmodel.simulation.simulated_run import Simulation, simulation_of
 from hyrt_perfmodel.simulation.simulated_step import SimulatedStep, with_noise
+from hyrt_perfmodel.simulation.step_profile import can_slow, has_shared_resources, step_profile
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 __all__ = ["Change", "Simulation", "simulate"]
@@ -82,23 +83,32 @@ def simulate(
     for name, value in (("iterations", iterations), ("depth", depth)):
         if value < 1:
             raise ValueError(f"simulation: {name} is {value}: give a number of at least 1")
-    profiles = Profiles(platform, training, Terms() if terms is None else terms, changes)
-    factors = Noise(noise, 2 * profiles.num_trainers + 3, seed)
+    terms = Terms() if terms is None else terms
+    num_trainers = len(platform.trainers(training.model))
+    check_changes(changes, num_trainers)
+    factors = noise_factors(noise, 2 * num_trainers + 3, seed)
+    remembered = training.remembered()
+    profile_of = cache(partial(step_profile, platform, remembered, terms))
     told = replace(_limits(platform, training, start) if limits is None else limits, delay=depth)
     loop = PolicyLoop(policy, start, told, iterations)
     steps: list[SimulatedStep] = []
 
     def begin(number: int) -> SimulatedStep:
         assignment = loop.assignment(number)
-        return with_noise(number, assignment, profiles.of(number, assignment), factors.of(number))
+        profile = profile_of(assignment, speeds_at(changes, number))
+        return with_noise(number, assignment, profile, next(factors))
 
     def end(step: SimulatedStep) -> None:
         steps.append(step)
         loop.synchronized(step)
 
+    shares = has_shared_resources(platform, terms)
+    if shares and policy is None:
+        first_steps = sorted({0, *(change.step for change in changes)})
+        shares = can_slow([profile_of(start, speeds_at(changes, step)) for step in first_steps])
     # Where nothing is shared the recurrence is exact, and faster.
-    run = run_events if profiles.can_slow(start if policy is None else None) else run_recurrence
-    run(iterations, profiles.num_trainers, depth, begin, end)
+    run = run_events if shares else run_recurrence
+    run(iterations, num_trainers, depth, begin, end)
     return simulation_of(steps, loop.decisions)
 
 

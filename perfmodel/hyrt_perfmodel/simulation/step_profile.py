@@ -72,8 +72,8 @@ def has_shared_resources(platform: Platform, terms: Terms) -> bool:
 def step_profile(
     platform: Platform,
     training: TrainingWorkload,
-    assignment: Assignment,
     terms: Terms,
+    assignment: Assignment,
     speeds: Speeds = (),
 ) -> StepProfile:
     """The profile of a step under an assignment, where some parts have another speed (see `changes`)."""

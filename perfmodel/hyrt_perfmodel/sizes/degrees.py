@@ -126,51 +126,28 @@ class DegreeDistribution:
         return float((self.counts if self.target_counts is None else self.target_counts).sum())
 
     @classmethod
-    def from_degrees(
-        cls,
-        in_degrees: NDArray[Any],
-        out_degrees: NDArray[Any] | None = None,
-        *,
-        targets: NDArray[Any] | None = None,
-        reciprocity: float | None = None,
-        max_classes: int = 2000,
-        source: str = "counted",
-    ) -> DegreeDistribution:
-        """Count the degrees of all vertices.
-
-        Parameters
-        ----------
-        in_degrees, out_degrees
-            [V] integers; without `out_degrees` the graph is taken to be symmetric.
-        targets
-            [n] vertices that may be targets, or bool [V]; None for all.
-        reciprocity
-            Share of the edges whose reverse is an edge; None for 1 where the degrees are equal, else 0.
-        max_classes
-            Degrees are told apart as finely as this many classes allow.
-        source
-            Kept.
-
-        Raises
-        ------
-        ValueError
-            If the arrays differ in length or hold negative degrees.
-        """
-        classes = DegreeClasses.of(in_degrees, out_degrees, max_classes)
-        return cls.from_classes(classes, targets=targets, reciprocity=reciprocity, source=source)
-
-    @classmethod
     def from_classes(
         cls,
         classes: DegreeClasses,
         *,
         targets: NDArray[Any] | None = None,
         reciprocity: float | None = None,
-        source: str = "counted",
         mixing: DegreeMixing | None = None,
         overlap: NeighborOverlap | None = None,
     ) -> DegreeDistribution:
-        """Sizes and mean degrees of classes; parameters as in `from_degrees` and of the distribution."""
+        """Count the vertices and mean degrees of classes.
+
+        Parameters
+        ----------
+        classes
+            The class of each vertex.
+        targets
+            [n] vertices that may be targets, or bool [V]; None for all.
+        reciprocity
+            Share of the edges whose reverse is an edge; None for 1 where the degrees are equal, else 0.
+        mixing, overlap
+            Kept as they are.
+        """
         counts = classes.sums()
         in_degrees = classes.sums(classes.in_degrees) / counts
         return cls(
@@ -179,7 +156,7 @@ class DegreeDistribution:
             out_degrees=in_degrees if classes.symmetric else classes.sums(classes.out_degrees) / counts,
             num_vertices=len(classes.of_vertex),
             num_edges=int(classes.in_degrees.sum(dtype=np.int64)),
-            source=source,
+            source="counted",
             target_counts=None
             if targets is None
             else np.bincount(classes.of_vertex[targets], minlength=classes.num_classes).astype(np.float64),

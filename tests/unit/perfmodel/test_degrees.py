@@ -19,7 +19,7 @@ from hyrt.graph.synthetic.degree_law import synthetic_degrees
 @settings(deadline=None, max_examples=60)
 def test_classes_keep_vertices_and_edges(degrees: list[int], most: int) -> None:
     ins = np.array(degrees, np.int64)
-    found = DegreeDistribution.from_degrees(ins, max_classes=most)
+    found = DegreeDistribution.from_classes(DegreeClasses.of(ins, max_classes=most))
     assert found.num_classes <= max(most, 1)
     assert found.counts.sum() == len(ins) == found.num_vertices
     assert found.counts @ found.in_degrees == pytest.approx(ins.sum())
@@ -29,7 +29,7 @@ def test_classes_keep_vertices_and_edges(degrees: list[int], most: int) -> None:
 
 def test_few_degrees_are_told_apart_exactly() -> None:
     ins, outs = np.array([0, 3, 3, 7, 3]), np.array([4, 4, 4, 0, 4])
-    found = DegreeDistribution.from_degrees(ins, outs, targets=np.array([1, 3]))
+    found = DegreeDistribution.from_classes(DegreeClasses.of(ins, outs), targets=np.array([1, 3]))
     assert found.num_classes == 3
     assert found.target_counts is not None
     rows = zip(found.in_degrees, found.out_degrees, found.counts, found.target_counts, strict=True)

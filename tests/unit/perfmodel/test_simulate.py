@@ -184,7 +184,7 @@ def test_what_a_step_asks_of_the_shared_resources():
         2, host={"cores": 16, "shared_memory_gb_s": 120, "serial_part": 0.1}, accelerator={"switch_gb_s": 16}
     )
     work, assignment = training(3000), start(1000, 1000, 1000, sample=6, load=5, train=5)
-    profile = step_profile(platform, work, assignment, PAPER)
+    profile = step_profile(platform, work, PAPER, assignment)
     sample, load, *others = profile.demands
     # Without the cores' term they are no limit.
     assert profile.capacities == (float("inf"), 120e9, 16e9)

@@ -11,6 +11,7 @@ import pytest
 from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
 from unit.sampling.small_graphs import graph_of, graphs, random_graph
@@ -107,7 +108,7 @@ def test_no_targets_and_no_edges() -> None:
     assert expected_sizes(degrees, [3, 3], 0) == BlockSizes(vertices=(0, 0, 0), edges=(0, 0))
     lonely = degree_distribution(graph_of([[] for _ in range(6)]))
     assert expected_sizes(lonely, [3], 2) == BlockSizes(vertices=(2, 2), edges=(0,))
-    nothing = DegreeDistribution.from_degrees(np.zeros(0, np.int64))
+    nothing = DegreeDistribution.from_classes(DegreeClasses.of(np.zeros(0, np.int64)))
     assert expected_sizes(nothing, [3], 2) == BlockSizes(vertices=(0, 0), edges=(0,))
 
 
@@ -152,7 +153,7 @@ def test_a_lattice_whose_neighborhoods_overlap() -> None:
     degrees = degree_distribution(graph_of(rows))
     found = expected_sizes(degrees, [-1, -1], 1)
     assert found.vertices == pytest.approx((25, 9, 1), rel=0.03)
-    alone = DegreeDistribution.from_degrees(np.full(side**2, 8))
+    alone = DegreeDistribution.from_classes(DegreeClasses.of(np.full(side**2, 8)))
     assert expected_sizes(alone, [-1, -1], 1).vertices[0] == pytest.approx(65, rel=0.05)
 
 
