@@ -170,7 +170,7 @@ def sampling(options: argparse.Namespace) -> Finding:
     import hyrt
     from hyrt.device import DeviceOptions
     from hyrt.machine.generator import SAMPLE, stream_key
-    from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+    from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 
     finding = Finding("sampling on the device, bit for bit")
     backend, info = find(options)
@@ -192,7 +192,7 @@ def sampling(options: argparse.Namespace) -> Finding:
             count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
             prefix_sum(counts, offsets)
             neighbors, positions = np.empty(offsets[-1], ids), np.empty(offsets[-1], np.int64)
-            pick_neighbors(
+            draw_neighbors(
                 graph.topology.indptr,
                 graph.topology.indices,
                 vertices,

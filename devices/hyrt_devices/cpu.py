@@ -20,7 +20,7 @@ from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.objective.on_host import numbers
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.host_staged import HostStaged
 

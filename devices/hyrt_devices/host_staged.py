@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 
 class HostStaged:

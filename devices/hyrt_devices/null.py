@@ -9,7 +9,7 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.graph.graph import Graph
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.host_staged import HostStaged
 
 

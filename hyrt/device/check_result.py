@@ -10,7 +10,7 @@ import torch
 
 from hyrt.device import StepResult
 from hyrt.errors import DeviceFault
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 # Normalizers are sums of a mini-batch's weights, in whatever order a device adds them.
 _CLOSE = 1e-4

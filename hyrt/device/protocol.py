@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from hyrt.graph.graph import Graph
-    from hyrt.sampling.block import MiniBatch
+    from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import HopSampler
 
 InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]

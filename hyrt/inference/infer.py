@@ -31,7 +31,7 @@ from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block, Ids
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 from hyrt.sampling.neighbor import NeighborSampler
 
 
@@ -260,7 +260,7 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
     positions = np.empty(edges, np.int64)
     key = np.uint64(0)
     workers.run(
-        lambda start, stop: pick_neighbors(
+        lambda start, stop: draw_neighbors(
             graph.topology.indptr,
             graph.topology.indices,
             destinations,

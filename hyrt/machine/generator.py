@@ -1,6 +1,6 @@
 """The counter-based random generator that every sampled edge and every dropout mask comes from.
 
-A draw is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the thread, the
+A random number is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the thread, the
 device, the order or the mini-batch it is made in. The mixing function is the finaliser of SplitMix64 (Steele,
 Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014); it needs only 64-bit
 multiplications, shifts and exclusive ors, which every device has.
@@ -20,7 +20,7 @@ _31 = np.uint64(31)
 _32 = np.uint64(32)
 _1 = np.uint64(1)
 
-# What a key is for: draws for different purposes never share a stream.
+# What a key is for: numbers for different purposes never share a stream.
 SAMPLE = 1
 DROPOUT = 2
 WALK = 3
@@ -45,8 +45,8 @@ def vertex_stream(key, vertex):  # type: ignore[no-untyped-def]
 
 
 @nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
-def draw(stream, counter):  # type: ignore[no-untyped-def]
-    """Draw number `counter` of a stream, 64 uniform bits."""
+def random_bits(stream, counter):  # type: ignore[no-untyped-def]
+    """Number `counter` of a stream: 64 uniform bits."""
     return mix64(stream + (counter + _1) * GOLDEN)
 
 
@@ -63,7 +63,7 @@ def _mix64_int(z: int) -> int:
 
 
 def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
-    """Key of all draws for one purpose in one layer of one step.
+    """The key of all random numbers for one purpose in one layer of one step.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Share
 from hyrt.pipeline.trainer import InputPlan, Trainer
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 
 class Loader:

@@ -10,7 +10,7 @@ from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Share
 from hyrt.pipeline.trainer import Trainer
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hyrt.device import StepResult
-from hyrt.sampling.block import Ids, MiniBatch
+from hyrt.sampling.block import Ids
+from hyrt.sampling.minibatch import MiniBatch
 
 _WORK = ("sample", "sample_on_device", "load", "transfer", "propagate", "update")
 

@@ -21,7 +21,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 _REPETITIONS = 5

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.machine.generator import below, draw, vertex_stream
+from hyrt.machine.generator import below, random_bits, vertex_stream
 
 # Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
 FLOYD_LIMIT = 64
@@ -35,7 +35,7 @@ def prefix_sum(counts, offsets):
 
 
 @_compile
-def pick_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
+def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
     """Sampled neighbours of vertices[start:stop], uniformly without replacement.
 
     Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection sampling
@@ -55,7 +55,7 @@ def pick_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
         if count <= FLOYD_LIMIT:
             for k in range(count):
                 last = degree - count + k
-                pick = first + np.int64(below(draw(stream, np.uint64(k)), np.uint64(last + 1)))
+                pick = first + np.int64(below(random_bits(stream, np.uint64(k)), np.uint64(last + 1)))
                 for taken in range(begin, begin + k):
                     if positions[taken] == pick:
                         pick = first + last
@@ -65,7 +65,7 @@ def pick_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
             k = 0
             for candidate in range(degree):
                 left = np.uint64(degree - candidate)
-                if below(draw(stream, np.uint64(candidate)), left) < np.uint64(count - k):
+                if below(random_bits(stream, np.uint64(candidate)), left) < np.uint64(count - k):
                     positions[begin + k] = first + candidate
                     k += 1
                     if k == count:

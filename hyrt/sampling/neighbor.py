@@ -12,8 +12,9 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Block, Ids, MiniBatch
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
 
@@ -138,7 +139,7 @@ class NeighborSampler:
         neighbors = self._take(taken, edges, self.ids)
         positions = self._pool.take(edges, np.int64)
         workers.run(
-            lambda start, stop: pick_neighbors(
+            lambda start, stop: draw_neighbors(
                 graph.topology.indptr,
                 graph.topology.indices,
                 vertices,

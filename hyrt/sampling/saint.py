@@ -11,8 +11,9 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Block, Ids, MiniBatch
+from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint_kernels import (
     count_edges,
     count_members,

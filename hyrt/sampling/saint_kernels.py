@@ -6,7 +6,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.machine.generator import below, draw, vertex_stream
+from hyrt.machine.generator import below, random_bits, vertex_stream
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -34,14 +34,14 @@ def walk(indptr, indices, starts, length, key, start, stop, visited):
     """
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(i))
-        v = starts[below(draw(stream, np.uint64(0)), np.uint64(len(starts)))]
+        v = starts[below(random_bits(stream, np.uint64(0)), np.uint64(len(starts)))]
         at = i * (length + 1)
         visited[at] = v
         for k in range(1, length + 1):
             first = indptr[v]
             degree = indptr[v + 1] - first
             if degree > 0:
-                v = indices[first + np.int64(below(draw(stream, np.uint64(k)), np.uint64(degree)))]
+                v = indices[first + np.int64(below(random_bits(stream, np.uint64(k)), np.uint64(degree)))]
             visited[at + k] = v
 
 

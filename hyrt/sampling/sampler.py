@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Ids, MiniBatch
+from hyrt.sampling.block import Ids
+from hyrt.sampling.minibatch import MiniBatch
 
 
 class Sampler(Protocol):

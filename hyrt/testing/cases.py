@@ -18,7 +18,8 @@ from hyrt.nn.inputs import inputs_of
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.sampler import HopSampler

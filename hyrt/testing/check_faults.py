@@ -8,7 +8,7 @@ from typing import Any
 
 from hyrt.device import Device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, HyrtError
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.findings import Failed
 from hyrt.testing.trial import (

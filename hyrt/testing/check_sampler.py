@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hyrt.device import Device
 from hyrt.graph.graph import Graph
 from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.testing import cases
 from hyrt.testing.findings import Failed
@@ -37,7 +37,7 @@ def host_hop(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) 
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    pick_neighbors(
+    draw_neighbors(
         graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
     )
     local = np.full(graph.num_vertices, -1, np.int32)

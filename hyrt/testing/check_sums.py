@@ -14,7 +14,8 @@ from hyrt.device import InputForm, StepResult
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
 from hyrt.testing.findings import Failed

@@ -12,7 +12,7 @@ import torch
 
 from hyrt.device import Device, StepResult
 from hyrt.errors import DeviceUnavailable
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.findings import Failed
 from hyrt.testing.side_by_side import on_a_thread, together

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyrt.nn.model import GNN
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -15,7 +15,7 @@ from hyrt.device import Device, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
 from hyrt.testing.findings import Failed, Skipped

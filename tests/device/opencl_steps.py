@@ -16,7 +16,8 @@ from unit.nn.dense_reference import parameters_of, scores
 from hyrt.device import DeviceOptions, StepResult
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 
 KINDS = ("gcn", "graphsage", "gin")
 PRODUCTS = ("chosen", "tiled")

@@ -33,7 +33,8 @@ from hyrt.nn.operators import product
 from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 INFO = DeviceInfo(

@@ -15,7 +15,7 @@ from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.errors import DeviceFault
 from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
@@ -35,7 +35,7 @@ def host_draw(graph: Any, vertices: Any, fanout: int, key: np.uint64) -> tuple[A
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    pick_neighbors(
+    draw_neighbors(
         graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
     )
     return degrees, offsets, neighbors

@@ -14,7 +14,8 @@ from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.sampling.block import Ids, MiniBatch
+from hyrt.sampling.block import Ids
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import Hop
 from hyrt.testing.check_sampler import host_hop
 

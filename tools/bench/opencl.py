@@ -25,7 +25,7 @@ from timed_runs import BATCH, FANOUT, KINDS, LR, append_records, open_workload, 
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.sampling.block import MiniBatch
+    from hyrt.sampling.minibatch import MiniBatch
 
 
 def arguments() -> argparse.Namespace:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
-    from hyrt.sampling.block import MiniBatch
+    from hyrt.sampling.minibatch import MiniBatch
 
 
 def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[MiniBatch]:

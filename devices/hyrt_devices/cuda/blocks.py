@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.staging import Parcel
 
 Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]

@@ -20,7 +20,7 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
 from hyrt_devices.cuda.aggregate import TorchAggregation

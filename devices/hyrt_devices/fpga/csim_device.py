@@ -19,7 +19,7 @@ from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates,
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
 from hyrt_devices.fpga.pools import remedy
 from hyrt_devices.fpga.programs import KERNEL

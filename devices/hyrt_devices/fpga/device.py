@@ -11,7 +11,7 @@ import torch
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.pools import Pools
 from hyrt_devices.fpga.probe import survey
 from hyrt_devices.fpga.programs import TrainerPrograms, XclbinPrograms

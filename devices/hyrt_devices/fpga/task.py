@@ -14,8 +14,9 @@ from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.operators.aggregate import scales
 from hyrt.nn.operators.dropout import dropout_threshold
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
 from hyrt.sampling.kernels import transpose
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.weights import LayerShape
 
 Floats = NDArray[np.float32]

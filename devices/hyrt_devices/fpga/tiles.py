@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.nn.description import ModelDescription
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.arena import ArenaDesign, Shortage, lay_out
 from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
 from hyrt_devices.fpga.weights import LayerShape, layer_shapes

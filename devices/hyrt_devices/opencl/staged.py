@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.operators.aggregate import scales
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl_host.batch_check import input_values

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 
 
 def smallest_batch(layers: int, width: int) -> MiniBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hyrt.nn.inputs import Aggregated
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 
 def input_values(

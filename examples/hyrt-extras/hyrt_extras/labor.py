@@ -9,9 +9,10 @@ import numba as nb
 import numpy as np
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE, draw, stream_key, vertex_stream
+from hyrt.machine.generator import SAMPLE, random_bits, stream_key, vertex_stream
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Ids, MiniBatch
+from hyrt.sampling.block import Ids
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.sampler import Hop
 from hyrt.sampling.sampler_settings import SamplerSettings
@@ -66,7 +67,7 @@ class Neighbors:
     graph: Graph
     key: np.uint64 | None
 
-    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+    def random_bits(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         topology = self.graph.topology
         degrees = topology.in_degrees[vertices]
         offsets = np.zeros(len(vertices) + 1, np.int32)
@@ -86,7 +87,7 @@ def keep(indptr, indices, vertices, fanout, key, offsets, kept):
     for i, v in enumerate(vertices):
         degree = indptr[v + 1] - indptr[v]
         for u in indices[indptr[v] : indptr[v + 1]]:
-            number = draw(vertex_stream(key, np.uint64(u)), np.uint64(0)) / 2.0**64
+            number = random_bits(vertex_stream(key, np.uint64(u)), np.uint64(0)) / 2.0**64
             if fanout < 0 or number * degree < fanout:
                 kept[num] = u
                 num += 1

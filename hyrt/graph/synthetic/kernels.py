@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.machine.generator import draw
+from hyrt.machine.generator import random_bits
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -29,8 +29,10 @@ def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weig
     """
     for i in range(len(labels)):
         vertex = np.uint64(first + i)
-        labels[i] = np.searchsorted(shares, np.float64(draw(label_key, vertex) >> _11) * UNIT, side="right")
-        x = (np.float64(draw(weight_key, vertex) >> _11) + 1.0) * UNIT
+        labels[i] = np.searchsorted(
+            shares, np.float64(random_bits(label_key, vertex) >> _11) * UNIT, side="right"
+        )
+        x = (np.float64(random_bits(weight_key, vertex) >> _11) + 1.0) * UNIT
         weights[i] = np.int64(min(1.0 / (np.sqrt(x) * np.sqrt(np.sqrt(x))), cap) * scale)
 
 
@@ -74,8 +76,8 @@ def draw_edges(  # type: ignore[no-untyped-def]
         low = cumulative[class_start[c]]
         width = np.float64(cumulative[class_start[c + 1]] - low)
         for e in range(np.int64(cumulative[p] * ratio), np.int64(cumulative[p + 1] * ratio)):
-            r = np.float64(draw(edge_key, np.uint64(e)) >> _11) * UNIT
-            if np.float64(draw(place_key, np.uint64(e)) >> _11) * UNIT < inside:
+            r = np.float64(random_bits(edge_key, np.uint64(e)) >> _11) * UNIT
+            if np.float64(random_bits(place_key, np.uint64(e)) >> _11) * UNIT < inside:
                 value = low + np.int64(r * width)
             else:
                 value = np.int64(r * total)
@@ -96,7 +98,7 @@ def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-d
         c = labels[i]
         base = np.uint64(first + i) * np.uint64(width)
         for j in range(width):
-            bits = draw(key, base + np.uint64(j))
+            bits = random_bits(key, base + np.uint64(j))
             total = (((bits & _LOW_BYTES) + ((bits >> _8) & _LOW_BYTES)) * _SUM) >> _48
             rows[i, j] = means[c, j] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
 
@@ -105,4 +107,4 @@ def draw_features(key, labels, means, first, rows):  # type: ignore[no-untyped-d
 def draw_ranks(key, ranks):  # type: ignore[no-untyped-def]
     """One random rank for each vertex."""
     for v in range(len(ranks)):
-        ranks[v] = draw(key, np.uint64(v))
+        ranks[v] = random_bits(key, np.uint64(v))

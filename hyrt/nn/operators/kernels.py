@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from hyrt.machine.generator import draw, vertex_stream
+from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch_row, value
 
 # Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first cache.
@@ -421,7 +421,7 @@ def drop(x, vertices, key, threshold, scale, out, start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
         # Two loops, for each becomes vector instructions.
         for group in range(groups):
-            draws[group] = draw(stream, np.uint64(group))
+            draws[group] = random_bits(stream, np.uint64(group))
         a = x[i]
         o = out[i]
         for k in range(width):
@@ -435,7 +435,7 @@ def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, s
         stream = vertex_stream(key, np.uint64(vertices[i]))
         for e in range(indptr[i], indptr[i + 1]):
             k = np.uint64(columns[e])
-            bits = draw(stream, k >> np.uint64(2))
+            bits = random_bits(stream, k >> np.uint64(2))
             kept = ((bits >> (np.uint64(16) * (k & np.uint64(3)))) & np.uint64(0xFFFF)) >= threshold
             out[e] = values[e] * scale if kept else 0
 

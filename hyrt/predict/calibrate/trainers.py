@@ -22,7 +22,7 @@ from hyrt.nn.model import GNN, Architecture, Kind
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import Timing, summarize
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 HEADS = 4

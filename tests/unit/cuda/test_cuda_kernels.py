@@ -28,7 +28,7 @@ from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.tensor_operators.tensor_block import tensor_block
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum, relabel
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 
 COMBINATIONS = [
     (reduce, self_path)
@@ -71,7 +71,7 @@ def host_hop(graph: Graph, vertices: Any, fanout: int, key: np.uint64) -> tuple[
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    pick_neighbors(
+    draw_neighbors(
         graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
     )
     room, columns = np.empty(num + len(neighbors), vertices.dtype), np.empty(len(neighbors), np.int32)

@@ -26,7 +26,7 @@ from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, Unsup
 from hyrt.nn.description import describe
 from hyrt.nn.model import GNN
 from hyrt.predict.choose_devices import choose
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases, check_device
 
 pytestmark = pytest.mark.skipif(

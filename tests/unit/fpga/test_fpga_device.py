@@ -22,7 +22,7 @@ from unit.hls.task_reference import run_reference
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.nn.model import GNN, Architecture
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases, check_device
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")

@@ -21,7 +21,8 @@ from hyrt.errors import DeviceOutOfMemory
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.reference import expected_step
 

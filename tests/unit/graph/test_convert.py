@@ -67,7 +67,7 @@ def test_nothing_is_left_behind(tmp_path, name):
         convert(Conversion(good, tmp_path / name))
     with pytest.raises(DataError, match="not finite"):
         convert(Conversion(source, tmp_path / name, force=True))
-    np.testing.assert_array_equal(open_graph(tmp_path / name).indices, before.indices)
+    np.testing.assert_array_equal(open_graph(tmp_path / name).topology.indices, before.topology.indices)
     convert(Conversion("synthetic:tiny", tmp_path / name, force=True))
     assert open_graph(tmp_path / name, check=True).num_vertices == 2000
     assert _left(tmp_path) == sorted(["a", "good.npz", name])

@@ -18,7 +18,7 @@ from hyrt.machine.workers import Workers, working
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.operators.dropout import dropout
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 VARIANTS = {
     "plain": {},

@@ -9,7 +9,7 @@ from closeness import assert_close, gradients
 from model_cases import KINDS, model_of
 
 from hyrt.nn.model import GNN
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 TARGETS = [5, 3, 70, 11, 12, 0, 41, 40, 88, 19, 20, 21, 61, 62, 63, 64, 1, 2]
 

@@ -13,7 +13,7 @@ from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure, Stalled
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
-from hyrt.sampling.kernels import count_neighbors, pick_neighbors, prefix_sum
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum
 from hyrt.sampling.sampler import Hop
 
 
@@ -164,7 +164,7 @@ class Hops:
         prefix_sum(counts, offsets)
         neighbors = np.empty(offsets[-1], vertices.dtype)
         positions = np.empty(offsets[-1], np.int64)
-        pick_neighbors(
+        draw_neighbors(
             graph.topology.indptr,
             graph.topology.indices,
             vertices,

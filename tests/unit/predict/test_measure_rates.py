@@ -15,7 +15,7 @@ from hyrt.device.discovery import find_device
 from hyrt.device.rates import MeasuredRates, known_rates, read_rates, write_rates
 from hyrt.errors import DataNotWritten
 from hyrt.predict.measure_rates import measure_rates
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from small_graphs import (
 
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 ALONE = Workers(1, "test")

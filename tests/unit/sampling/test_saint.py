@@ -14,7 +14,8 @@ from small_graphs import assert_equal_blocks, graph_of, graphs, memory_ranges, r
 from hyrt.graph.graph import Graph
 from hyrt.machine.generator import PRESAMPLE, WALK
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint import SaintSampler
 
 ALONE = Workers(1, "test")

@@ -13,7 +13,7 @@ from small_graphs import random_graph, row
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation, Reduce, SelfPath
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.sampling.block import MiniBatch
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint import SaintSampler
 
 VERTICES = 60

@@ -13,7 +13,8 @@ from scipy.special import log_softmax
 
 from hyrt.nn.model import GNN, Architecture
 from hyrt.nn.operators.dropout import dropout
-from hyrt.sampling.block import Block, MiniBatch
+from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing.reference import dropout_mask, expected_step
 
 

@@ -14,7 +14,9 @@ __device__ __forceinline__ u64 mix64(u64 z) {
     return z ^ (z >> 31);
 }
 
-__device__ __forceinline__ u64 draw(u64 stream, u64 counter) { return mix64(stream + (counter + 1) * GOLDEN); }
+__device__ __forceinline__ u64 random_bits(u64 stream, u64 counter) {
+    return mix64(stream + (counter + 1) * GOLDEN);
+}
 
 __device__ __forceinline__ u64 below(u64 bits, u64 bound) { return ((bits >> 32) * bound) >> 32; }
 
@@ -46,7 +48,7 @@ extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID
     if (count <= FLOYD_LIMIT) {
         for (int k = 0; k < count; k++) {
             long long last = degree - count + k;
-            long long pick = first + (long long)below(draw(stream, k), last + 1);
+            long long pick = first + (long long)below(random_bits(stream, k), last + 1);
             for (int taken = 0; taken < k; taken++) {
                 if (mine[taken] == pick) {
                     pick = first + last;
@@ -58,7 +60,7 @@ extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID
     } else {
         int k = 0;
         for (long long candidate = 0; candidate < degree && k < count; candidate++) {
-            if (below(draw(stream, candidate), degree - candidate) < (u64)(count - k)) {
+            if (below(random_bits(stream, candidate), degree - candidate) < (u64)(count - k)) {
                 mine[k] = first + candidate;
                 k++;
             }

@@ -19,12 +19,12 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void drop(
         }
 #endif
         for (; k + 4 <= width; k += 4) {
-            const ulong bits = draw(stream, k / 4);
+            const ulong bits = random_bits(stream, k / 4);
             for (int lane = 0; lane < 4; lane++)
                 to[k + lane] = (int)((bits >> (16 * lane)) & 0xFFFF) >= threshold ? from[k + lane] * scale : 0;
         }
         if (k < width) {
-            const ulong bits = draw(stream, k / 4);
+            const ulong bits = random_bits(stream, k / 4);
             for (int lane = 0; k + lane < width; lane++)
                 to[k + lane] = (int)((bits >> (16 * lane)) & 0xFFFF) >= threshold ? from[k + lane] * scale : 0;
         }

@@ -17,6 +17,8 @@ static inline ulong4 mix64_of_4(ulong4 z)
 
 static inline ulong vertex_stream(const ulong key, const ulong vertex) { return mix64(key + (vertex + 1) * GOLDEN); }
 
-static inline ulong draw(const ulong stream, const ulong counter) { return mix64(stream + (counter + 1) * GOLDEN); }
+static inline ulong random_bits(const ulong stream, const ulong counter) {
+    return mix64(stream + (counter + 1) * GOLDEN);
+}
 
 static inline ulong below(const ulong bits, const ulong bound) { return ((bits >> 32) * bound) >> 32; }

@@ -1,4 +1,4 @@
-// Neighbours of given vertices, uniformly without replacement, equal to hyrt.sampling.kernels.pick_neighbors: Floyd's
+// Neighbours of given vertices, uniformly without replacement, equal to hyrt.sampling.kernels.draw_neighbors: Floyd's
 // algorithm up to FLOYD_LIMIT of them, selection sampling beyond. ID: type of the vertex ids.
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void pick(
     __global const long *restrict indptr, __global const EDGE_ID *restrict indices,
@@ -21,7 +21,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void pick(
             long taken[FLOYD_LIMIT];
             for (int k = 0; k < count; k++) {
                 const long last = degree - count + k;
-                long choice = (long)below(draw(stream, k), (ulong)(last + 1));
+                long choice = (long)below(random_bits(stream, k), (ulong)(last + 1));
                 int known = 0;
                 for (int other = 0; other < k; other++) known |= taken[other] == choice;
                 taken[k] = known ? last : choice;
@@ -30,7 +30,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void pick(
         } else {
             int k = 0;
             for (long candidate = 0; candidate < degree && k < count; candidate++)
-                if (below(draw(stream, (ulong)candidate), (ulong)(degree - candidate)) < (ulong)(count - k))
+                if (below(random_bits(stream, (ulong)candidate), (ulong)(degree - candidate)) < (ulong)(count - k))
                     to[k++] = row[candidate];
         }
     }

@@ -1,0 +1,60 @@
+"""Mini-batches: what sampling hands to loading and training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.sampling.block import Block, Ids
+
+
+@dataclass(slots=True)
+class MiniBatch:
+    """The work of one trainer in one step.
+
+    Parameters
+    ----------
+    step
+        Step of the run, counted from 0.
+    targets
+        [n] vertices whose loss is computed.
+    blocks
+        L blocks, the input's first.
+    labels
+        [n] int64 classes of the targets.
+    target_weights
+        [n] float32 factors on the targets' losses, or None for all one.
+    normalizer
+        This mini-batch's share of what the step's gradient sum is divided by: its number of targets, or for
+        subgraph samplers the number of units.
+    inputs
+        What the load stage put here: the input features in the form the trainer takes.
+    """
+
+    step: int
+    targets: Ids
+    blocks: list[Block]
+    labels: NDArray[np.int64]
+    target_weights: NDArray[np.float32] | None
+    normalizer: float
+    inputs: Any = None
+    _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    @property
+    def num_edges(self) -> int:
+        """Sampled edges of all layers."""
+        return sum(block.num_edges for block in self.blocks)
+
+    def when_released(self, action: Callable[[], None]) -> None:
+        """Call `action` when the step that used this mini-batch is over."""
+        self._on_release.append(action)
+
+    def release(self) -> None:
+        """Give pooled buffers back; the mini-batch's arrays must not be read afterwards."""
+        actions, self._on_release = self._on_release, []
+        for action in actions:
+            action()
