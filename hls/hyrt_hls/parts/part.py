@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hyrt_perfmodel.file_content import listed, mapping, number, only_keys, read_yaml, whole
+from hyrt_perfmodel.checks import Count, Positive, check_numbers
+from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
 
 _FILE = Path(__file__).with_name("parts.yaml")
-_COUNTS = ("dsp", "lut", "ff", "bram36", "uram")
-_TEXTS = ("device", "platform", "source")
+_MEMORY = ("kind", "banks", "peak_gb_s")
 _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
-_KEYS = (*_COUNTS, *_TEXTS, "slr_dsp", "memory", "trainer")
-_MAY_BE = ("clock_mhz",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +33,8 @@ class Part:
         DSP of each super logic region, the lowest first: what crosses from one to the next needs registers.
     memory_kind, memory_banks
         `DDR` or `HBM`, as link configurations call it, and its banks.
-    peak_bytes_per_s
-        Bandwidth of all banks together.
+    peak_gb_s
+        Bandwidth of all banks together, in 1e9 bytes per second.
     pes, mac_rows, mac_cols, arena_words
         Sizes of the trainer that is built where no other is asked for.
     clock_mhz
@@ -47,20 +45,33 @@ class Part:
     device: str
     platform: str
     source: str
-    dsp: int
-    lut: int
-    ff: int
-    bram36: int
-    uram: int
+    dsp: Count
+    lut: Count
+    ff: Count
+    bram36: Count
+    uram: Count
     slr_dsp: tuple[int, ...]
-    memory_kind: str
-    memory_banks: int
-    peak_bytes_per_s: float
-    pes: int
-    mac_rows: int
-    mac_cols: int
-    arena_words: int
-    clock_mhz: int | None = None
+    memory_kind: Literal["DDR", "HBM"]
+    memory_banks: Count
+    peak_gb_s: Positive
+    pes: Count
+    mac_rows: Count
+    mac_cols: Count
+    arena_words: Count
+    clock_mhz: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(f"part {self.name!r}", self)
+        if min(self.slr_dsp, default=0) < 1 or sum(self.slr_dsp) != self.dsp:
+            raise ValueError(
+                f"part {self.name!r}: slr_dsp adds up to {sum(self.slr_dsp)}, but dsp is {self.dsp}: "
+                "give the number for each region, at least 1"
+            )
+
+    @property
+    def peak_bytes_per_s(self) -> float:
+        """Bandwidth of all banks together."""
+        return self.peak_gb_s * 1e9
 
     @property
     def bank_bytes_per_s(self) -> float:
@@ -96,45 +107,13 @@ def load_part(name: str) -> Part:
 
 
 def _part(name: str, content: Mapping[str, Any], where: str) -> Part:
-    only_keys(content, (*_KEYS, *_MAY_BE), _KEYS, where)
-    memory = mapping(content["memory"], f"{where}: memory")
-    keys = ("kind", "banks", "peak_gb_s")
-    only_keys(memory, keys, keys, f"{where}: memory")
-    trainer = mapping(content["trainer"], f"{where}: trainer")
-    only_keys(trainer, _TRAINER, _TRAINER, f"{where}: trainer")
-    slr_dsp = listed(content["slr_dsp"], f"{where}: slr_dsp")
-    texts = {key: content[key] for key in _TEXTS}
-    for key, text in (*texts.items(), ("memory: kind", memory["kind"])):
-        if not isinstance(text, str):
-            raise ValueError(f"{where}: {key} is {text!r}: give text")
-    if memory["kind"] not in ("DDR", "HBM"):
-        raise ValueError(f"{where}: memory: kind is {memory['kind']!r}: give DDR or HBM")
-    counts: dict[str, Any] = {key: _count(content[key], f"{where}: {key}") for key in _COUNTS}
-    sizes: dict[str, Any] = {key: _count(trainer[key], f"{where}: trainer: {key}") for key in _TRAINER}
-    regions = tuple(_count(each, f"{where}: slr_dsp[{i}]") for i, each in enumerate(slr_dsp))
-    if sum(regions) != counts["dsp"]:
-        raise ValueError(
-            f"{where}: slr_dsp adds up to {sum(regions)}, but dsp is {counts['dsp']}: give the number "
-            "for each region"
-        )
-    peak_gb_s = number(memory["peak_gb_s"], f"{where}: memory: peak_gb_s")
-    if peak_gb_s <= 0:
-        raise ValueError(f"{where}: memory: peak_gb_s is {peak_gb_s}: give a number above 0")
-    return Part(
-        name=name,
-        **texts,
-        **counts,
-        slr_dsp=regions,
-        memory_kind=memory["kind"],
-        memory_banks=_count(memory["banks"], f"{where}: memory: banks"),
-        peak_bytes_per_s=peak_gb_s * 1e9,
-        **sizes,
-        clock_mhz=_count(content["clock_mhz"], f"{where}: clock_mhz") if "clock_mhz" in content else None,
-    )
-
-
-def _count(value: Any, where: str) -> int:
-    found = whole(value, where)
-    if found < 1:
-        raise ValueError(f"{where} is {found}: give a whole number of at least 1")
-    return found
+    flat = ("name", "memory_kind", "memory_banks", "peak_gb_s", *_TRAINER)
+    known = [field.name for field in fields(Part) if field.name not in flat]
+    only_keys(content, [*known, "memory", "trainer"], ("memory", "trainer"), where)
+    own = dict(content)
+    nested = {key: mapping(own.pop(key), f"{where}: {key}") for key in ("memory", "trainer")}
+    only_keys(nested["memory"], _MEMORY, _MEMORY, f"{where}: memory")
+    only_keys(nested["trainer"], _TRAINER, _TRAINER, f"{where}: trainer")
+    memory = {"memory_kind": nested["memory"]["kind"], "memory_banks": nested["memory"]["banks"]}
+    peak = {"peak_gb_s": nested["memory"]["peak_gb_s"]}
+    return made_of(Part, {"name": name, **own, **memory, **peak, **nested["trainer"]}, where)

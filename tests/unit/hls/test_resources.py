@@ -151,7 +151,7 @@ def test_a_part_of_ones_own(tmp_path: Path) -> None:
         ({"slr_dsp": 11_000}, "slr_dsp is 11000: give a list"),
         ({"uram": 0}, "uram is 0"),
         ({"dps": 3}, "did you mean 'dsp'"),
-        ({"device": 250}, "device is 250: give text"),
+        ({"device": 250}, "device is 250: give a name"),
         ({"memory": {"kind": "SRAM", "banks": 4, "peak_gb_s": 77}}, "kind is 'SRAM'"),
         ({"memory": {"kind": "DDR", "banks": 4, "peak_gb_s": 0}}, "peak_gb_s is 0"),
         ({"memory": {"kind": "DDR", "banks": 4}}, "peak_gb_s' is missing"),
