@@ -100,7 +100,7 @@ class CpuDevice(TakesObjective):
     def propagate(self, staged: MiniBatch) -> StepResult:
         with self._health.terminal("propagate"):
             if self._model is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             return self._step(self._model, self._staged.take(staged))
 
     def _step(self, model: torch.nn.Module, batch: MiniBatch) -> StepResult:

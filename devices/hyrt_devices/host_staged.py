@@ -29,7 +29,7 @@ class HostStaged:
         """
         if self._waiting.pop(id(staged), None) is None:
             raise TypeError(
-                f"{type(staged).__name__} is not a mini-batch that transfer staged, and only once"
+                f"{type(staged).__name__} is not a mini-batch that transfer staged, or was propagated before"
             )
         return staged
 

@@ -116,8 +116,8 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
         Of what may fail: a backend that fails because of one points there.
     """
     if asked.problem:
-        found = f"the installed distributions' entry points cannot be read: {asked.problem}"
-        remedy = "pip check; reinstall the distribution whose *.dist-info is damaged"
+        found = f"the entry points of the installed distributions cannot be read: {asked.problem}"
+        remedy = "run pip check, and reinstall the distribution whose *.dist-info is damaged"
         return [Finding(check="backends", state="broken", found=found, remedy=remedy)]
     findings: list[Finding] = []
     for kind in sorted(asked.declared):
@@ -132,7 +132,7 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
                 check="devices",
                 state="broken",
                 found="devices=auto found no device that can train",
-                remedy="see what is said of each backend above",
+                remedy="see the lines on each backend above",
             )
         )
     return findings
@@ -181,7 +181,9 @@ def _pointing(finding: Finding, causes: Sequence[Cause]) -> Finding:
     if not finding.remedy:
         return finding
     cause = next((each for each in causes if finding.found.endswith(each.problem)), None)
-    return finding if cause is None else replace(finding, remedy=f"first what is said of {cause.check} above")
+    return (
+        finding if cause is None else replace(finding, remedy=f"first follow the line on {cause.check} above")
+    )
 
 
 def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[Finding]:
@@ -210,7 +212,7 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
             check=check,
             state=state,
             found=f"{info['description']}: a training step fails: {one_line(why)}",
-            remedy=_remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} tells more",
+            remedy=_remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} says more",
             figures=figures,
         )
     ]
@@ -224,7 +226,7 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
     check = f"device {name}"
     if kind not in asked.declared:
         there = ", ".join(sorted(asked.declared)) or "none"
-        remedy = f"name one of these kinds: {there}; or install the package that provides it"
+        remedy = f"give one of these kinds: {there}; or install the package that provides it"
         return [Finding(check=check, state="broken", found=f"there is no backend {kind!r}", remedy=remedy)]
     answer = asked.answers[kind]
     infos = answer.first("found")
@@ -236,20 +238,22 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
             Finding(
                 check=check,
                 state="broken",
-                found="is no name of a device",
-                remedy="write kind or kind:number, like cpu or cuda:0",
+                found="is not the name of a device",
+                remedy="write kind or kind:number, such as cpu or cuda:0",
             )
         ]
     if int(number or 0) in numbers:
         return []
-    why = answer.first("missing") or f"there are {len(numbers)} of its kind"
-    remedy = "run without it (--devices), or make it visible: hyrt devices"
-    return [Finding(check=check, state="broken", found=f"is not there: {one_line(str(why))}", remedy=remedy)]
+    why = answer.first("missing") or f"there are only {len(numbers)} of this kind"
+    remedy = "run without it (--devices), or make it available: see hyrt devices"
+    return [
+        Finding(check=check, state="broken", found=f"is not available: {one_line(str(why))}", remedy=remedy)
+    ]
 
 
 def _remedy(kind: str, problem: str, package: str) -> str:
     if problem.startswith(("hangs", "did not end")):
-        return f"restart the driver of {kind}, or the machine; till then run with other --devices"
+        return f"restart the driver of {kind}, or the machine; until then, use other --devices"
     if package and not package.startswith("hyrt "):
         return f"update or uninstall {package}; till then run with other --devices"
-    return f"update or reinstall the driver and the packages of {kind}; till then run with other --devices"
+    return f"update or reinstall the driver and the packages of {kind}; until then, use other --devices"

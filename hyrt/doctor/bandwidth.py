@@ -47,7 +47,7 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[Finding]:
                 check="bandwidth",
                 state="warning",
                 found=f"could not be measured: {answer.problem}",
-                remedy="see what is said of the packages and the kernel cache above",
+                remedy="see the lines on the packages and the kernel cache above",
                 figures=figures,
             )
         ]
@@ -56,11 +56,13 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[Finding]:
         f"{threads} thread{'s' * (threads > 1)}"
     )
     if calibrated is not None and gather < _PART_OF_CALIBRATED * calibrated:
-        remedy = "end what else loads the memory, or run `hyrt calibrate` again where the machine has changed"
-        text = f"{found}; when it was calibrated it gathered at {calibrated:.1f} GB/s"
+        remedy = (
+            "stop whatever else uses the memory, or run `hyrt calibrate` again if the machine has changed"
+        )
+        text = f"{found}; when it was calibrated, it gathered at {calibrated:.1f} GB/s"
         return [Finding(check="bandwidth", state="warning", found=text, remedy=remedy, figures=figures)]
     if gather < _SLOW_GB_S:
-        remedy = "end what else loads the machine; a container may have too little CPU time (see cpus)"
+        remedy = "stop whatever else uses the machine; a container may have too little CPU time (see cpus)"
         return [
             Finding(check="bandwidth", state="warning", found=f"only {found}", remedy=remedy, figures=figures)
         ]

@@ -122,7 +122,7 @@ class Children:
         """One request to the child that is there, or a new one: what it said, and what ended it before its last item."""
         with self._lock:
             if self._closed:
-                return {}, "was not asked: the doctor was stopped"
+                return {}, "was not checked: the doctor was stopped"
             if self._process is None:
                 self._process = Process()
             process = self._process
@@ -173,7 +173,7 @@ def _take(line: bytes, events: _Events) -> str | None:
         case "said":
             events[item] = ((*said, event["said"]), None)
         case "raised":
-            events[item] = (said, one_line(event["error"]) or "raises an error without a text")
+            events[item] = (said, one_line(event["error"]) or "raises an error without a message")
         case "done":
             events[item] = (said, "")
     return None
@@ -185,7 +185,7 @@ def _why_ended(code: int | None, noise: str) -> str:
         return f"did not end within {_END_S:g} s, not even when killed"
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        hint = " (the system ends processes so when memory runs out)" if name == "SIGKILL" else ""
+        hint = " (the system ends processes this way when memory runs out)" if name == "SIGKILL" else ""
         return f"crashes with {name}{hint}{_place(noise)}"
     last = next((line for line in reversed(noise.splitlines()) if line.strip()), "")
     return f"ends its process with exit code {code}{': ' if last else ''}{one_line(last)}"

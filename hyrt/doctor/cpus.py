@@ -37,14 +37,14 @@ def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | 
     if affinity < host:
         reasons.append(f"the affinity mask allows {affinity}")
     if quota is not None and quota < affinity:
-        reasons.append(f"the control group allows the time of {quota:g}")
+        reasons.append(f"the control group allows the time of {quota:g} CPUs")
     found = f"{usable} of {host}{': ' if reasons else ''}{' and '.join(reasons)}"
     if quota is not None and quota < 1:
         return [
             Finding(
                 check="cpus",
                 state="warning",
-                found=f"{found}: less than one, so all threads of a run are paused again and again",
+                found=f"{found}: less than one, so all threads of a run are paused repeatedly",
                 remedy="give the container at least one CPU (docker run --cpus, limits.cpu of a pod, cpu.max)",
                 figures=figures,
             )

@@ -31,7 +31,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
             Finding(
                 check="run folder",
                 state="broken",
-                found=f"no run can be kept in {output}: {problem}",
+                found=f"no run folder can be made in {output}: {problem}",
                 remedy=_REMEDY,
                 figures={"output": str(output)},
             )
@@ -52,13 +52,13 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
             for name, value in need.items()
             if name not in _SUMS and value
         )
-        found = f"{found}; a run keeps about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
+        found = f"{found}; a run writes about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
         if need["least_bytes"] > free:
             return [
                 Finding(
                     check="run folder",
                     state="broken",
-                    found=f"{found}: the {size(need['least_bytes'])} of the first checkpoint do not fit",
+                    found=f"{found}: the first checkpoint needs {size(need['least_bytes'])} and does not fit",
                     remedy=f"{_REMEDY}, or lower model.hidden",
                     figures=figures,
                 )
@@ -68,7 +68,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
                 Finding(
                     check="run folder",
                     state="warning",
-                    found=f"{found}: the first checkpoint fits, not all of them do",
+                    found=f"{found}: the first checkpoint fits, but not all of them",
                     remedy=f"{_REMEDY}, or lower checkpoint.keep",
                     figures=figures,
                 )

@@ -87,6 +87,6 @@ def _guarded(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
                 check=name,
                 state="warning",
                 found=f"could not be checked: {one_line(describe(error))}",
-                remedy="run HYRT_TRACEBACK=1 hyrt doctor, and report what it says as a defect of hyrt",
+                remedy="run HYRT_TRACEBACK=1 hyrt doctor, and report its output as a bug in hyrt",
             )
         ]

@@ -25,8 +25,8 @@ def check_kept_rates(cache: Path | None = None) -> list[Finding]:
             Finding(
                 check="kept rates",
                 state="warning",
-                found=f"measured rates and the calibration cannot be kept: {problem}",
-                remedy="set XDG_CACHE_HOME to a folder that can be written",
+                found=f"measured rates and the calibration cannot be stored: {problem}",
+                remedy="set XDG_CACHE_HOME to a writable folder",
                 figures={"folder": str(folder)},
             )
         ]

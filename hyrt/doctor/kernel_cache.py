@@ -12,8 +12,8 @@ from hyrt.doctor.finding import Finding, size
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
 _TEMPORARY = "hyrt-kernels-"
-_WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a folder that can be written and stays"
-_FIRST_REMEDY = "first what is said of the packages above"
+_WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
+_FIRST_REMEDY = "first follow the lines on the packages above"
 _SHOWN = 3
 
 
@@ -78,7 +78,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
                 remedy=_WRITABLE_REMEDY
                 if "no locator available" in used.problem
                 else _FIRST_REMEDY
-                + (f"; else {_removal(places)}" if (places := beside.first("places")) else ""),
+                + (f"; otherwise {_removal(places)}" if (places := beside.first("places")) else ""),
                 figures=figures,
             )
         ]
@@ -87,7 +87,8 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
             Finding(
                 check="kernel cache",
                 state="warning",
-                found="no folder for compiled kernels can be written, so every run compiles them anew (half a minute)",
+                found="no folder for compiled kernels is writable, so every run compiles them again "
+                "(half a minute)",
                 remedy=_WRITABLE_REMEDY,
                 figures=figures,
             )
@@ -99,13 +100,13 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
     if unwritable or ignored:
         problem = next(
             iter(unwritable.values()),
-            f"NUMBA_CACHE_DIR={chosen} cannot be used; in its place: {_short(folders)}",
+            f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}",
         )
         return [
             Finding(
                 check="kernel cache",
                 state="warning",
-                found=f"{problem}{': kernels are compiled anew in every run' if unwritable else ''}",
+                found=f"{problem}{': kernels are compiled again in every run' if unwritable else ''}",
                 remedy=_WRITABLE_REMEDY,
                 figures=figures,
             )
@@ -118,7 +119,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
 
 def _removal(folders: Iterable[str]) -> str:
     places = " ".join(shlex.quote(folder) + "/*.nb[ic]" for folder in sorted(folders))
-    return f"rm {places}; the kernels are then compiled anew"
+    return f"rm {places}; the kernels are then compiled again"
 
 
 def _short(folders: dict[str, str]) -> str:

@@ -57,14 +57,17 @@ def check_locked_memory(
             )
         ]
     if not devices:
-        text = f"{found}; no device here has memory of its own, so none is needed"
+        text = f"{found}; no device here has memory of its own, so no locked memory is needed"
         return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
     if need <= soft:
         text = f"{found}; a run stages about {size(need)}"
         return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
     allowed = hard == resource.RLIM_INFINITY or hard >= need
     first = "ulimit -l unlimited" if hard == resource.RLIM_INFINITY else f"ulimit -l {int(hard) // 1024}"
-    rest = "docker run --ulimit memlock=-1, LimitMEMLOCK=infinity of a service, or memlock in /etc/security/limits.conf"
+    rest = (
+        "docker run --ulimit memlock=-1, LimitMEMLOCK=infinity for a service, or memlock in "
+        "/etc/security/limits.conf"
+    )
     return [
         Finding(
             check="locked memory",

@@ -103,20 +103,20 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Findi
     there += [] if have.total is None else [f"of {size(have.total)}"]
     if have.limit is not None and (have.total is None or have.limit < have.total):
         there.append(f"with a control group's limit of {size(have.limit)}")
-    found = " ".join(there) or "not known on this system"
+    found = " ".join(there) or "unknown on this system"
     wanted = _LEAST_BYTES if need is None else need["total_bytes"]
     remedy = _remedy(need or {})
     impossible = have.most is not None and _SURE * wanted > have.most
     tight = have.most is not None and wanted > have.most
     taken = have.now is not None and wanted > have.now
     if need is not None:
-        found = f"{found}; the run takes about {_parts(need)}"
+        found = f"{found}; the run needs about {_parts(need)}"
     elif tight or taken:
-        found = f"{found}; the smallest run takes about {size(wanted)}"
+        found = f"{found}; the smallest run needs about {size(wanted)}"
     if impossible:
         return [Finding(check="memory", state="broken", found=found, remedy=remedy, figures=figures)]
     if tight or taken:
-        remedy = remedy if tight else f"end what else uses memory, or {remedy}"
+        remedy = remedy if tight else f"stop whatever else uses memory, or {remedy}"
         return [Finding(check="memory", state="warning", found=found, remedy=remedy, figures=figures)]
     return [Finding(check="memory", state="ok", found=found, figures=figures)]
 

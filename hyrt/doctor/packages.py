@@ -45,7 +45,7 @@ def check_python() -> list[Finding]:
             check="python",
             state="broken",
             found=f"{found} is too old",
-            remedy=f"install hyrt into Python {least} or newer",
+            remedy=f"install hyrt for Python {least} or newer",
             figures=figures,
         )
     ]
@@ -81,8 +81,8 @@ def check_packages(children: Children, limit_s: float) -> list[Finding]:
             Finding(
                 check="packages",
                 state="broken",
-                found="hyrt is on the path but not installed, so no backend is declared",
-                remedy="pip install hyrt, or pip install -e . in its source",
+                found="hyrt is on the path but not installed, so no backends are declared",
+                remedy="pip install hyrt, or pip install -e . in its source folder",
             )
         ]
     modules = [each.module for each in wanted]
@@ -120,7 +120,10 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
                 found="is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
                 remedy=f"pip install '{wanted}'"
                 if missing
-                else f"pip install --force-reinstall '{wanted}', unless what is at that place hides the package",
+                else (
+                    f"pip install --force-reinstall '{wanted}', unless something at that place hides "
+                    "the package"
+                ),
                 figures=figures,
             )
         ]
@@ -132,7 +135,7 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
             Finding(
                 check=check,
                 state="broken",
-                found=f"is {running}, hyrt needs {wanted.least} or newer",
+                found=f"is {running}, but hyrt needs {wanted.least} or newer",
                 remedy=f"pip install --upgrade '{wanted}'",
                 figures=figures,
             )
@@ -142,7 +145,7 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
             Finding(
                 check=check,
                 state="warning",
-                found=f"says it is {running} ({origin}), but {version} is installed",
+                found=f"reports version {running} ({origin}), but {version} is installed",
                 remedy=f"remove {origin} from the path (PYTHONPATH), or pip install --force-reinstall '{wanted}'",
                 figures=figures,
             )

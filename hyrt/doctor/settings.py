@@ -83,7 +83,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
     problems = [said for said in answer.said if "wrong" in said]
     if answer.problem:
         remedy = (
-            "see what is said of the packages above; `hyrt run --print-config` with the same words tells more"
+            "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
         )
         return [
             Finding(
@@ -111,9 +111,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
         findings.append(Finding(check="data", state="ok", found=f"{data}: {held}", figures=sizes))
     unknown = answer.first("unknown")
     if unknown is not None:
-        findings.append(
-            Finding(check="data", state="note", found=f"what it takes is not estimated: {unknown}")
-        )
+        findings.append(Finding(check="data", state="note", found=f"its needs are not estimated: {unknown}"))
     needs = answer.first("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():
@@ -122,7 +120,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
 
 
 def _wrong(what: str, why: str) -> Finding:
-    remedy = "correct the setting; `hyrt run --print-config` lists all"
+    remedy = "correct the setting; `hyrt run --print-config` lists all settings"
     if what == "data":
         remedy = (
             "pip install 'hyrt[ogb]'"
@@ -140,8 +138,9 @@ def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[Finding]:
         Finding(
             check="threads",
             state="warning",
-            found=f"{', '.join(over)}: more than the {usable_cpus} CPUs a run may use, so they wait for each other",
-            remedy=f"lower them to {usable_cpus} or less, or leave them 0, which chooses",
+            found=f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they "
+            "wait for each other",
+            remedy=f"lower them to {usable_cpus} or less, or set them to 0, which chooses",
             figures={**threads, "usable": usable_cpus},
         )
     ]
@@ -151,13 +150,14 @@ def _device_memory(name: str, need: int, have: int | None) -> list[Finding]:
     figures = {"need_bytes": need, "have_bytes": have}
     if have is None or need <= have:
         there = "" if have is None else f" of {size(have)}"
-        text = f"{name} takes about {size(need)}{there}"
+        text = f"{name} needs about {size(need)}{there}"
         return [Finding(check="device memory", state="ok", found=text, figures=figures)]
     return [
         Finding(
             check="device memory",
             state="warning",
-            found=f"{name} would take about {size(need)} of {size(have)}: its part of each step will shrink till it fits",
+            found=f"{name} would need about {size(need)} of {size(have)}: its share of each step will "
+            "shrink until it fits",
             remedy=f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout",
             figures=figures,
         )

@@ -27,7 +27,7 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
     if not folder.is_dir():
         if sys.platform != "linux":
             return []
-        return [_warning(f"{folder} is not there: libraries that start processes fail", {})]
+        return [_warning(f"{folder} does not exist: libraries that start processes fail", {})]
     state = os.statvfs(folder)
     figures = {"size_bytes": state.f_blocks * state.f_frsize, "free_bytes": state.f_bavail * state.f_frsize}
     problem = why_not_writable(folder)
@@ -37,7 +37,8 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
     if figures["size_bytes"] <= _SMALL_BYTES:
         return [
             _warning(
-                f"{found}: enough for hyrt, whose stages are threads, not for torch's DataLoader or NCCL beside it",
+                f"{found}: enough for hyrt, whose stages are threads, but not for torch's DataLoader "
+                "or NCCL beside it",
                 figures,
             )
         ]

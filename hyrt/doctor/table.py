@@ -48,7 +48,7 @@ def last_line(findings: Sequence[Finding], seconds: float) -> str:
     parts = [
         f"{counts[state]} {_plural(state, counts[state])}" for state in reversed(STATES) if counts[state]
     ]
-    verdict = "a run cannot work as asked" if counts["broken"] else "a run can start"
+    verdict = "a run with these settings cannot work" if counts["broken"] else "a run can start"
     return f"{', '.join(parts)} in {seconds:.1f} s: {verdict}"
 
 

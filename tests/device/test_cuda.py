@@ -403,9 +403,9 @@ def test_any_other_error_is_terminal(driver: FakeDriver, device: TorchDevice) ->
 @pytest.mark.parametrize("foreign", [None, "x", [], object()])
 def test_what_transfer_did_not_return_is_a_fault(device: TorchDevice, foreign: Any) -> None:
     loaded(device)
-    with pytest.raises(DeviceFault, match="what transfer did not return"):
+    with pytest.raises(DeviceFault, match="something that transfer did not return"):
         device.propagate(foreign)
-    with pytest.raises(DeviceFault, match="what transfer did not return"):
+    with pytest.raises(DeviceFault, match="something that transfer did not return"):
         device.transfer(batch_of(random_graph()))
 
 

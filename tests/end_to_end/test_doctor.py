@@ -81,7 +81,7 @@ def test_a_numba_that_crashes(tmp_path: Path) -> None:
     assert checks["package numba"]["state"] == "broken"
     assert "SIGSEGV" in checks["package numba"]["found"]
     assert checks["backend cpu"]["state"] == "broken"
-    assert checks["backend cpu"]["remedy"] == "first what is said of package numba above"
+    assert checks["backend cpu"]["remedy"] == "first follow the line on package numba above"
     assert checks["bandwidth"]["state"] == "warning"
 
 

@@ -198,7 +198,8 @@ class TorchDevice(TakesObjective):
             with self._lock:
                 if not isinstance(staged, Staged) or staged not in self._staged:
                     raise DeviceFault(
-                        f"{self.info.name}: propagate was given what transfer did not return, or a mini-batch twice"
+                        f"{self.info.name}: propagate was given something that transfer did not "
+                        "return, or a mini-batch for the second time"
                     )
                 if not staged.targets:
                     self._staged.remove(staged)
@@ -472,8 +473,8 @@ def _launcher(device: torch.device) -> KernelLauncher | None:
         Exception
     ) as error:  # pycuda raises whatever nvcc, its cache folder or its driver library gives it.
         warnings.warn(
-            f"{device}: its kernels cannot be built, torch's operators are used instead and the host samples: "
-            f"{type(error).__name__}: {error}: see docs/devices.md#cuda",
+            f"{device}: its kernels cannot be built, so torch's operators are used instead and the "
+            f"host samples: {type(error).__name__}: {error}: see docs/devices.md#cuda",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -133,7 +133,7 @@ class CudaSampler:
         """Sample neighbours; see `HopSampler.draw`."""
         with self._lock, self._driver.running(self._stream):
             if self._topology is None:
-                raise RuntimeError(f"{self._driver.device}: its sampler is used after close")
+                raise RuntimeError(f"{self._driver.device}: its sampler was used after close")
             try:
                 if self._timeline is None:
                     return self._draw(vertices, fanout, key, relabel)
@@ -145,8 +145,9 @@ class CudaSampler:
                     raise
                 traceback.clear_frames(error.__traceback__)
                 raise DeviceOutOfMemory(
-                    f"{self._driver.device}: out of memory in sampling {fanout} neighbours of {len(vertices):,} vertices: "
-                    "lower data.batch_size, or let the host sample (sampler.on_device: false)"
+                    f"{self._driver.device}: out of memory while sampling {fanout} neighbours of "
+                    f"{len(vertices):,} vertices: lower data.batch_size, or let the host sample "
+                    "(sampler.on_device=false)"
                 ) from error
 
     def _draw_traced(

@@ -92,8 +92,8 @@ class FpgaCsimDevice:
         """Why there is no simulation, and what to do; empty if nothing is wrong."""
         if shutil.which("g++") is None:
             return (
-                "no g++ in PATH, which compiles the kernels for simulation: install it (Debian: apt "
-                "install g++)"
+                "g++, which compiles the kernels for simulation, is not on PATH: install it (Debian: "
+                "apt install g++)"
             )
         try:
             simulated_card()
@@ -134,7 +134,7 @@ class FpgaCsimDevice:
     def transfer(self, batch: MiniBatch) -> _Staged:
         with self._health.terminal("transfer"):
             if self._model is None or self._layout is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             staged = _Staged(self._layout, len(batch.targets), batch.normalizer, [], 0, {})
             if staged.targets:
                 tasks = build_tasks(batch, self._model, self._design, self.info.name)
@@ -148,7 +148,7 @@ class FpgaCsimDevice:
         with self._health.terminal("propagate"):
             layout = self._layout
             if layout is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             if not isinstance(staged, _Staged) or staged.owner is not layout:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             tasks, staged.tasks, staged.owner = staged.tasks, [], None
@@ -188,7 +188,7 @@ class FpgaCsimDevice:
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
             if self._layout is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             self._weights = self._layout.pack(parameters)
 
     def close(self) -> None:

@@ -75,10 +75,10 @@ class FpgaDevice:
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> FpgaDevice:
-        found = survey().of(info, "it was there when it was probed: check it with `xbutil examine`")
+        found = survey().of(info, "it was found when it was probed: check it with `xbutil examine`")
         import pyopencl as cl
 
-        with opening(info, "end what else uses the card, or reset it with `xbutil reset`"):
+        with opening(info, "stop whatever else uses the card, or reset it with `xbutil reset`"):
             context = cl.Context([found.device])
             return cls(
                 info, context, found.device, options, XclbinPrograms(context, found.device, found.xclbin)
@@ -112,7 +112,7 @@ class FpgaDevice:
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
             if self._model is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             # What was staged for another model is as foreign as what another device staged.
             staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
@@ -131,7 +131,7 @@ class FpgaDevice:
     def propagate(self, staged: StagedTasks) -> StepResult:
         with self._health.terminal("propagate"), self._memory_errors("propagate"):
             if self._units is None or self._layout is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             if not isinstance(staged, StagedTasks) or staged.owner is not self._units:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             arrived = [event for task in staged.tasks for event in task.events]
@@ -159,7 +159,7 @@ class FpgaDevice:
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"), self._memory_errors("update"):
             if self._units is None or self._layout is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             events = self._units.update(self._layout.pack(parameters))
             if self._hear is not None:
                 self._brought += [("weights", event) for event in events]
@@ -181,5 +181,5 @@ class FpgaDevice:
 
     def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
         # Other errors may mean anything: XRT reports what it has no number for as OUT_OF_HOST_MEMORY.
-        remedy = "take narrower layers" if doing in ("load", "update") else "give it fewer targets"
+        remedy = "use narrower layers" if doing in ("load", "update") else "give it fewer targets"
         return memory_errors("MEM_OBJECT_ALLOCATION_FAILURE", self._pools.slots, doing, remedy)

@@ -152,10 +152,10 @@ def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:
         Bytes that there are in all.
     """
     if asked_bytes:
-        return "the model itself is too large, whatever the mini-batch: take fewer or narrower layers"
+        return "the model itself is too large, whatever the mini-batch: use fewer or narrower layers"
     if 2 * kept_bytes > limit_bytes:
         return (
-            f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: take fewer or narrower "
+            f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: use fewer or narrower "
             "layers, or give it fewer targets"
         )
     return "give it fewer targets"

@@ -55,9 +55,8 @@ def survey() -> DeviceSurvey[FoundCard]:
 def _found() -> list[FoundCard]:
     if not has_xrt():
         raise DeviceUnavailable(
-            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, then "
-            "source its "
-            "setup.sh"
+            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, "
+            "then source its setup.sh"
         )
     if problem := why_no_pyopencl():
         raise DeviceUnavailable(problem)
@@ -74,8 +73,8 @@ def _found() -> list[FoundCard]:
     if not path.exists():
         source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
         raise DeviceUnavailable(
-            f"a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it in "
-            f"{XCLBIN_VARIABLE}"
+            f"there is a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it "
+            f"in {XCLBIN_VARIABLE}"
         )
     xclbin = read_xclbin(path)
     units, design = xclbin.units_of(KERNEL), read_design(xclbin)

@@ -83,19 +83,18 @@ def build_tasks(
 
 
 _SMALLER = (
-    "whatever the mini-batch's size: sample fewer neighbours (sampler.fanout), take narrower layers "
-    "(model.hidden), or leave "
-    "it out of `devices`"
+    "whatever the size of the mini-batch: sample fewer neighbours (sampler.fanout), use narrower "
+    "layers (model.hidden), or omit the device from `devices`"
 )
 
 
 def _too_large(piece: Piece, target: int, missing: Shortage, limits: ArenaDesign, device: str) -> str:
     rows = [block.num_dst for block in piece.blocks]
     return (
-        f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows and "
-        f"{', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, takes {missing.needed} words of "
-        f"{missing.memory} "
-        f"in each of {limits.pes} banks of its on-chip memory, which have {missing.available}"
+        f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows "
+        f"and {', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, needs {missing.needed} "
+        f"words of {missing.memory} in each of {limits.pes} banks of its on-chip memory, which have "
+        f"{missing.available}"
     )
 
 
@@ -105,7 +104,7 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
     )
     for block in batch.blocks:
         if block.in_place:
-            raise ValueError(f"layer {block.layer}: its block is read in place: this device takes rows")
+            raise ValueError(f"layer {block.layer}: its block is read in place, but this device takes rows")
 
 
 def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> Piece:

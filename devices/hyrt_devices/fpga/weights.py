@@ -93,8 +93,8 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
     """
     if not 1 <= len(model.layers) <= MOST_LAYERS:
         raise UnsupportedModel(
-            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS}: "
-            f"{_INSTEAD}"
+            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS} "
+            f"layers: {_INSTEAD}"
         )
     shapes: list[LayerShape] = []
     for layer in model.layers:
@@ -107,11 +107,11 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
 def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> LayerShape:
     where = f"layer {layer.name!r} on {device}"
     if layer.aggregation.reduce == "max":
-        raise UnsupportedModel(f"{where}: its kernels add and do not take maxima: {_INSTEAD}")
+        raise UnsupportedModel(f"{where}: its kernels compute sums, but no maxima: {_INSTEAD}")
     if len(layer.products) != 1:
         raise UnsupportedModel(
-            f"{where}: it has {len(layer.products)} products, the kernels do one a layer (gcn, graphsage): "
-            f"{_INSTEAD}"
+            f"{where}: it has {len(layer.products)} products, but the kernels compute one per layer "
+            f"(gcn, graphsage): {_INSTEAD}"
         )
     out_width, columns = layer.products[0].weight.shape
     parts = 2 if layer.aggregation.self_path == "concat" else 1
@@ -169,7 +169,7 @@ class WeightLayout:
             used = {number for number in numbers if number is not None}
             if used & seen:
                 raise UnsupportedModel(
-                    f"layer {layer.name!r} on {device}: it shares a parameter with another: {_INSTEAD}"
+                    f"layer {layer.name!r} on {device}: it shares a parameter with another layer: {_INSTEAD}"
                 )
             seen |= used
             self._numbers.append(numbers)
@@ -184,8 +184,8 @@ class WeightLayout:
         """
         if [tuple(parameter.shape) for parameter in parameters] != self._shapes:
             raise ValueError(
-                f"parameters of shapes {[tuple(parameter.shape) for parameter in parameters]}: "
-                f"the model's have {self._shapes}"
+                f"the parameters have shapes {[tuple(parameter.shape) for parameter in parameters]}, "
+                f"but those of the model have {self._shapes}"
             )
         packed = np.zeros(self.num_floats, np.float32)
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):

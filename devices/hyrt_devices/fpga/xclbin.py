@@ -139,14 +139,15 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
     length, mode, vbnv, num_sections = fields[5], fields[11], fields[14], fields[17]
     if length > size_bytes:
         raise DeviceUnavailable(
-            f"{path}: the xclbin is cut: {size_bytes} bytes of the {length} that its header tells: {_REBUILD}"
+            f"{path}: the xclbin is truncated: {size_bytes} bytes of the {length} that its header "
+            f"states: {_REBUILD}"
         )
     if num_sections > _MOST_SECTIONS:
-        raise DeviceUnavailable(f"{path}: the xclbin's header tells {num_sections} sections: {_REBUILD}")
+        raise DeviceUnavailable(f"{path}: the xclbin's header states {num_sections} sections: {_REBUILD}")
     found: dict[int, bytes] = {}
     table = file.read(num_sections * SECTION.size)
     if len(table) < num_sections * SECTION.size:
-        raise DeviceUnavailable(f"{path}: the xclbin is cut in its table of sections: {_REBUILD}")
+        raise DeviceUnavailable(f"{path}: the xclbin is truncated in its table of sections: {_REBUILD}")
     for kind, _, start, room in SECTION.iter_unpack(table):
         if start + room > size_bytes:
             raise DeviceUnavailable(
@@ -205,7 +206,7 @@ def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
     (count,) = struct.unpack_from("<i", layout) if len(layout) >= 4 else (-1,)
     if not 0 <= count <= (len(layout) - 8) // IP.size:
         raise DeviceUnavailable(
-            f"{path}: section IP_LAYOUT tells {count} entries in {len(layout)} bytes: {_REBUILD}"
+            f"{path}: section IP_LAYOUT states {count} entries in {len(layout)} bytes: {_REBUILD}"
         )
     units: dict[str, tuple[str, ...]] = {}
     entries = [IP.unpack_from(layout, 8 + i * IP.size) for i in range(count)]
@@ -256,8 +257,8 @@ def read_design(xclbin: Xclbin) -> XclbinDesign:
         content = beside.read_bytes() if xclbin.user is None else xclbin.user.rstrip(b"\0")
     except FileNotFoundError:
         raise DeviceUnavailable(
-            f"{beside} is missing: it tells what {xclbin.path.name} was built with "
-            f"({', '.join(_DESIGN)}). hyrt's Makefile writes it: copy it beside the xclbin"
+            f"{beside} is missing: it says how {xclbin.path.name} was built ({', '.join(_DESIGN)}). "
+            "hyrt's Makefile writes it: copy it beside the xclbin"
         ) from None
     except OSError as error:
         raise DeviceUnavailable(f"{beside} cannot be read: {error.strerror or error}") from error

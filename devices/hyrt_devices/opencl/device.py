@@ -95,11 +95,11 @@ class OpenclDevice(TakesObjective):
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> OpenclDevice:
-        found = survey().of(info, "it was there when it was probed: is its driver being changed?")
+        found = survey().of(info, "it was found when it was probed: its driver may have changed")
         device, note = found.device, ""
         if info.host_cores > options.threads:
             device, note = _part(device, options.threads)
-        with opening(info, "close what else uses it, or check its driver with clinfo"):
+        with opening(info, "stop whatever else uses it, or check its driver with clinfo"):
             return cls(_noted(info, note), device, options)
 
     def take_objective(self, objective: Objective) -> None:
@@ -157,7 +157,7 @@ class OpenclDevice(TakesObjective):
     def transfer(self, batch: MiniBatch) -> StagedBatch:
         with self._health.terminal("transfer"):
             if self._stager is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             with self._memory_errors("transfer"):
                 return self._stager.stage(batch, self)
 
@@ -199,7 +199,7 @@ class OpenclDevice(TakesObjective):
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
             if self._replica is None:
-                raise RuntimeError("no model was loaded")
+                raise RuntimeError("no model has been loaded")
             self._replica.update(self._compute, parameters)
             self._compute.flush()
 
@@ -224,7 +224,7 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
     try:
         parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, units])
     except cl.Error:
-        return device, "cannot be cut: all units are used"
+        return device, "cannot be partitioned: all units are used"
     return parts[0], f"{units} used"
 
 

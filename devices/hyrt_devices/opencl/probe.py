@@ -80,7 +80,7 @@ def _problem(device: Any) -> str | None:
     import pyopencl as cl
 
     if not device.available:
-        return f"{device.name}: its driver says it is not available"
+        return f"{device.name}: its driver says that it is not available"
     if not device.compiler_available:
         return f"{device.name}: it has no compiler; binaries for it need a backend of their own"
     # A PoCL whose LLVM is older than the CPU falls back to a target that its compiler may then refuse.

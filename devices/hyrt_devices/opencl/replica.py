@@ -85,8 +85,8 @@ class Replica:
                         if parameter is not None:
                             if id(parameter) in self._used:
                                 raise UnsupportedModel(
-                                    f"layer {layer.name!r} on {device_name}: it shares a parameter with another: "
-                                    "train it on cpu or cuda"
+                                    f"layer {layer.name!r} on {device_name}: it shares a parameter "
+                                    "with another layer: train it on cpu or cuda"
                                 )
                             self._used.add(id(parameter))
                     shape = Shape(

@@ -44,7 +44,7 @@ def input_values(
     elif isinstance(batch.inputs, torch.Tensor):
         wanted, values = (first.num_src, row_width), batch.inputs
     else:
-        raise TypeError(f"inputs are {type(batch.inputs).__name__}: this device takes rows")
+        raise TypeError(f"inputs are {type(batch.inputs).__name__}, but this device takes rows")
     if tuple(values.shape) != wanted or values.dtype != torch.float32:
         raise ValueError(f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}")
     return values

@@ -33,7 +33,7 @@ def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: An
     found = list(backend.probe())
     for info in found:
         if not isinstance(info, DeviceInfo) or info.kind != item:
-            raise DeviceUnavailable(f"its probe finds {info!r}, which is no device of kind {item!r}")
+            raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {item!r}")
     if not found:
         speaks = getattr(backend, "missing", None)
         say(missing=(str(speaks()) if speaks is not None else "") or "none found")

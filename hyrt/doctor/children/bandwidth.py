@@ -53,7 +53,7 @@ def answer(item: str, say: Callable[..., None], *, threads: int, num_bytes: int,
         )
         say(gather_gb_s=source.nbytes / gather_s / 1e9)
     if not np.array_equal(target, source):
-        raise ArithmeticError("the gathered rows are not those of the source")
+        raise ArithmeticError("the gathered rows differ from those of the source")
     say(calibrated_gb_s=_calibrated())
 
 

@@ -80,7 +80,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
         return _stored(path, source, split, normalize)
     if path.is_dir() or source == "mag240m" or source.startswith("ogbn-"):
         return _published(source, path)
-    raise DataError(f"{source}: there is no such file or folder; a dataset is {KINDS}")
+    raise DataError(f"{source}: no such file or folder; a dataset is {KINDS}")
 
 
 def _synthetic(source: str) -> DatasetSizes:
@@ -91,7 +91,7 @@ def _synthetic(source: str) -> DatasetSizes:
     degrees = synthetic_degrees(spec)
     value_bytes = 2 if spec.dtype == "float16" else 4
     return DatasetSizes(
-        found=f"{source}, generated when the run starts",
+        found=f"{source}, which is generated when the run starts",
         degrees=degrees,
         features=spec.features,
         classes=spec.classes,
@@ -112,11 +112,11 @@ def _published(source: str, path: Path) -> DatasetSizes:
             metadata.version("ogb")
         except metadata.PackageNotFoundError:
             raise DataError(
-                f"{source}: is not in {folder}, and the ogb package, which downloads it, is missing"
+                f"{source}: not found in {folder}, and the ogb package, which downloads it, is missing"
             ) from None
     known = DATASETS.get(source)
     if known is None:
-        raise SizesUnknown(f"{folder if there else source}: its sizes are not published here")
+        raise SizesUnknown(f"{folder if there else source}: hyrt does not know its sizes")
     # Opening symmetrises what is stored in one direction.
     edges = known.edges if known.symmetric else 2 * known.edges
     return DatasetSizes(
@@ -189,7 +189,7 @@ def _header(path: Path, key: str, source: str) -> NpyHeader:
         raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
     if held != header.data_bytes:
         raise DataError(
-            f"{where}: needs {header.data_bytes:,} bytes, the file holds {held:,}: damaged or cut short"
+            f"{where}: needs {header.data_bytes:,} bytes, but the file has {held:,}: damaged or truncated"
         )
     return header
 
@@ -214,7 +214,7 @@ def _targets(path: Path, source: str, split: int) -> int:
     if mask.ndim == 2:
         if split >= mask.shape[1]:
             raise DataError(
-                f"{source}: data.split={split}: there are {mask.shape[1]} splits, numbered from 0"
+                f"{source}: data.split={split}: the dataset has {mask.shape[1]} splits, numbered from 0"
             )
         mask = mask[:, split]
     return int(np.count_nonzero(mask))

@@ -75,7 +75,7 @@ def test_what_is_missing_is_a_note_until_the_run_names_it() -> None:
     asked = backends(cpu=CPU, gpu=Answer(({"missing": "no driver:\n install one"},)))
     assert states(asked) == {"device cpu:0": "ok", "backend gpu": "note"}
     found = only(judge_backends(asked, ["gpu"]), "device gpu")
-    assert (found.state, found.found) == ("broken", "is not there: no driver: install one")
+    assert (found.state, found.found) == ("broken", "is not available: no driver: install one")
 
 
 @pytest.mark.parametrize("name", ["cpu:7", "nothing", "cpu:x"])
@@ -109,7 +109,7 @@ def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:
     asked = backends(cpu=Answer(problem="RuntimeError: boom"))
     causes = causes_of([finding("package numba", problem="RuntimeError: boom"), finding("package rich")])
     (found,) = judge_backends(asked, ["cpu"], causes)
-    assert (found.state, found.remedy) == ("broken", "first what is said of package numba above")
+    assert (found.state, found.remedy) == ("broken", "first follow the line on package numba above")
     (other,) = judge_backends(backends(cpu=Answer(problem="crashes with SIGSEGV")), ["cpu"], causes)
     assert other.remedy.startswith("update or uninstall cpu_module:Device")
 
@@ -119,7 +119,7 @@ def test_with_damaged_kernels_no_driver_is_blamed() -> None:
     asked = backends(cpu=Answer(problem="crashes with SIGSEGV"), gpu=FAILS, other=missing)
     causes = causes_of([finding("kernel cache", damaged={"a.nbc": "torn"}, problem="")])
     found = {each.check: each.remedy for each in judge_backends(asked, ["cpu"], causes)}
-    cause = "first what is said of kernel cache above"
+    cause = "first follow the line on kernel cache above"
     assert found == {"backend cpu": cause, "device gpu:0": cause, "backend other": ""}
 
 

@@ -92,7 +92,7 @@ def test_no_place_for_kernels_is_broken_or_a_warning() -> None:
     whole = ({"folder": "/tmp/hyrt-kernels-x/nn", "problem": ""}, {"files": 0, "bytes": 0, "damaged": {}})
     temporary = judged(Answer(whole), "/tmp/hyrt-kernels-x")
     assert temporary.state == "warning"
-    assert "anew" in temporary.found
+    assert "compiles them again" in temporary.found
     unwritable = (
         {"folder": "/ro/nn", "problem": "/ro/nn cannot be written: Read-only file system"},
         *whole[1:],

@@ -53,7 +53,7 @@ def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
 
     small = found(2**18, 4)
     assert small.state == "ok"
-    assert small.found.endswith("a run keeps about 1 MiB (checkpoints 1 MiB)")
+    assert small.found.endswith("a run writes about 1 MiB (checkpoints 1 MiB)")
     assert small.figures["free_bytes"] == pytest.approx(free, rel=0.1)
     many = found(free // 2, 4)
     assert many.state == "warning"

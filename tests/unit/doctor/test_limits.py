@@ -31,7 +31,9 @@ def test_v2_quota_of_fewer_cpus_than_the_host(tmp_path: Path) -> None:
     assert found.state == "ok"
     assert found.figures["usable"] == 2
     assert found.figures["cgroup_cpus"] == 1.5
-    assert found.found == "2 of 16: the affinity mask allows 8 and the control group allows the time of 1.5"
+    assert (
+        found.found == "2 of 16: the affinity mask allows 8 and the control group allows the time of 1.5 CPUs"
+    )
 
 
 def test_v2_quota_of_less_than_a_cpu_is_a_warning(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_memory_against_what_a_run_takes(total: int, state: str) -> None:
     (found,) = check_memory(have, need(total))
     assert found.state == state
     assert "limit of 4 GiB" in found.found
-    assert f"the run takes about {total // GIBI} GiB" in found.found
+    assert f"the run needs about {total // GIBI} GiB" in found.found
 
 
 def test_what_takes_most_decides_what_to_do() -> None:
@@ -132,7 +134,7 @@ def test_little_memory_is_said_without_settings() -> None:
     busy = HostMemory(total=16 * GIBI, available=200 * MEBI, limit=None, left=None)
     (found,) = check_memory(busy, None)
     assert found.state == "warning"
-    assert found.remedy.startswith("end what else uses memory")
+    assert found.remedy.startswith("stop whatever else uses memory")
     unknown = HostMemory(total=None, available=None, limit=None, left=None)
     assert check_memory(unknown, need(GIBI))[0].state == "ok"
 

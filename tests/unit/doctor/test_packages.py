@@ -72,4 +72,4 @@ def test_the_installed_version_is_new_enough() -> None:
 def test_a_package_that_hides_another_is_a_warning() -> None:
     ((_, state, found),) = states(Requirement("numpy", "1.26"), said("99.1", "/mine/numpy.py"))
     assert state == "warning"
-    assert found.startswith("says it is 99.1 (/mine/numpy.py), but ")
+    assert found.startswith("reports version 99.1 (/mine/numpy.py), but ")

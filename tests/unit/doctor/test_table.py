@@ -51,7 +51,7 @@ def test_a_pipe_gets_whole_lines() -> None:
 def test_the_last_line_counts() -> None:
     findings = [finding("ok"), finding("ok"), finding("warning"), finding("warning"), finding("note")]
     assert last_line(findings, 4.24) == "2 warnings, 1 note, 2 ok in 4.2 s: a run can start"
-    assert last_line([*findings, finding("broken")], 1).endswith("a run cannot work as asked")
+    assert last_line([*findings, finding("broken")], 1).endswith("a run with these settings cannot work")
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_weights_that_do_not_fit_are_no_fault() -> None:
     try:
         with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients") as error:
             device.load(model, list(model.parameters()))
-        assert str(error.value).endswith("whatever the mini-batch: take fewer or narrower layers")
+        assert str(error.value).endswith("whatever the mini-batch: use fewer or narrower layers")
         one = CASES["gcn, layers=1"].build()
         with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients"):
             device.load(one, list(one.parameters()))
@@ -280,7 +280,7 @@ def test_weights_that_leave_no_room_are_named() -> None:
     # Values and gradients, 4 bytes each.
     weights = 2 * 64 * (shapes[-1].weights + shapes[-1].words)
     for room, says in (
-        (1.2 * weights, r"83% of it are weights and gradients: take fewer"),
+        (1.2 * weights, r"83% of it are weights and gradients: use fewer"),
         (3 * weights, "give it fewer targets$"),
     ):
         device = FpgaCsimDevice(info, DeviceOptions(memory_bytes=int(room)))

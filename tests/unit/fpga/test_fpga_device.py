@@ -292,7 +292,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
     model = graphsage()
     device = machine.open(DeviceOptions(memory_bytes=20_000))
     with pytest.raises(
-        DeviceOutOfMemory, match=r"for weights and gradients, .*: take fewer or narrower layers"
+        DeviceOutOfMemory, match=r"for weights and gradients, .*: use fewer or narrower layers"
     ):
         device.load(model, list(model.parameters()))
     device.close()

@@ -182,7 +182,7 @@ def test_a_target_that_does_not_fit_is_named_with_the_numbers() -> None:
         "banks of its on-chip memory, which have 10$",
     ) as error:
         build_tasks(batch, described, SimpleNamespace(pes=4, arena_words=16), "fpga:1")
-    assert error.value.remedy.startswith("whatever the mini-batch's size: sample fewer neighbours")
+    assert error.value.remedy.startswith("whatever the size of the mini-batch: sample fewer neighbours")
 
 
 def test_rows_of_whole_words_are_not_copied() -> None:

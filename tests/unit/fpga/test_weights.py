@@ -90,9 +90,9 @@ def test_packing_copies_and_checks_shapes() -> None:
     with torch.no_grad():
         parameters[0].fill_(7)
     np.testing.assert_array_equal(packed, before)
-    with pytest.raises(ValueError, match="parameters of shapes"):
+    with pytest.raises(ValueError, match="the parameters have shapes"):
         layout.pack([parameters[0].T, *parameters[1:]])
-    with pytest.raises(ValueError, match="parameters of shapes"):
+    with pytest.raises(ValueError, match="the parameters have shapes"):
         layout.pack(parameters[:1])
 
 
