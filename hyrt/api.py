@@ -77,6 +77,7 @@ def train(
     from hyrt.observe.injected_faults import faults_of_environment
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.predict_run import predict_run
+    from hyrt.training.compose import compose_run
     from hyrt.training.train import Training
 
     module = None
@@ -96,12 +97,14 @@ def train(
     settings, _ = resolve_auto(settings, opened, module)
     checkpoints = None if folder is None else Path(folder) / "checkpoints"
     training = Training(
-        settings,
-        opened,
-        model=module,
-        emit=emit or (lambda event: None),
-        checkpoints=checkpoints,
-        predict=predict_run,
-        hooks=faults_of_environment(),
+        compose_run(
+            settings,
+            opened,
+            model=module,
+            emit=emit or (lambda event: None),
+            checkpoints=checkpoints,
+            predict=predict_run,
+            hooks=faults_of_environment(),
+        )
     )
     return training.run()

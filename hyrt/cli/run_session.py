@@ -21,6 +21,7 @@ from hyrt.predict.predict_run import predict_run
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 # From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
@@ -112,14 +113,16 @@ class Session:
         self._first_step = 0 if checkpoint is None else checkpoint.step
         try:
             training = self._training = Training(
-                self._config,
-                self._graph,
-                emit=self._handle,
-                checkpoints=self._folder.checkpoints,
-                should_stop=lambda: self._signals.requested,
-                on_stall=self._write_stacks,
-                predict=predict_run,
-                hooks=faults_of_environment(),
+                compose_run(
+                    self._config,
+                    self._graph,
+                    emit=self._handle,
+                    checkpoints=self._folder.checkpoints,
+                    should_stop=lambda: self._signals.requested,
+                    on_stall=self._write_stacks,
+                    predict=predict_run,
+                    hooks=faults_of_environment(),
+                )
             )
             if checkpoint is not None:
                 training.resume(checkpoint)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Self
 
 from hyrt.errors import StageFailure, describe
 from hyrt.pipeline.shares import StepWork
@@ -40,6 +42,44 @@ def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
         for index, trainer in enumerate(stages.trainers):
             with _named(f"synchronize on {trainer.name}", step):
                 stages.update(index, step)
+
+
+class SerialSteps:
+    """Has the calls of `Pipeline`, without threads or channels: whoever drives one can drive the other.
+
+    Parameters
+    ----------
+    stages
+        The work.
+    steps
+        Which steps of the run, in order.
+    """
+
+    def __init__(self, stages: Stages, steps: Iterable[int]) -> None:
+        self._stages = stages
+        self._steps = steps
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def steps(self) -> Iterator[StepWork]:
+        """The steps, as `serial_steps` yields them."""
+        return serial_steps(self._stages, self._steps)
+
+    def queues(self) -> None:
+        """There are no channels to tell of."""
+
+    def guarded(self, doing: str) -> AbstractContextManager[None]:
+        """The consumer's work is not watched."""
+        return nullcontext()
+
+    def raise_failure(self) -> None:
+        """What fails is raised where it fails."""
 
 
 @contextmanager

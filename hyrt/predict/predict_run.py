@@ -17,12 +17,16 @@ from hyrt.graph.graph import Graph
 from hyrt.predict.calibrate.store import usable
 from hyrt.predict.configured_training import terms_of
 from hyrt.predict.run_training import run_training
+from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
 from hyrt.training.setup import assign_threads, first_split
 
 
 def predict_run(
-    config: Config, graph: Graph, say: Callable[[str], None] = lambda text: None
+    config: Config,
+    graph: Graph,
+    sampler: Sampler | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> ExpectedRun | None:
     """What the performance model expects of a run on this machine; None where it is not calibrated.
 
@@ -34,6 +38,8 @@ def predict_run(
         All settings; `devices` names the trainers.
     graph
         To be trained on.
+    sampler
+        The run's sampler; one is built where there is no run.
     say
         Hears why there is no prediction although somebody has calibrated.
     """
@@ -44,7 +50,7 @@ def predict_run(
         return None
     names = [full_name(request.name) for request in config.device_requests]
     platform = with_trainers(calibration.platform, names)
-    training = run_training(config, graph) if platform is not None else None
+    training = run_training(config, graph, sampler) if platform is not None else None
     if platform is None or training is None:
         lacking = "devices" if platform is None else "sampler or sparse features"
         say(f"no prediction: the calibration does not cover this run's {lacking}")

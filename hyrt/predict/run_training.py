@@ -10,13 +10,16 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.predict.configured_training import configured_training
 from hyrt.predict.sampled_sizes import sample_sizes
+from hyrt.sampling.sampler import Sampler
 from hyrt.training.setup import build_sampler
 
 # Of a row that is made of a sparse one: float32.
 _DENSE_BYTES = 4
 
 
-def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) -> TrainingWorkload | None:
+def run_training(
+    config: Config, graph: Graph, sampler: Sampler | None = None, *, sparse_as_rows: bool = False
+) -> TrainingWorkload | None:
     """Sample a few mini-batches of a run and say what its epoch asks; None for runs the model has no words for.
 
     Those are runs over sampled subgraphs, and over sparse features.
@@ -27,6 +30,8 @@ def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) 
         All settings.
     graph
         To be trained on.
+    sampler
+        The run's sampler; one is built where there is no run.
     sparse_as_rows
         Count sparse features as the dense rows that a device without a sparse form gets.
     """
@@ -39,7 +44,7 @@ def run_training(config: Config, graph: Graph, *, sparse_as_rows: bool = False) 
     if not len(targets):
         return None
     with Workers(1, "hyrt.predict") as workers:
-        sizes = sample_sizes(build_sampler(config, graph, targets), workers)
+        sizes = sample_sizes(sampler or build_sampler(config, graph, targets), workers)
     return configured_training(
         config,
         sizes.at,

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from hyrt.config import Config
-from hyrt.graph.graph import Graph
 from hyrt.observe.events import RunStarted
 from hyrt.pipeline.stages import Stages
+from hyrt.training.compose import RunParts
 from hyrt.training.setup import architecture
 
 
-def run_started(
-    config: Config,
-    graph: Graph,
-    stages: Stages,
-    *,
-    step: int,
-    model: str | None,
-    num_targets: int,
-    steps_per_epoch: int,
-) -> RunStarted:
+def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     """Data, model, devices and threads, in a line each.
 
     Parameters
     ----------
-    config
-        All settings.
-    graph
-        To be trained on.
+    parts
+        What the run is made of.
     stages
-        With the trainers and their assignment.
+        The stages with the trainers and their assignment.
     step
-        The first to be done.
-    model
-        Name of the user's own; None for the configured one.
-    num_targets
-        Training vertices.
-    steps_per_epoch
-        Of the sampler.
+        The first step to be done.
     """
-    if model is None:
+    config, graph = parts.config, parts.graph
+    num_targets = len(graph.split("train", config.data.split))
+    if parts.is_own_model:
+        model = type(parts.learner.model).__name__
+    else:
         a = architecture(config, graph)
         widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
         model = f"{config.model.kind} {widths}"
@@ -56,7 +42,7 @@ def run_started(
         model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · {config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
         epochs=config.train.epochs,
-        steps_per_epoch=steps_per_epoch,
+        steps_per_epoch=parts.steps_per_epoch,
         first_step=step,
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import psutil
-from hyrt_perfmodel.assignment import STAGES
+from hyrt_perfmodel.assignment import STAGES, Assignment
 
 from hyrt.flow.queues import Queues
 from hyrt.objective.objective import Objective, added
@@ -17,46 +17,54 @@ from hyrt.pipeline.synchronize import StepSummary
 class StepGroups:
     """Adds steps up and emits a `StepGroup` about ten times an epoch.
 
-    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines. `split` and
-    `threads` are what the next lines say of the assignment; `queues` tells what the channels have seen, where there are
-    any, and is asked once a line. `objective` makes metrics of what was counted.
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines.
+
+    Parameters
+    ----------
+    emit
+        Hears of every group.
+    steps_per_epoch
+        The length of an epoch.
+    trainers
+        The trainers' names.
+    queues
+        Tells what the channels have seen, where there are any; asked once a group.
+    objective
+        Makes metrics of what was counted.
     """
 
     def __init__(
         self,
         emit: Emit,
         steps_per_epoch: int,
-        split: Mapping[str, int],
-        threads: Mapping[str, int],
+        trainers: Sequence[str],
         queues: Callable[[], Queues | None],
         objective: Objective,
     ) -> None:
         self._emit = emit
-        self._objective = objective
         self._counts: dict[str, float]
+        self._objective = objective
         self._per_epoch = steps_per_epoch
         self._size = max(1, min(100, steps_per_epoch // 10))
-        self.split = split
-        self.threads = threads
+        self._trainers = trainers
         self._process = psutil.Process()
         self._read_queues = queues
         self._queues_before: Queues | None = None
-        self.epoch_sums = (0.0, 0.0, 0)
         self._clear()
 
-    def add(self, work: StepWork, summary: StepSummary, times: StepTimes, lr: float) -> None:
-        """Count a synchronized step."""
+    def add(
+        self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
+    ) -> None:
+        """Count a synchronized step that ran under an assignment."""
         self._step = work.step + 1
         self._losses.append(summary.loss)
         self._counts = added([self._counts, summary.counts])
         self._edges += work.num_edges
         self._times.append(times)
+        self._assignment = assignment
         self._lr = lr
         self._loss_sum += summary.loss * summary.normalizer
         self._normalizer += summary.normalizer
-        self._epoch_loss += summary.loss * summary.normalizer
-        self._epoch_normalizer += summary.normalizer
-        self._epoch_edges += work.num_edges
         if self._step % self._per_epoch % self._size == 0:
             self.flush()
 
@@ -83,13 +91,15 @@ class StepGroups:
                 mteps=self._edges / seconds / 1e6 if seconds else 0.0,
                 step_s=seconds / count,
                 stage_s=stage_s,
-                busy_s={name: sum(each) / count for name, each in zip(self.split, propagate_s, strict=True)},
+                busy_s={
+                    name: sum(each) / count for name, each in zip(self._trainers, propagate_s, strict=True)
+                },
                 blocked_s=blocked,
                 queued=queued,
                 queue_depth=depth,
                 bottleneck=max(STAGES[:-1], key=lambda stage: stage_s[stage]),
-                split=self.split,
-                threads=self.threads,
+                split=dict(zip(self._trainers, self._assignment.split, strict=True)),
+                threads=self._assignment.threads.by_stage,
                 lr=self._lr,
                 memory_bytes=self._process.memory_info().rss,
             )
@@ -110,22 +120,6 @@ class StepGroups:
             return {}, {}, {}
         blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}
         return blocked, now.mean_items_since(before), now.depth
-
-    def end_epoch(self, seconds: float) -> tuple[float, float]:
-        """Mean loss and MTEPS of the epoch's steps."""
-        loss = self._epoch_loss / self._epoch_normalizer if self._epoch_normalizer else 0.0
-        mteps = self._epoch_edges / seconds / 1e6 if seconds else 0.0
-        self.epoch_sums = (0.0, 0.0, 0)
-        return loss, mteps
-
-    @property
-    def epoch_sums(self) -> tuple[float, float, int]:
-        """Loss, normalizer and edges of the epoch so far: a resumed run goes on from them."""
-        return self._epoch_loss, self._epoch_normalizer, self._epoch_edges
-
-    @epoch_sums.setter
-    def epoch_sums(self, sums: tuple[float, float, int]) -> None:
-        self._epoch_loss, self._epoch_normalizer, self._epoch_edges = sums
 
     def _clear(self) -> None:
         self._losses: list[float] = []

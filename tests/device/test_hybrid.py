@@ -15,6 +15,7 @@ from hyrt.machine.workers import Workers
 from hyrt.observe.events import Notice
 from hyrt.pipeline.shares import cut
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 pytest.importorskip("pyopencl", reason='pyopencl is not installed: pip install "hyrt[opencl]"')
@@ -60,9 +61,9 @@ def weights(
         if notices is not None and isinstance(event, Notice) and event.kind == "warning":
             notices.append(event.text)
 
-    training = Training(build_config(settings), graph(), emit=hear)
+    training = Training(compose_run(build_config(settings), graph(), emit=hear))
     assert training.run().summary["steps"] == STEPS
-    return torch.cat([p.detach().flatten() for p in training._parameters]).numpy()
+    return torch.cat([p.detach().flatten() for p in training.parts.learner.parameters]).numpy()
 
 
 @pytest.mark.parametrize("kind", ["gcn", "graphsage"])

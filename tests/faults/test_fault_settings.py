@@ -13,6 +13,7 @@ from hyrt.errors import ConfigError, StageFailure
 from hyrt.observe.events import Notice, RunEnded
 from hyrt.observe.faults import KINDS, VARIABLE, Fault, parse_faults
 from hyrt.observe.injected_faults import InjectedFaults, faults_of_environment
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 
@@ -26,11 +27,13 @@ def training(**more: Any) -> tuple[Training, list[Any]]:
         "balance": {"policy": "static", "predict": False},
     }
     run = Training(
-        build_config(settings),
-        random_graph(),
-        emit=events.append,
-        hooks=faults_of_environment(),
-        **more,
+        compose_run(
+            build_config(settings),
+            random_graph(),
+            emit=events.append,
+            hooks=faults_of_environment(),
+            **more,
+        )
     )
     return run, events
 

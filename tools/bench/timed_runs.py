@@ -111,6 +111,7 @@ def timed_run(
     """
     from hyrt.observe.events import EpochEnded, StepGroup
     from hyrt.predict.predict_run import predict_run
+    from hyrt.training.compose import compose_run
     from hyrt.training.train import Training
 
     groups: list[StepGroup] = []
@@ -128,7 +129,9 @@ def timed_run(
         return steps is not None and bool(groups) and groups[-1].step >= steps
 
     training = Training(
-        config, graph, emit=emit, should_stop=is_enough, checkpoints=checkpoints, predict=predict_run
+        compose_run(
+            config, graph, emit=emit, should_stop=is_enough, checkpoints=checkpoints, predict=predict_run
+        )
     )
     return TimedRun(groups, epochs, training.run())
 

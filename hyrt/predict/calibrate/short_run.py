@@ -9,6 +9,7 @@ from hyrt.config import Config
 from hyrt.graph.graph import Graph
 from hyrt.observe.events import Event, StepGroup
 from hyrt.predict.predict_run import predict_run
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 
@@ -64,13 +65,15 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     # What is measured stays as it is, whatever an older calibration says.
     fixed = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
-        config.model_copy(
-            update={"train": train, "evaluate": evaluate, "balance": config.balance if balance else fixed}
-        ),
-        graph,
-        emit=hear,
-        should_stop=is_enough,
-        predict=predict_run,
+        compose_run(
+            config.model_copy(
+                update={"train": train, "evaluate": evaluate, "balance": config.balance if balance else fixed}
+            ),
+            graph,
+            emit=hear,
+            should_stop=is_enough,
+            predict=predict_run,
+        )
     ).run()
     counted = [group for group in groups if group.step - len(group.losses) >= warm]
     return ShortRun(

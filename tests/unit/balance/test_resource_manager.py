@@ -25,6 +25,7 @@ from hyrt.config import build_config
 from hyrt.errors import StageFailure
 from hyrt.observe.events import Balanced, Checkpointed, Event, StepGroup
 from hyrt.training.checkpoint import load_newest_checkpoint
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)
@@ -154,18 +155,20 @@ def train(
         "balance": {"predict": False, **sections.get("balance", {})},
     }
     training = Training(
-        build_config(settings),
-        graph,
-        model=module,
-        policy=policy,
-        emit=lambda event: None if events is None else events.append(event),
+        compose_run(
+            build_config(settings),
+            graph,
+            model=module,
+            policy=policy,
+            emit=lambda event: None if events is None else events.append(event),
+        )
     )
     training.run()
     return training
 
 
 def weights(training: Training) -> np.ndarray:
-    return torch.cat([p.detach().flatten() for p in training._parameters]).numpy()
+    return torch.cat([p.detach().flatten() for p in training.parts.learner.parameters]).numpy()
 
 
 def losses(events: Sequence[Event]) -> list[float]:
@@ -221,7 +224,7 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
     policy = Scripted(lambda step, present: after if step >= 3 else present)
     told: list[Event] = []
     # Threads at 0, so that they may move; on machines of any size the start is this.
-    monkeypatch.setattr("hyrt.training.train.assign_threads", lambda *_: Threads(sample=1, load=1, train=3))
+    monkeypatch.setattr("hyrt.training.compose.assign_threads", lambda *_: Threads(sample=1, load=1, train=3))
     graph = random_graph(vertices=480)
     train(
         policy,
@@ -253,7 +256,7 @@ def test_what_is_not_usual_is_not_shown() -> None:
     graph = random_graph(vertices=480)
     policy = unmoved()
     training = train(policy, graph=graph, evaluate={"every": 1}, train={"epochs": 3}, runtime={"depth": 2})
-    per_epoch = training._sampler.steps_per_epoch()
+    per_epoch = training.parts.sampler.steps_per_epoch()
     assert len(graph.split("train")) % 24
     assert per_epoch > 6
     expected = [
@@ -368,22 +371,24 @@ def interrupted(folder: Path, policy: Scripted, at: int | None, *, resume: bool 
     """A run that stops when that many steps are done."""
     heard: list[Event] = []
     training = Training(
-        build_config(
-            {
-                "data": {"batch_size": 24},
-                "sampler": {"fanout": [4, 3]},
-                "model": {"hidden": 16},
-                "train": {"epochs": 4},
-                "devices": ["cpu:0", "cpu:1"],
-                "balance": {"predict": False},
-                **sections,
-            }
-        ),
-        GRAPH,
-        policy=policy,
-        emit=heard.append,
-        checkpoints=folder,
-        should_stop=lambda: at is not None and training._step >= at,
+        compose_run(
+            build_config(
+                {
+                    "data": {"batch_size": 24},
+                    "sampler": {"fanout": [4, 3]},
+                    "model": {"hidden": 16},
+                    "train": {"epochs": 4},
+                    "devices": ["cpu:0", "cpu:1"],
+                    "balance": {"predict": False},
+                    **sections,
+                }
+            ),
+            GRAPH,
+            policy=policy,
+            emit=heard.append,
+            checkpoints=folder,
+            should_stop=lambda: at is not None and training.state.step >= at,
+        )
     )
     if resume:
         training.resume(load_newest_checkpoint(folder, pytest.fail))
@@ -431,8 +436,8 @@ def test_on_a_machine_with_other_cores_threads_are_chosen_anew(
 ) -> None:
     after = Assignment(split=(5, 19), threads=Threads(sample=2, load=1, train=1))
     interrupted(tmp_path, Scripted(lambda step, present: after), 5)
-    monkeypatch.setattr("hyrt.training.train.available_cores", lambda: 7)
-    monkeypatch.setattr("hyrt.training.train.assign_threads", lambda *_: Threads(sample=3, load=1, train=2))
+    monkeypatch.setattr("hyrt.training.open_run.available_cores", lambda: 7)
+    monkeypatch.setattr("hyrt.training.compose.assign_threads", lambda *_: Threads(sample=3, load=1, train=2))
     _, result, _ = interrupted(tmp_path, unmoved(), None, resume=True)
     assert result.summary["split"] == {"cpu:0": 5, "cpu:1": 19}
     assert result.summary["threads"] == {"sample": 3, "load": 1, "propagate": 2}

@@ -18,6 +18,7 @@ from trace_checks import Trace
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, DeviceOutOfMemory, Diverged, StageFailure
 from hyrt.observe.events import Balanced, Checkpointed, Event, Notice, RunEnded, StepGroup
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 STAGES = ["sample", "load", "transfer", "propagate", "synchronize"]
@@ -49,11 +50,13 @@ def train(
     (folder / "checkpoints").mkdir()
     events: list[Event] = []
     Training(
-        build_config(settings),
-        graph,
-        emit=events.append,
-        checkpoints=folder / "checkpoints",
-        should_stop=should_stop or (lambda: False),
+        compose_run(
+            build_config(settings),
+            graph,
+            emit=events.append,
+            checkpoints=folder / "checkpoints",
+            should_stop=should_stop or (lambda: False),
+        )
     ).run()
     return events
 
@@ -77,7 +80,7 @@ def test_off_by_default(tmp_path: Path) -> None:
 def test_a_trace_needs_a_folder() -> None:
     graph = random_graph()
     with pytest.raises(ConfigError, match=r"runtime\.trace: there is no folder"):
-        Training(build_config({"runtime": {"trace": True}}), graph)
+        Training(compose_run(build_config({"runtime": {"trace": True}}), graph))
 
 
 def test_it_changes_no_result(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ class Mover:
 
 
 def test_split_counters_follow_what_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.training.train.configured_policy", lambda config, *, simulated: Mover())
+    monkeypatch.setattr("hyrt.training.open_run.configured_policy", lambda config, *, simulated: Mover())
     events = train(tmp_path / "run", devices=["null:0", "null:1"], train={"epochs": 6})
     trace = read(tmp_path / "run")
     decided = [event for event in events if isinstance(event, Balanced)]

@@ -16,6 +16,7 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError, DeviceFault, StageFailure
 from hyrt.observe.events import Checkpointed, Event, Notice, RunStarted, StepGroup
 from hyrt.training.checkpoint import load_newest_checkpoint
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 GRAPH = load("synthetic:tiny")
@@ -40,17 +41,19 @@ class Run:
         }
         self.heard: list[Event] = []
         training = Training(
-            build_config(settings),
-            GRAPH,
-            emit=self.heard.append,
-            checkpoints=folder,
-            should_stop=lambda: any(type(event) is stop_at for event in self.heard),
+            compose_run(
+                build_config(settings),
+                GRAPH,
+                emit=self.heard.append,
+                checkpoints=folder,
+                should_stop=lambda: any(type(event) is stop_at for event in self.heard),
+            )
         )
         if resume:
             assert folder is not None
             training.resume(load_newest_checkpoint(folder, pytest.fail))
         self.result = training.run()
-        self.weights = torch.cat([p.detach().flatten() for p in training._parameters]).numpy()
+        self.weights = torch.cat([p.detach().flatten() for p in training.parts.learner.parameters]).numpy()
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.heard if isinstance(event, kind)]

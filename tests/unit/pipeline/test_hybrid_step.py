@@ -14,6 +14,7 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import StepGroup
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.training.compose import compose_run
 from hyrt.training.setup import build_model
 from hyrt.training.train import Training
 
@@ -36,14 +37,14 @@ def train(graph, split=None, **sections):
         if isinstance(event, StepGroup):
             losses.extend(event.losses)
 
-    training = Training(build_config(settings), graph, emit=emit)
+    training = Training(compose_run(build_config(settings), graph, emit=emit))
     training.run()
     # The weights of the last step, not of the best evaluation.
     return training, losses
 
 
 def final_weights(training: Training) -> np.ndarray:
-    return torch.cat([p.detach().flatten() for p in training._parameters]).numpy()
+    return torch.cat([p.detach().flatten() for p in training.parts.learner.parameters]).numpy()
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gin", "gat"])
@@ -132,7 +133,7 @@ def test_class_weights_are_means_over_targets(split: list[int] | None) -> None:
     assert counts.max() > 3 * counts.min() > 0
     weights = torch.from_numpy(len(targets) / (3 * counts))
 
-    p = parameters_of(build_model(training._config, graph))
+    p = parameters_of(build_model(training.parts.config, graph))
     sampler = NeighborSampler(graph, targets, [4, 3], 24, seed=0)
     expected = []
     for step in range(sampler.steps_per_epoch()):
@@ -154,10 +155,16 @@ def test_class_weights_are_means_over_targets(split: list[int] | None) -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     graph = random_graph()
     training = Training(
-        build_config(
-            {"data": {"batch_size": 24}, "train": {"optimizer": "SGD", "lr": 1e30, "epochs": 3}, "seed": 7}
-        ),
-        graph,
+        compose_run(
+            build_config(
+                {
+                    "data": {"batch_size": 24},
+                    "train": {"optimizer": "SGD", "lr": 1e30, "epochs": 3},
+                    "seed": 7,
+                }
+            ),
+            graph,
+        )
     )
     with pytest.raises(Diverged, match=r"cpu:0 is not finite at step \d+ \(seed 7\)"):
         training.run()

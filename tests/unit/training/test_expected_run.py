@@ -12,6 +12,7 @@ from hyrt_perfmodel.assignment import Threads
 
 from hyrt.config import build_config
 from hyrt.observe.events import EpochEnded, Event, Predicted, RunStarted
+from hyrt.training.compose import compose_run
 from hyrt.training.expected_run import ExpectedRun
 from hyrt.training.train import Training
 
@@ -38,12 +39,14 @@ def run(folder: Path | None = None, module: torch.nn.Module | None = None, **sec
         **sections,
     }
     training = Training(
-        build_config(settings),
-        GRAPH,
-        model=module,
-        emit=told.append,
-        checkpoints=folder,
-        predict=lambda config, graph, say: EXPECTED,
+        compose_run(
+            build_config(settings),
+            GRAPH,
+            model=module,
+            emit=told.append,
+            checkpoints=folder,
+            predict=lambda config, graph, sampler, say: EXPECTED,
+        )
     )
     return training.run().summary, told
 

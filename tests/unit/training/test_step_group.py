@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hyrt_perfmodel.assignment import Assignment, Threads
 
 from hyrt.flow.queues import Queues
 from hyrt.objective.classification import Classification
@@ -21,8 +22,9 @@ def seen(at_s: float, waited_s: float, item_s: float) -> Queues:
 
 def test_means_of_the_steps_alone() -> None:
     lines: list[Event] = []
+    ran = Assignment(split=(8,), threads=Threads(sample=1, load=1, train=1))
     now: Queues | None = seen(10.0, 7.0, 5.0)
-    groups = StepGroups(lines.append, 20, {"cpu:0": 8}, {"sample": 1}, lambda: now, Classification())
+    groups = StepGroups(lines.append, 20, ["cpu:0"], lambda: now, Classification())
     groups.begin()
 
     def step(number: int, queues: Queues | None) -> None:
@@ -31,7 +33,7 @@ def test_means_of_the_steps_alone() -> None:
         work = StepWork(number)
         work.shares = [Share(work, 0, np.arange(8))]
         summary = StepSummary(loss=1.0, counts={"correct": 4, "targets": 8}, normalizer=8.0)
-        groups.add(work, summary, work.times(0.1), 0.01)
+        groups.add(work, summary, work.times(0.1), ran, 0.01)
 
     step(0, seen(10.1, 7.02, 5.1))
     step(1, seen(10.2, 7.06, 5.5))

@@ -13,6 +13,7 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError, UnsupportedModel
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
+from hyrt.training.compose import compose_run
 from hyrt.training.train import Training, TrainResult
 
 GRAPH = load("synthetic:tiny")
@@ -28,11 +29,13 @@ class Run:
         config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 4, **train}})
         self.heard: list[Event] = []
         training = Training(
-            config,
-            GRAPH,
-            emit=self.heard.append,
-            checkpoints=folder,
-            should_stop=lambda: any(type(event) is stop_at for event in self.heard),
+            compose_run(
+                config,
+                GRAPH,
+                emit=self.heard.append,
+                checkpoints=folder,
+                should_stop=lambda: any(type(event) is stop_at for event in self.heard),
+            )
         )
         if resume:
             assert folder is not None
@@ -102,7 +105,7 @@ def test_an_early_stop_stays_one(tmp_path: Path) -> None:
 
 def test_a_checkpoint_at_the_end_is_always_there(tmp_path: Path) -> None:
     config = build_config({"train": {"epochs": 2}, "checkpoint": {"every_epochs": 0}})
-    training = Training(config, GRAPH, checkpoints=tmp_path)
+    training = Training(compose_run(config, GRAPH, checkpoints=tmp_path))
     steps = training.run().summary["steps"]
     assert newest(tmp_path).step == steps
     assert len(list(tmp_path.iterdir())) == 1
@@ -129,7 +132,7 @@ class Custom(torch.nn.Module):
 
 def train_custom(extra: torch.nn.Module, **settings: Any) -> None:
     config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}, **settings})
-    Training(config, GRAPH, model=Custom(extra)).run()
+    Training(compose_run(config, GRAPH, model=Custom(extra))).run()
 
 
 def test_batch_statistics_are_refused_by_name() -> None:
@@ -149,7 +152,7 @@ def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
     model = Custom(torch.nn.Dropout(0.5))
     config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}})
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    Training(config, GRAPH, model=model).run()
+    Training(compose_run(config, GRAPH, model=model)).run()
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
 
@@ -157,7 +160,7 @@ def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
 def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"train.optimizer='{name}'"):
-        Training(build_config({"train": {"optimizer": name}}), GRAPH)
+        Training(compose_run(build_config({"train": {"optimizer": name}}), GRAPH))
 
 
 def test_plateau_schedule_follows_the_loss_alone() -> None:
@@ -177,6 +180,6 @@ def test_plateau_schedule_follows_the_loss_alone() -> None:
         elif isinstance(event, EpochEnded):
             losses.append(event.loss)
 
-    Training(config, GRAPH, emit=emit).run()
+    Training(compose_run(config, GRAPH, emit=emit)).run()
     assert losses == sorted(losses, reverse=True)
     assert set(rates) == {3e-3}

@@ -1,0 +1,197 @@
+"""From settings to the parts of a run, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.policy import Policy
+
+from hyrt.config import Config
+from hyrt.graph.graph import Graph
+from hyrt.inference.evaluate import Evaluator
+from hyrt.observe.events import Emit, Event, Notice
+from hyrt.observe.hook import HOST, Call, Hook, call_in
+from hyrt.observe.trace.traced_run import TracedRun
+from hyrt.pipeline.synchronize import Reduction, add_results
+from hyrt.sampling.sampler import Sampler
+from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.learner import Learner
+from hyrt.training.setup import assign_threads, build_model, build_sampler, first_split
+from hyrt.training.trainers import Found, find_trainers
+
+T = TypeVar("T")
+
+Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], ExpectedRun | None]
+"""Predicts a run from its settings, graph and sampler; or gives None, and tells the last argument why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """The parts of one run: all that the training loop is handed, as `compose_run` makes it.
+
+    Parameters
+    ----------
+    config, graph
+        All settings, and the graph, opened and normalised.
+    learner
+        The model with its optimizer.
+    is_own_model
+        Whether the model is the caller's, not the configured one.
+    sampler
+        Makes the steps and their mini-batches.
+    evaluator
+        Scores the model after an epoch.
+    found
+        The devices that train, not yet open.
+    threads, split
+        CPU threads of the stages, and units of a step for each trainer, at the start.
+    expected
+        The run's prediction; None where there is none.
+    policy
+        Moves targets and threads between steps; the configured one where it is None.
+    reduction
+        Adds up what the trainers computed.
+    hooks
+        Watch the run, or disturb it.
+    emit
+        Tells the hooks and the caller what happens.
+    checkpoints
+        Folder for checkpoints; None writes none.
+    should_stop
+        Asked after every step; True checkpoints and ends the run.
+    on_stall
+        Hears all threads' stacks when nothing moves any more.
+    """
+
+    config: Config
+    graph: Graph
+    learner: Learner
+    is_own_model: bool
+    sampler: Sampler
+    evaluator: Evaluator
+    found: Sequence[Found]
+    threads: Threads
+    split: Sequence[int]
+    expected: ExpectedRun | None
+    policy: Policy | None
+    reduction: Reduction
+    hooks: Sequence[Hook]
+    emit: Emit
+    checkpoints: Path | None
+    should_stop: Callable[[], bool]
+    on_stall: Callable[[str], None]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps_per_epoch()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.config.train.epochs * self.steps_per_epoch
+
+    def say(self, notice: Notice | None) -> None:
+        """Tell of a notice, if there is one."""
+        if notice is not None:
+            self.emit(notice)
+
+    def warn(self, text: str) -> None:
+        """Tell of something that the user should know."""
+        self.emit(Notice(kind="warning", text=text))
+
+    def call(self, stage: str, step: int, work: Callable[[], T]) -> T:
+        """Do work that belongs to no trainer inside the hooks."""
+        return call_in(self.hooks, Call(stage, HOST, step), work) if self.hooks else work()
+
+
+def compose_run(
+    config: Config,
+    graph: Graph,
+    *,
+    model: torch.nn.Module | None = None,
+    emit: Emit = lambda event: None,
+    checkpoints: Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_stall: Callable[[str], None] = lambda stacks: None,
+    policy: Policy | None = None,
+    predict: Predict | None = None,
+    hooks: Sequence[Hook] = (),
+    reduction: Reduction = add_results,
+) -> RunParts:
+    """Make the parts of a run over a graph, in one pass.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        Opened and normalised.
+    model
+        A torch module over blocks; the configured one by default.
+    emit
+        Hears what happens.
+    checkpoints
+        Folder for checkpoints and temporary files; None writes none.
+    should_stop
+        Asked after every step; True checkpoints and ends the run.
+    on_stall
+        Hears all threads' stacks when nothing moves any more.
+    policy
+        Moves targets and threads between steps; the configured one by default.
+    predict
+        Predicts the run, where `balance.predict` wants it and the model is the configured one; None predicts
+        nothing.
+    hooks
+        Watch the run, or disturb it; the settings may add a trace.
+    reduction
+        Adds up what the trainers computed.
+
+    Raises
+    ------
+    ConfigError, DataError, DeviceUnavailable
+        Where the settings cannot be followed.
+    """
+    folder = None if checkpoints is None else checkpoints.parent
+    runtime = config.runtime
+    if runtime.trace:
+        hooks = [*hooks, TracedRun(runtime.trace_events, folder, runtime.stall_timeout_s)]
+
+    def tell(event: Event) -> None:
+        for hook in hooks:
+            hook.hear(event)
+        emit(event)
+
+    learner = Learner(config, build_model(config, graph) if model is None else model)
+    if config.sampler.preparation:
+        tell(Notice(kind="info", text=config.sampler.preparation))
+    sampler = build_sampler(config, graph, graph.split("train", config.data.split))
+    evaluator = Evaluator(config, graph, folder)
+    found = find_trainers(config)
+    expected = None
+    if predict is not None and config.balance.predict and model is None:
+        expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
+    host_trainers = sum(info.host_cores > 0 for _, info in found)
+    return RunParts(
+        config=config,
+        graph=graph,
+        learner=learner,
+        is_own_model=model is not None,
+        sampler=sampler,
+        evaluator=evaluator,
+        found=found,
+        threads=assign_threads(config, host_trainers, expected),
+        split=first_split(config, [info.name for _, info in found], expected),
+        expected=expected,
+        policy=policy,
+        reduction=reduction,
+        hooks=hooks,
+        emit=tell,
+        checkpoints=checkpoints,
+        should_stop=should_stop,
+        on_stall=on_stall,
+    )

@@ -1,0 +1,127 @@
+"""What a run trains: a model, its optimizer and the schedule of its learning rate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError, StageFailure, describe
+
+
+class Learner:
+    """The master copy of the model with its optimizer and schedule.
+
+    Parameters
+    ----------
+    config
+        Its `train` says which optimizer and schedule.
+    model
+        The module to be trained.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no parameters, or optimizer or schedule do not exist or refuse their options.
+    """
+
+    def __init__(self, config: Config, model: torch.nn.Module) -> None:
+        self.model = model
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ConfigError("the model has no parameters to train")
+        self._train = config.train
+        self.optimizer, self._schedule = build_optimizer(config, self.parameters)
+
+    @property
+    def lr(self) -> float:
+        """The present learning rate, of the first group of parameters."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    def end_epoch(self, epoch: int, loss: float) -> None:
+        """Step the schedule, if there is one.
+
+        Raises
+        ------
+        StageFailure
+            If the schedule fails, naming it and the epoch.
+        """
+        if self._schedule is None:
+            return
+        try:
+            if isinstance(self._schedule, ReduceLROnPlateau):
+                self._schedule.step(loss)
+            else:
+                self._schedule.step()
+        except Exception as error:
+            raise StageFailure(
+                f"train.schedule={self._train.schedule!r} with {self._train.schedule_options} failed after epoch "
+                f"{epoch}: {describe(error)}"
+            ) from error
+
+    def kept(self) -> dict[str, Any]:
+        """The state of all three, for a checkpoint."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self._schedule.state_dict() if self._schedule is not None else None,
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on from what `kept` gave; raises what torch raises where it does not fit."""
+        self.model.load_state_dict(kept["model"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+        if self._schedule is not None:
+            self._schedule.load_state_dict(kept["schedule"])
+
+
+def build_optimizer(
+    config: Config, parameters: list[torch.nn.Parameter]
+) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+    """The configured torch.optim optimizer and schedule.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or its options do not fit.
+    """
+    train = config.train
+    maker = getattr(torch.optim, train.optimizer, None)
+    if not (inspect.isclass(maker) and issubclass(maker, torch.optim.Optimizer)):
+        names = ", ".join(
+            name
+            for name, thing in vars(torch.optim).items()
+            if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and name != "Optimizer"
+        )
+        raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim: it has {names}")
+    if maker is torch.optim.SparseAdam:
+        raise ConfigError("train.optimizer='SparseAdam' takes sparse gradients only: use Adam")
+    closure = inspect.signature(maker.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"train.optimizer={train.optimizer!r} evaluates the loss several times per step, which a "
+            "pipeline of mini-batches cannot do: choose another, such as Adam"
+        )
+    options = {"lr": train.lr, **train.optimizer_options}
+    if train.weight_decay:
+        options["weight_decay"] = train.weight_decay
+    try:
+        optimizer = maker(parameters, **options)
+    except Exception as error:  # Torch's own checks raise of all kinds.
+        raise ConfigError(f"train.optimizer={train.optimizer!r} refuses {options}: {error}") from None
+    if train.schedule is None:
+        return optimizer, None
+    schedule = getattr(torch.optim.lr_scheduler, train.schedule, None)
+    if not (inspect.isclass(schedule) and issubclass(schedule, torch.optim.lr_scheduler.LRScheduler)):
+        raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler")
+    try:
+        return optimizer, schedule(optimizer, **train.schedule_options)
+    except Exception as error:
+        raise ConfigError(
+            f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: {error}"
+        ) from None

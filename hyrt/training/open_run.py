@@ -1,0 +1,136 @@
+"""A run that is open: its trainers have the model, its threads have started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from hyrt.balance.kept_assignments import restore_assignments
+from hyrt.balance.resource_manager import ResourceManager, configured_policy
+from hyrt.machine.cores import available_cores
+from hyrt.machine.workers import Workers
+from hyrt.nn.torch_threads import threads_for, torch_threads
+from hyrt.observe.events import Balanced
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.pipeline import Pipeline
+from hyrt.pipeline.serial import SerialSteps
+from hyrt.pipeline.stages import Stages
+from hyrt.pipeline.synchronize import Synchronizer
+from hyrt.training.compose import RunParts
+from hyrt.training.run_state import RunState
+from hyrt.training.setup import evaluation_workers
+from hyrt.training.trainers import open_trainers
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """What a run holds while it trains.
+
+    Parameters
+    ----------
+    stages
+        The stages with their trainers and their schedule.
+    synchronizer
+        Makes the new weights.
+    manager
+        Moves targets and threads.
+    evaluate_workers
+        The threads that evaluate.
+    """
+
+    stages: Stages
+    synchronizer: Synchronizer
+    manager: ResourceManager
+    evaluate_workers: Workers
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether one of the trainers does not do its work on the hardware it is named after."""
+        return any(trainer.device.info.simulated for trainer in self.stages.trainers)
+
+
+@contextmanager
+def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
+    """Open the devices and start the threads; all of it is closed at the end of the block.
+
+    Raises
+    ------
+    HyrtError
+        As `open_trainers` does.
+    """
+    config, threads, learner = parts.config, parts.threads, parts.learner
+    with ExitStack() as stack:
+        # The caller's generator and torch's thread count are theirs again after the run.
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch_threads(threads_for(learner.model, threads.train)))
+        if state.torch_generator is None:
+            torch.manual_seed(config.seed)
+        else:
+            torch.set_rng_state(state.torch_generator)
+        trainers = stack.enter_context(
+            open_trainers(config, parts.found, parts.graph, learner.model, threads, parts.warn)
+        )
+        sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
+        load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
+        evaluate_workers = stack.enter_context(evaluation_workers(threads))
+        for hook in parts.hooks:
+            sample_workers.watch = load_workers.watch = hook.watch or load_workers.watch
+        stages = Stages(
+            parts.sampler,
+            Loader(parts.graph.features),
+            trainers,
+            parts.split,
+            learner.parameters,
+            sample_workers,
+            load_workers,
+            continue_on_loss=config.runtime.on_device_loss == "continue",
+            notify=parts.warn,
+            train_threads=threads.train,
+            hooks=parts.hooks,
+        )
+        synchronizer = Synchronizer(
+            learner.parameters, learner.optimizer, trainers, config.seed, parts.reduction
+        )
+        yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers)
+
+
+def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManager:
+    """The resource manager of a run that is about to start, or to go on from a checkpoint's assignments."""
+    runtime, cores = parts.config.runtime, available_cores()
+    given = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
+    if state.balance is not None:
+        restore_assignments(state.balance, stages, state.step, cores, given)
+
+    def decided(event: Balanced) -> None:
+        state.totals.decisions += 1
+        parts.emit(event)
+
+    simulated = any(trainer.device.info.simulated for trainer in stages.trainers)
+    return ResourceManager(
+        parts.policy or configured_policy(parts.config, simulated=simulated),
+        stages,
+        cores=cores,
+        start=parts.threads,
+        given=given,
+        steps_per_epoch=parts.steps_per_epoch,
+        last_step=parts.num_steps - 1,
+        emit=decided,
+    )
+
+
+def steps_of(parts: RunParts, stages: Stages, steps: range) -> Pipeline | SerialSteps:
+    """The steps of an open run, through the pipeline or one stage after the other, as the settings say."""
+    runtime = parts.config.runtime
+    if not runtime.pipelined:
+        return SerialSteps(stages, steps)
+    return Pipeline(
+        stages,
+        steps,
+        depth=runtime.depth,
+        stall_timeout_s=runtime.stall_timeout_s,
+        on_stall=parts.on_stall,
+        hooks=parts.hooks,
+    )

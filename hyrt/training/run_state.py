@@ -1,0 +1,145 @@
+"""What a run knows between two steps, and keeps in its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+import torch
+from hyrt_perfmodel.assignment import STAGES
+
+from hyrt.machine.peak_memory import peak_memory_bytes
+from hyrt.pipeline.shares import StepTimes
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all steps of a run, whichever processes did them: a resumed run adds to them.
+
+    Parameters
+    ----------
+    steps
+        How many.
+    seconds
+        Wall time of the steps, without evaluations and checkpoints.
+    stage_s
+        Work by stage.
+    decisions
+        How often the resource manager changed the assignment.
+    peak_memory_bytes
+        Most resident memory of any of the run's processes, as far as it was seen.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    stage_s: dict[str, float] = field(default_factory=dict)
+    decisions: int = 0
+    peak_memory_bytes: int = 0
+
+    def add(self, times: StepTimes) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.seconds += times.iteration_s
+        for stage, seconds in times.stage_s.items():
+            self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
+
+    def see_memory(self) -> int:
+        """The peak with this process's."""
+        self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes())
+        return self.peak_memory_bytes
+
+    def means(self) -> dict[str, Any]:
+        """`stages_s` and `iteration_s` of a step; empty where there was none."""
+        if not self.steps:
+            return {}
+        stages_s = {stage: self.stage_s.get(stage, 0.0) / self.steps for stage in STAGES}
+        return {"stages_s": stages_s, "iteration_s": self.seconds / self.steps}
+
+
+@dataclass(slots=True)
+class Best:
+    """The evaluation that chooses the weights a run ends with.
+
+    Parameters
+    ----------
+    value
+        What evaluations are compared by; the highest is the best.
+    epoch, metrics
+        The epoch of the evaluation, and what it found.
+    weights
+        The model's state then; None before the first evaluation.
+    evaluations_since
+        How many have followed that were not better.
+    """
+
+    value: float = float("-inf")
+    epoch: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] | None = None
+    evaluations_since: int = 0
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run is.
+
+    Parameters
+    ----------
+    step
+        Steps done in the whole run.
+    first_step
+        Steps that were done before this process began.
+    epoch_s
+        Wall time of the epoch's steps so far.
+    epoch_sums
+        Loss, normalizer and edges of the epoch so far.
+    unevaluated
+        The loss of an epoch whose steps are done, but not its evaluation; None where there is no such epoch.
+    totals, best
+        Sums over all steps, and the best evaluation.
+    torch_generator
+        The state of torch's generator to go on with; None at the start of a run.
+    balance
+        The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none.
+    """
+
+    step: int = 0
+    first_step: int = 0
+    epoch_s: float = 0.0
+    epoch_sums: tuple[float, float, int] = (0.0, 0.0, 0)
+    unevaluated: float | None = None
+    totals: Totals = field(default_factory=Totals)
+    best: Best = field(default_factory=Best)
+    torch_generator: torch.Tensor | None = None
+    balance: dict[str, Any] | None = None
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> Self:
+        """From what `kept` gave; checkpoints of earlier versions have no totals and no assignments."""
+        return cls(
+            step=kept["step"],
+            first_step=kept["step"],
+            epoch_s=kept["epoch_s"],
+            epoch_sums=kept["epoch_sums"],
+            unevaluated=kept["unevaluated"],
+            totals=Totals(**(kept.get("totals") or {})),
+            best=Best(**{each.name: kept["best"][each.name] for each in fields(Best)}),
+            torch_generator=kept["torch_generator"],
+            balance=kept.get("balance"),
+        )
+
+    def kept(self, balance: dict[str, Any] | None) -> dict[str, Any]:
+        """What a checkpoint holds of the run, beside model and settings; `balance` are the assignments now."""
+        self.totals.see_memory()
+        return {
+            "step": self.step,
+            "epoch_s": self.epoch_s,
+            "epoch_sums": self.epoch_sums,
+            "totals": asdict(self.totals),
+            "unevaluated": self.unevaluated,
+            # Not asdict, which would copy the weights.
+            "best": {each.name: getattr(self.best, each.name) for each in fields(Best)},
+            "torch_generator": torch.get_rng_state(),
+            "balance": balance,
+        }
