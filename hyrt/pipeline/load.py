@@ -73,32 +73,18 @@ class Loader:
         return out
 
 
+@dataclass(frozen=True, slots=True)
 class LoadStage:
-    """Loads one share after the other.
+    """Loads the shares of trainers, in the forms that their plans say."""
 
-    Parameters
-    ----------
-    loader
-        Fills in the inputs.
-    trainers
-        Those that the shares belong to; their plans say in which form.
-    schedule
-        How many threads a step has.
-    workers
-        The stage's threads.
-    """
-
-    def __init__(
-        self, loader: Loader, trainers: Sequence[Trainer], schedule: Schedule, workers: Workers
-    ) -> None:
-        self._loader = loader
-        self._trainers = trainers
-        self._schedule = schedule
-        self._workers = workers
+    loader: Loader
+    trainers: Sequence[Trainer]
+    schedule: Schedule
+    workers: Workers
 
     def __call__(self, share: Share) -> None:
         """Fill in the inputs of a share's mini-batch, if it has one."""
-        batch, trainer = share.batch, self._trainers[share.trainer]
+        batch, trainer = share.batch, self.trainers[share.trainer]
         if batch is not None:
-            self._workers.resize(self._schedule.of(share.work.step).threads.load)
-            trainer.work("load", share, lambda: self._loader.load(batch, trainer.plan, self._workers))
+            self.workers.resize(self.schedule.of(share.work.step).threads.load)
+            trainer.work("load", share, lambda: self.loader.load(batch, trainer.plan, self.workers))

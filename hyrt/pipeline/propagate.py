@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,36 +16,18 @@ from hyrt.pipeline.shares import Failure, Share
 from hyrt.pipeline.trainer import Trainer
 
 
+@dataclass(frozen=True, slots=True)
 class PropagateStage:
-    """Computes the gradient sums of shares.
+    """Computes the gradient sums of trainers' shares, which must have the shapes of the master weights."""
 
-    Parameters
-    ----------
-    trainers
-        Those that the shares belong to.
-    schedule
-        How many threads a step's trainers have.
-    parameters
-        The master weights, whose shapes the gradients must have.
-    recovery
-        Hears of devices that fail.
-    """
-
-    def __init__(
-        self,
-        trainers: Sequence[Trainer],
-        schedule: Schedule,
-        parameters: Sequence[torch.Tensor],
-        recovery: Recovery,
-    ) -> None:
-        self._trainers = trainers
-        self._schedule = schedule
-        self._parameters = parameters
-        self._recovery = recovery
+    trainers: Sequence[Trainer]
+    schedule: Schedule
+    parameters: Sequence[torch.Tensor]
+    recovery: Recovery
 
     def __call__(self, share: Share, staged: Any) -> None:
         """Fill in a share's result, or its failure."""
-        trainer = self._trainers[share.trainer]
+        trainer = self.trainers[share.trainer]
         if not share.is_again:
             # The weights of this step are taken later: those before took as long.
             share.seconds["update"] = trainer.update_s
@@ -57,12 +40,12 @@ class PropagateStage:
             return
         assert share.batch is not None
         try:
-            count = self._schedule.of(share.work.step).threads.train
+            count = self.schedule.of(share.work.step).threads.train
             if trainer.resize is not None and count != trainer.threads:
                 trainer.resize(count)
                 trainer.threads = count
             result = trainer.work("propagate", share, lambda: trainer.device.propagate(staged))
-            check_result(trainer.name, result, share.batch, self._parameters)
+            check_result(trainer.name, result, share.batch, self.parameters)
             share.result = result
         except Exception as error:
-            self._recovery.note(share, "propagate", error)
+            self.recovery.note(share, "propagate", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hyrt.errors import DeviceFault, DeviceOutOfMemory
 from hyrt.machine.workers import Workers
@@ -14,43 +15,22 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
 
 
+@dataclass(frozen=True, slots=True)
 class SampleStage:
-    """Samples one share after the other.
+    """Samples the shares of trainers, with as many of the workers' threads as the schedule gives the step."""
 
-    Parameters
-    ----------
-    sampler
-        Makes the mini-batches.
-    trainers
-        Those that the shares belong to.
-    schedule
-        How many threads a step has.
-    workers
-        The stage's threads.
-    recovery
-        Hears of devices that fail.
-    """
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        trainers: Sequence[Trainer],
-        schedule: Schedule,
-        workers: Workers,
-        recovery: Recovery,
-    ) -> None:
-        self._sampler = sampler
-        self._trainers = trainers
-        self._schedule = schedule
-        self._workers = workers
-        self._recovery = recovery
+    sampler: Sampler
+    trainers: Sequence[Trainer]
+    schedule: Schedule
+    workers: Workers
+    recovery: Recovery
 
     def __call__(self, share: Share) -> None:
         """Fill in a share's mini-batch; without units it stays without one."""
         if not len(share.units):
             return
-        step, trainer = share.work.step, self._trainers[share.trainer]
-        self._workers.resize(self._schedule.of(step).threads.sample)
+        step, trainer = share.work.step, self.trainers[share.trainer]
+        self.workers.resize(self.schedule.of(step).threads.sample)
         hops = trainer.hops
         if hops is not None:
             try:
@@ -58,15 +38,15 @@ class SampleStage:
                 share.seconds["sample_on_device"] = share.seconds.pop("sample")
                 return
             except DeviceFault as error:
-                self._recovery.note(share, "sample", error)
+                self.recovery.note(share, "sample", error)
                 return
             except DeviceOutOfMemory as error:
                 trainer.hops = None
-                self._recovery.say_later(
+                self.recovery.say_later(
                     f"step {step}: {trainer.name} has no memory for sampling; the host samples for it ({error})"
                 )
         share.batch = trainer.work("sample", share, lambda: self._draw(share, None))
 
     def _draw(self, share: Share, hops: HopSampler | None) -> MiniBatch:
-        in_place = self._trainers[share.trainer].plan.in_place
-        return self._sampler.sample(share.work.step, share.units, self._workers, in_place=in_place, hops=hops)
+        in_place = self.trainers[share.trainer].plan.in_place
+        return self.sampler.sample(share.work.step, share.units, self.workers, in_place=in_place, hops=hops)

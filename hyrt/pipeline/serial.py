@@ -12,40 +12,8 @@ from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.stages import Stages
 
 
-def serial_steps(stages: Stages, steps: Iterable[int]) -> Iterator[StepWork]:
-    """Yield the same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
-
-    Raises
-    ------
-    StageFailure
-        Naming stage, device and step.
-    """
-    for step in steps:
-        with _named("sample on cpu", step):
-            shares = stages.cut(step)
-        work = shares[0].work
-        while shares:
-            for share in shares:
-                with _named("sample on cpu", step):
-                    stages.sample(share)
-                with _named("load on cpu", step):
-                    stages.load(share)
-                name = stages.trainers[share.trainer].name
-                with _named(f"transfer on {name}", step):
-                    staged = stages.transfer(share)
-                with _named(f"propagate on {name}", step):
-                    stages.propagate(share, staged)
-                del staged
-            shares = stages.again(work)
-        yield work
-        work.release()
-        for index, trainer in enumerate(stages.trainers):
-            with _named(f"synchronize on {trainer.name}", step):
-                stages.update(index, step)
-
-
 class SerialSteps:
-    """Has the calls of `Pipeline`, without threads or channels: whoever drives one can drive the other.
+    """Runs steps like `Pipeline`, without threads or channels: whoever drives one can drive the other.
 
     Parameters
     ----------
@@ -68,8 +36,35 @@ class SerialSteps:
         pass
 
     def steps(self) -> Iterator[StepWork]:
-        """The steps, as `serial_steps` yields them."""
-        return serial_steps(self._stages, self._steps)
+        """The same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
+
+        Raises
+        ------
+        StageFailure
+            Naming stage, device and step.
+        """
+        for step in self._steps:
+            with _named("sample on cpu", step):
+                shares = self._stages.cut(step)
+            work = shares[0].work
+            while shares:
+                for share in shares:
+                    with _named("sample on cpu", step):
+                        self._stages.sample(share)
+                    with _named("load on cpu", step):
+                        self._stages.load(share)
+                    name = self._stages.trainers[share.trainer].name
+                    with _named(f"transfer on {name}", step):
+                        staged = self._stages.transfer(share)
+                    with _named(f"propagate on {name}", step):
+                        self._stages.propagate(share, staged)
+                    del staged
+                shares = self._stages.again(work)
+            yield work
+            work.release()
+            for index, trainer in enumerate(self._stages.trainers):
+                with _named(f"synchronize on {trainer.name}", step):
+                    self._stages.update(index, step)
 
     def queues(self) -> None:
         """There are no channels to tell of."""

@@ -118,36 +118,24 @@ class Synchronizer:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class UpdateStage:
-    """Hands trainers the master weights, each in its own thread.
+    """Hands trainers the master weights, each in its own thread."""
 
-    Parameters
-    ----------
-    trainers
-        All of the run.
-    parameters
-        The master weights.
-    recovery
-        Hears of devices that fail.
-    """
-
-    def __init__(
-        self, trainers: Sequence[Trainer], parameters: Sequence[torch.Tensor], recovery: Recovery
-    ) -> None:
-        self._trainers = trainers
-        self._parameters = list(parameters)
-        self._recovery = recovery
+    trainers: Sequence[Trainer]
+    parameters: Sequence[torch.Tensor]
+    recovery: Recovery
 
     def __call__(self, index: int, step: int) -> None:
         """Hand one trainer the weights that a step made, and note in it how long that took."""
-        trainer = self._trainers[index]
+        trainer = self.trainers[index]
         if trainer.lost is not None:
             return
         call = Call("update", trainer.name, step, index)
         with trainer.quiet:
             started = time.perf_counter()
             try:
-                call_in(trainer.hooks, call, lambda: trainer.device.update(self._parameters))
+                call_in(trainer.hooks, call, lambda: trainer.device.update(self.parameters))
             except Exception as error:
-                self._recovery.lose(index, error)
+                self.recovery.lose(index, error)
             trainer.update_s = time.perf_counter() - started

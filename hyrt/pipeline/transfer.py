@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hyrt.pipeline.recovery import Recovery
@@ -10,24 +11,16 @@ from hyrt.pipeline.shares import Failure, Share
 from hyrt.pipeline.trainer import Trainer
 
 
+@dataclass(frozen=True, slots=True)
 class TransferStage:
-    """Stages shares on their devices.
+    """Stages the shares of trainers on their devices; what fails goes to the recovery."""
 
-    Parameters
-    ----------
-    trainers
-        Those that the shares belong to.
-    recovery
-        Hears of devices that fail.
-    """
-
-    def __init__(self, trainers: Sequence[Trainer], recovery: Recovery) -> None:
-        self._trainers = trainers
-        self._recovery = recovery
+    trainers: Sequence[Trainer]
+    recovery: Recovery
 
     def __call__(self, share: Share) -> Any:
         """What the device staged; None where there is nothing to propagate."""
-        trainer, batch = self._trainers[share.trainer], share.batch
+        trainer, batch = self.trainers[share.trainer], share.batch
         if batch is None:
             return None
         if trainer.lost is not None:
@@ -37,5 +30,5 @@ class TransferStage:
             try:
                 return trainer.work("transfer", share, lambda: trainer.device.transfer(batch))
             except Exception as error:
-                self._recovery.note(share, "transfer", error)
+                self.recovery.note(share, "transfer", error)
                 return None

@@ -127,29 +127,15 @@ def compose_run(
 
     Parameters
     ----------
-    config
-        All settings.
-    graph
-        Opened and normalised.
+    config, graph, emit, checkpoints, should_stop, on_stall, policy, reduction
+        As in `RunParts`.
     model
         A torch module over blocks; the configured one by default.
-    emit
-        Hears what happens.
-    checkpoints
-        Folder for checkpoints and temporary files; None writes none.
-    should_stop
-        Asked after every step; True checkpoints and ends the run.
-    on_stall
-        Hears all threads' stacks when nothing moves any more.
-    policy
-        Moves targets and threads between steps; the configured one by default.
     predict
         Predicts the run, where `balance.predict` wants it and the model is the configured one; None predicts
         nothing.
     hooks
         Watch the run, or disturb it; the settings may add a trace.
-    reduction
-        Adds up what the trainers computed.
 
     Raises
     ------

@@ -204,13 +204,13 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
         return shares
 
     def noting_draw(self, share, hops):
-        threads["sample", share.work.step] = self._workers.count
+        threads["sample", share.work.step] = self.workers.count
         return draw(self, share, hops)
 
     def noting_load(self, share):
         load(self, share)
         if len(share.units):
-            threads["load", share.work.step] = self._workers.count
+            threads["load", share.work.step] = self.workers.count
 
     def noting_propagate(self, staged):
         threads[self.info.name, staged.step] = self._workers.count

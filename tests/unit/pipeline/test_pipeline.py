@@ -17,7 +17,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import serial_steps
+from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.shares import cut
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.trainer import InputPlan, Trainer
@@ -154,7 +154,7 @@ def test_a_fault_in_sampling_or_loading(stage: str, at: int) -> None:
         run(what)
     assert pipeline_threads() == []
     with pytest.raises(StageFailure, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
-        list(serial_steps(what, range(STEPS)))
+        list(SerialSteps(what, range(STEPS)).steps())
 
 
 def test_a_hang_is_found_and_named() -> None:
@@ -232,7 +232,7 @@ def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
             for batch in [work.shares[0].batch]
         ]
 
-    serial = contents(serial_steps(stages(null(), [32]), range(STEPS)))
+    serial = contents(SerialSteps(stages(null(), [32]), range(STEPS)).steps())
     with Pipeline(stages(null(), [32]), range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
         assert contents(pipeline.steps()) == serial
 
@@ -249,7 +249,7 @@ def test_a_step_that_is_done_waits_for_no_collector(is_pipelined: bool) -> None:
             if is_pipelined:
                 works = stack.enter_context(Pipeline(what, range(STEPS), depth=3, stall_timeout_s=30)).steps()
             else:
-                works = serial_steps(what, range(STEPS))
+                works = SerialSteps(what, range(STEPS)).steps()
             for work in works:
                 batches += [weakref.ref(share.batch.blocks[0].columns) for share in work.shares]
         del work, works
@@ -306,7 +306,7 @@ def test_a_failed_update_names_the_synchronize_stage() -> None:
     with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
         run(stages([device], [32]))
     with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
-        list(serial_steps(stages([device], [32]), range(STEPS)))
+        list(SerialSteps(stages([device], [32]), range(STEPS)).steps())
 
 
 def test_what_the_channels_hold_between_two_moments() -> None:

@@ -18,7 +18,7 @@ from hyrt.nn.model import GNN, Architecture
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import serial_steps
+from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.pipeline.trainer import InputPlan, Trainer
@@ -126,7 +126,7 @@ class Run:
                     with Pipeline(self.stages, range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
                         self._consume(pipeline.steps(), synchronizer)
                 else:
-                    self._consume(serial_steps(self.stages, range(STEPS)), synchronizer)
+                    self._consume(SerialSteps(self.stages, range(STEPS)).steps(), synchronizer)
             finally:
                 for device in devices:
                     device.close()

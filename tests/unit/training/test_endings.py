@@ -16,7 +16,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN, Architecture
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import serial_steps
+from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
@@ -131,5 +131,5 @@ def test_a_consumer_may_take_its_time_elsewhere() -> None:
 def test_one_after_the_other_no_exit_is_silent(error: BaseException) -> None:
     """SystemExit would end the process with the exit code 0."""
     with pytest.raises(StageFailure, match="error in transfer on null:0 at step 1") as raised:
-        list(serial_steps(stages(("transfer", 1, failing(error))), range(STEPS)))
+        list(SerialSteps(stages(("transfer", 1, failing(error))), range(STEPS)).steps())
     assert raised.value.__cause__ is error
