@@ -14,12 +14,12 @@ from hyrt.balance.reason import change_in_words
 class BottleneckPolicy:
     """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), one move for each decision.
 
-    Of the times of sampling on the CPU T_SC and on accelerators T_SA, loading T_L, training on the CPU T_TC and on
-    accelerators T_accel (the longer one of transfer and training), the slowest is the bottleneck, and with the fastest it
-    chooses the move. Tasks that the machine does not have are not in the order.
+    Of the times of sampling on the CPU T_SC and on accelerators T_SA, loading T_L, training on the CPU T_TC
+    and on accelerators T_accel (the longer one of transfer and training), the slowest is the bottleneck, and
+    with the fastest it chooses the move. Tasks that the machine does not have are not in the order.
 
-    Work moves by half of what would make both sides' times equal if they grew in proportion to the targets. A thread moves
-    alone. It waits for the first step that ran under its last decision.
+    Work moves by half of what would make both sides' times equal if they grew in proportion to the targets. A
+    thread moves alone. It waits for the first step that ran under its last decision.
     """
 
     name = "bottleneck"
@@ -56,7 +56,7 @@ class BottleneckPolicy:
 
 
 def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float]:
-    """Seconds of T_SC, T_SA, T_L, T_TC and T_accel, in this order, without those that nobody on this machine does."""
+    """Seconds of T_SC, T_SA, T_L, T_TC and T_accel, without those that nobody on this machine does."""
     there = [index for index, most in enumerate(limits.most_units) if most]
     trainers_s = _trainers_s(latest)
     on_device = [index for index in there if _samples_itself(limits, index)]
@@ -185,7 +185,7 @@ def _moved(
 def _balance_thread(
     stage: str, tasks: dict[str, float], present: Assignment, limits: AssignmentLimits
 ) -> Assignment:
-    """One thread more for a stage: a core that is free, else one of the fastest task on the CPU that has two."""
+    """One thread more for a stage: from a free core, else from the fastest CPU task that has two."""
     task_of = {"sample": "T_SC", "load": "T_L", "train": "T_TC"}
     threads = {name: getattr(present.threads, name) for name in task_of if task_of[name] in tasks}
     after = dict(threads)

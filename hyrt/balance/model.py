@@ -43,10 +43,11 @@ _FULL_HISTORY = 64
 class ModelPolicy:
     """Fits the performance model to the latest steps, and moves to the assignment that it finds best.
 
-    Each trainer's time is a line over its targets, each host stage's a curve over its threads; both go exactly through
-    what the newest steps took, and older steps say how steep they are. The assignment that minimises the fitted iteration
-    is taken when it promises more than noise does. Only steps that ran under the last decision count for the next one. A
-    change of a device's speed rescales what was seen before it; where speeds come and go, nothing moves.
+    Each trainer's time is a line over its targets, each host stage's a curve over its threads; both go
+    exactly through what the newest steps took, and older steps say how steep they are. The assignment that
+    minimises the fitted iteration is taken when it promises more than noise does. Only steps that ran under
+    the last decision count for the next one. A change of a device's speed rescales what was seen before it;
+    where speeds come and go, nothing moves.
     """
 
     name = "model"
@@ -77,8 +78,8 @@ class ModelPolicy:
             and _is_settled(evidence)
             and model.host_s(present.split, present.threads) > _HOST_PART * model.iteration_s(present)
         ):
-            # What was decided with more evidence is not decided anew with less; trainers may drift apart, but it is not
-            # they that are slow.
+            # What was decided with more evidence is not decided anew with less; trainers may drift apart, but
+            # it is not they that are slow.
             return stay
         choice = _choice(model, evidence, present, _without_idle(history, evidence, present, limits))
         if is_allowed and not _is_worth_it(evidence, model, history, present, choice):
@@ -131,7 +132,7 @@ def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Assignm
 
 
 def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
-    """Whether the present assignment has long been there and this is not one of the steps that look at it again."""
+    """Whether the assignment has long been there and this is not one of the steps that look at it again."""
     if len(history) <= _SETTLED_STEPS:
         return False
     is_older = len(history) == _FULL_HISTORY and history[0].assignment == present
@@ -149,7 +150,7 @@ def _is_settled(evidence: Evidence) -> bool:
 def _without_idle(
     history: Sequence[Observation], evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> AssignmentLimits:
-    """What a long run that has settled may change: what was once seen of trainers without targets is mostly forgotten."""
+    """What a settled run may change: what was once seen of trainers without targets is mostly forgotten."""
     if len(history) < _FULL_HISTORY or not _is_settled(evidence) or not limits.allows(present):
         return limits
     most = tuple(
@@ -199,7 +200,7 @@ def _moved(before: Assignment, after: Assignment) -> float:
 
 
 def is_restless(history: Sequence[Observation], model: Fit) -> bool:
-    """Whether a trainer's speed has changed and changed back: what is gained by following it is lost again."""
+    """Whether a trainer's speed has changed and changed back: what following it gains is lost again."""
     # While a run explores, sizes are so different that the model's own errors look like changes.
     known = [step for step in history if step.step >= _EXPLORED_STEPS]
     if len(known) < 2 * _SMOOTHED:

@@ -16,7 +16,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def moves(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Who gives how much to whom, largest first: (amount, giver, taker), as few as lead from one split to the other."""
+    """Who gives how much to whom as (amount, giver, taker), the largest first: the fewest moves that do."""
     giving = {
         index: old - new for index, (old, new) in enumerate(zip(before, after, strict=True)) if old > new
     }

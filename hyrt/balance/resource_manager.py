@@ -1,4 +1,4 @@
-"""The resource manager: watches the steps of a run and lets a policy move targets and threads between them."""
+"""The resource manager: watches the steps of a run and lets a policy move targets and threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _HISTORY = 64
 def configured_policy(config: Config, *, simulated: bool) -> Policy:
     """The policy that the settings ask for; `auto` leaves a split alone that they give.
 
-    So it does where a device is simulated: its times are those of a virtual clock, beside others' on the wall.
+    So it does where a device is simulated: its times are those of a virtual clock, beside others' on the
+    wall.
     """
     chosen = config.balance.policy
     if chosen != "auto":
@@ -84,7 +85,7 @@ class ResourceManager:
         return self._policy.name
 
     def observe(self, work: StepWork, times: StepTimes) -> None:
-        """Take a synchronized step into account, and change the steps that are not cut yet if the policy says so.
+        """Take a synchronized step into account; steps that are not cut yet change if the policy says so.
 
         Raises
         ------
@@ -122,7 +123,7 @@ class ResourceManager:
         )
 
     def pause(self, step: int) -> None:
-        """Leave out the steps that are in flight while the consumer does something else before it takes `step`.
+        """Leave out the steps in flight while the consumer does something else before it takes `step`.
 
         In epochs of a few steps nothing would be left.
         """
@@ -202,7 +203,7 @@ def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
-    """Refuse what no policy may decide; where the present assignment is outside the limits too, only a changed sum."""
+    """Refuse what no policy may decide; if the present one is outside the limits too, only a changed sum."""
     wrong = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
         wrong = f"a step has {sum(present.split)} units for {len(present.split)} trainers"

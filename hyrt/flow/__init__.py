@@ -1,1 +1,1 @@
-"""Bounded channels, the threads they join, and the guard against a standstill: nothing here knows of graphs."""
+"""Bounded channels, the threads they join, and the guard against a standstill: it knows nothing of graphs."""

@@ -21,8 +21,8 @@ class ChannelStatistics:
     """Counts since the channel was made.
 
     `send_blocked_s` and `receive_blocked_s` are the time its ends have waited so far, `sends_blocked` and
-    `receives_blocked` the occasions; `peak` is the highest occupancy, and `item_s` the time that its items have been in
-    it, added up: divided by the time that passed, the mean occupancy.
+    `receives_blocked` the occasions; `peak` is the highest occupancy, and `item_s` the time that its items
+    have been in it, added up: divided by the time that passed, the mean occupancy.
     """
 
     capacity: int
@@ -40,8 +40,9 @@ class ChannelStatistics:
 class Channel(Generic[T]):
     """A bounded first-in first-out queue with two ends.
 
-    Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put` raise;
-    failing it raises the failure at both ends at once. `watch` hears how many items are in it, whenever that changes.
+    Closing the sending end ends the stream once it is drained; closing the receiving end makes the next `put`
+    raise; failing it raises the failure at both ends at once. `watch` hears how many items are in it,
+    whenever that changes.
     """
 
     def __init__(self, name: str, capacity: int, watch: Callable[[int], None] | None = None) -> None:
@@ -57,7 +58,8 @@ class Channel(Generic[T]):
         self._failure: BaseException | None = None
         self._peak = self._sent = self._received = 0
         self._sends_blocked = self._receives_blocked = 0
-        # The sums of when waits and items' stays ended, less those of when they began; what goes on has only begun.
+        # The sums of when waits and items' stays ended, less those of when they began; what goes on has only
+        # begun.
         self._send_blocked_s = self._receive_blocked_s = self._item_s = 0.0
         self._senders_waiting = self._receivers_waiting = 0
 

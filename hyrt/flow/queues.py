@@ -15,8 +15,8 @@ class Queues:
     at_s
         When they were read, in seconds of `time.perf_counter`.
     blocked_s
-        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads of a
-        stage that has several.
+        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads
+        of a stage that has several.
     item_s
         For each channel by name, the time that items have been in it, added up.
     depth

@@ -15,7 +15,8 @@ from hyrt.errors import StageFailure, Stalled, describe
 from hyrt.flow.channel import Channel, ChannelClosed
 from hyrt.flow.watchdog import NoProgressGuard
 
-# A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the user.
+# A healthy stage ends within one step's work after its channels fail; five seconds is the promise to the
+# user.
 _JOIN_S = 5.0
 # One that has hung for the guard's timeout will hardly come back; the others end at once.
 _JOIN_AFTER_STALL_S = 1.0
@@ -57,8 +58,8 @@ class Place:
 class StageThreads:
     """The threads of a pipeline's stages, and the channels between them.
 
-    The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it. Each
-    thread ends within a bound when the group is closed; one that does not is an error that names it.
+    The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
+    Each thread ends within a bound when the group is closed; one that does not is an error that names it.
 
     Parameters
     ----------

@@ -58,7 +58,8 @@ class NoProgressGuard:
         Parameters
         ----------
         late_s
-            By how much this look is late: the process was stopped, or the machine slept, and nobody could move.
+            By how much this look is late: the process was stopped, or the machine slept, and nobody could
+            move.
         """
         now = self._clock()
         self._since += late_s

@@ -76,7 +76,7 @@ class StepGroup:
     losses: tuple[float, ...]
     """One a step, mean over its targets."""
     training_metrics: Mapping[str, float]
-    """The objective's metrics of the group's targets, as in `metrics.jsonl` under `train_<name>`: accuracy."""
+    """The objective's metrics of the group's targets; `train_<name>` in `metrics.jsonl`."""
     mteps: float
     step_s: float
     """Mean wall time of a step."""
@@ -87,7 +87,8 @@ class StepGroup:
     blocked_s: Mapping[str, float]
     """Mean seconds a step that each stage waited, keyed `<stage>.input` and `<stage>.output`."""
     queued: Mapping[str, float] = field(default_factory=dict)
-    """Mean number of mini-batches in each channel: `sampled`, and of each trainer `loaded.<trainer>`, `staged.<trainer>` and `done.<trainer>`."""
+    """Mean number of mini-batches in each channel: `sampled`, and for each trainer `loaded.<trainer>`,
+    `staged.<trainer>` and `done.<trainer>`."""
     queue_depth: Mapping[str, int] = field(default_factory=dict)
     """How many fit into each."""
     bottleneck: str

@@ -6,10 +6,10 @@ HYRT_FAULT is a list, separated by commas, of `<stage>:<place>:<when>:<kind>`:
 
 - stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights), `synchronize` or
   `checkpoint`;
-- place: the trainer whose share it is (`opencl:0`), `host` for synchronize, an operation of the atomic write for
-  checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` is any;
-- when: `first`, `middle` or `last` step, or a step's number, at which or after which it happens once; `<when>+`
-  is from there on always. For checkpoint a step is the number of steps done;
+- place: the trainer whose share it is (`opencl:0`), `host` for synchronize, an operation of the atomic write
+  for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` is any;
+- when: `first`, `middle` or `last` step, or a step's number, at which or after which it happens once;
+  `<when>+` is from there on always. For checkpoint a step is the number of steps done;
 - kind: one of `KINDS`.
 
 They are injected by a hook (`hyrt.observe.injected_faults`), which a run without them does not have.

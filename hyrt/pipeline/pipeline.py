@@ -24,8 +24,8 @@ class Pipeline:
     """Runs steps through the stages and yields them in order.
 
     The consumer takes a step from `steps()`, makes the new master weights and asks for the next: asking lets
-    every trainer take the weights and go on. The first failure of any stage ends every thread and is raised in
-    the consumer.
+    every trainer take the weights and go on. The first failure of any stage ends every thread and is raised
+    in the consumer.
 
     Parameters
     ----------

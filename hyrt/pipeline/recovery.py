@@ -165,7 +165,7 @@ def _remedy(failure: Failure) -> str:
 
 
 def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[int]) -> list[int]:
-    """The split after `giver` has given `amount` of its units to `takers`, in proportion to what they have."""
+    """The split after `giver` has given `amount` units to `takers`, in proportion to what they have."""
     after = list(split)
     after[giver] -= amount
     parts = cut(np.arange(amount, dtype=np.int32), [split[taker] for taker in takers])
@@ -179,9 +179,9 @@ def recut(
 ) -> tuple[list[int], list[tuple[int, Ids]]] | None:
     """Who does the units of a share that failed, and the split from then on.
 
-    A trainer that is lost gives everything to the takers. One that is out of memory keeps half (or its present
-    share, if that is smaller than what it could not do) and gives the rest; where nobody takes, it does both
-    halves one after the other.
+    A trainer that is lost gives everything to the takers. One that is out of memory keeps half (or its
+    present share, if that is smaller than what it could not do) and gives the rest; where nobody takes, it
+    does both halves one after the other.
 
     Parameters
     ----------
@@ -198,8 +198,8 @@ def recut(
 
     Returns
     -------
-    The split for steps not yet cut (same sum), and pieces (trainer, units) that hold each unit once, in order; None
-    where it cannot be done.
+    The split for steps not yet cut (same sum), and pieces (trainer, units) that hold each unit once, in
+    order; None where it cannot be done.
     """
     if is_lost:
         if not takers:

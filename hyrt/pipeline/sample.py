@@ -43,7 +43,8 @@ class SampleStage:
             except DeviceOutOfMemory as error:
                 trainer.hops = None
                 self.recovery.say_later(
-                    f"step {step}: {trainer.name} has no memory for sampling; the host samples for it ({error})"
+                    f"step {step}: {trainer.name} has no memory for sampling; the host samples for it "
+                    f"({error})"
                 )
         share.batch = trainer.work("sample", share, lambda: self._draw(share, None))
 

@@ -11,8 +11,8 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 class Schedule:
     """The present assignment, and those that are decided but act later.
 
-    A change acts on the first step that cannot have been cut yet, so that equal events give equal bits. Changed by the
-    consumer of steps, read by every stage.
+    A change acts on the first step that cannot have been cut yet, so that equal events give equal bits.
+    Changed by the consumer of steps, read by every stage.
 
     Parameters
     ----------

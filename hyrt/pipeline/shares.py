@@ -128,7 +128,7 @@ class StepWork:
         return [(share.trainer, share.result) for share in self.shares if share.result is not None]
 
     def times(self, iteration_s: float) -> StepTimes:
-        """What the step took, as its shares have noted it; `iteration_s` is the wall time since the one before."""
+        """What the step took; `iteration_s` is the wall time since the step before."""
 
         def of_shares(*stages: str) -> list[float]:
             return [
@@ -155,8 +155,8 @@ class StepWork:
     def release(self) -> None:
         """Give the buffers of all mini-batches back, and let the shares go.
 
-        A share knows its step: kept here, mini-batches and gradients would wait for the collector of cycles, which in a
-        large process comes rarely.
+        A share knows its step: kept here, mini-batches and gradients would wait for the collector of cycles,
+        which in a large process comes rarely.
         """
         for share in self.shares:
             if share.batch is not None:
@@ -167,8 +167,8 @@ class StepWork:
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
     """Cut units into one piece a trainer, in the proportions of the split.
 
-    A step of the split's own size is cut exactly at it; a short last step, or a share that is done again, in its
-    proportions. Equal parts where the split is all zero.
+    A step of the split's own size is cut exactly at it; a short last step, or a share that is done again, in
+    its proportions. Equal parts where the split is all zero.
     """
     ends = np.cumsum(split if any(split) else [1] * len(split))
     if ends[-1] != len(units):

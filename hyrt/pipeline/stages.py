@@ -93,5 +93,5 @@ class Stages:
         return list(work.shares)
 
     def again(self, work: StepWork) -> list[Share]:
-        """A step's shares that have to be done again, as `Recovery.again` cuts them; empty where none failed."""
+        """The shares of a step that have to be done again (see `Recovery.again`); empty where none failed."""
         return self._recovery.again(work)

@@ -24,7 +24,8 @@ from hyrt.pipeline.trainer import Trainer
 class StepSummary:
     """A synchronized step.
 
-    `loss` is the sum over all trainers divided once by the step's normalizer, `counts` are the objective's, added.
+    `loss` is the sum over all trainers divided once by the step's normalizer, `counts` are the objective's,
+    added.
     """
 
     loss: float

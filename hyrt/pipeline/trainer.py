@@ -19,6 +19,8 @@ from hyrt.observe.hook import Call, Hook, call_in
 from hyrt.pipeline.shares import Share
 from hyrt.sampling.sampler import HopSampler
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
@@ -68,9 +70,6 @@ def plan_input(
         if takes.in_place and "in_place" in forms:
             return InputPlan("in_place")
     return InputPlan("ids" if "ids" in forms else "rows")
-
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)

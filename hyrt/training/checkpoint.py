@@ -220,8 +220,9 @@ def _to_bytes(step: int, state: Mapping[str, Any]) -> bytes:
     document = {"format": _FORMAT, "step": step, "state": _encode(state, "state", tensors)}
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     data = safetensors.save(tensors, {"hyrt": text})
-    # It leaves a cycle of objects behind for each tensor. Collected while they are young that costs little; old ones are looked at
-    # so rarely in a large process that its memory would grow from checkpoint to checkpoint.
+    # It leaves a cycle of objects behind for each tensor. Collected while they are young that costs little;
+    # old ones are looked at so rarely in a large process that its memory would grow from checkpoint to
+    # checkpoint.
     gc.collect(1)
     return data
 

@@ -42,8 +42,8 @@ class EpochEnd:
     def finish(self, check: Callable[[], None]) -> bool:
         """Do what the settings want after the epoch whose steps are done.
 
-        `check` is called now and then and may raise. When the run is asked to stop meanwhile, all of it is left
-        for a resumed run, and the result is False.
+        `check` is called now and then and may raise. When the run is asked to stop meanwhile, all of it is
+        left for a resumed run, and the result is False.
         """
         config, state = self._parts.config, self._state
         epoch, loss = state.step // self._parts.steps_per_epoch, state.unevaluated

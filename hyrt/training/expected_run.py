@@ -24,7 +24,8 @@ class ExpectedRun:
     bottleneck
         The stage that bounds the iteration.
     split
-        Units of a step by trainer's name. That of the settings where they fix it, else the one predicted best.
+        Units of a step by trainer's name. That of the settings where they fix it, else the one predicted
+        best.
     threads
         Those of the settings where they give them, else predicted best.
     """

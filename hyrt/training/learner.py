@@ -60,8 +60,8 @@ class Learner:
                 self._schedule.step()
         except Exception as error:
             raise StageFailure(
-                f"train.schedule={self._train.schedule!r} with {self._train.schedule_options} failed after epoch "
-                f"{epoch}: {describe(error)}"
+                f"train.schedule={self._train.schedule!r} with {self._train.schedule_options} failed after "
+                f"epoch {epoch}: {describe(error)}"
             ) from error
 
     def kept(self) -> dict[str, Any]:
@@ -123,5 +123,6 @@ def build_optimizer(
         return optimizer, schedule(optimizer, **train.schedule_options)
     except Exception as error:
         raise ConfigError(
-            f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: {error}"
+            f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: "
+            f"{error}"
         ) from None

@@ -39,7 +39,8 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     return RunStarted(
         data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
         f"{graph.num_features} features · {graph.num_classes} classes · {num_targets:,} targets",
-        model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · {config.train.precision}",
+        model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
+        f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
         epochs=config.train.epochs,
         steps_per_epoch=parts.steps_per_epoch,

@@ -130,7 +130,7 @@ class RunState:
         )
 
     def kept(self, balance: dict[str, Any] | None) -> dict[str, Any]:
-        """What a checkpoint holds of the run, beside model and settings; `balance` are the assignments now."""
+        """What a checkpoint holds beside model and settings; `balance` are the assignments now."""
         self.totals.see_memory()
         return {
             "step": self.step,

@@ -23,8 +23,8 @@ from hyrt.training.expected_run import ExpectedRun
 def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
     """The configured thread counts; those left at 0 are as predicted, or chosen from the available cores.
 
-    Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and whichever
-    stage is behind gets the cores. Trainers that compute on the host's cores share them.
+    Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and
+    whichever stage is behind gets the cores. Trainers that compute on the host's cores share them.
 
     Parameters
     ----------

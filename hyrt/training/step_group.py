@@ -108,7 +108,7 @@ class StepGroups:
         self._clear()
 
     def begin(self) -> None:
-        """The steps begin, or go on after a pause: what the channels have seen before belongs to none of them."""
+        """Steps begin, or go on after a pause: what the channels saw before belongs to none of them."""
         self._queues_before = self._read_queues()
 
     def _since_last(

@@ -85,7 +85,7 @@ class Training:
         return self._finish(status, run)
 
     def end_failed(self, error: BaseException) -> None:
-        """Let the hooks know that the run has failed; where one of them fails too, that is a note to the error."""
+        """Let the hooks know that the run has failed; what fails in them is a note to the error."""
         for hook in self.parts.hooks:
             hook.end_failed(error)
 

@@ -132,6 +132,7 @@ def _refuse_global_dropout(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
             raise ConfigError(
-                f"layer {name!r} ({type(module).__name__}) draws its mask from one generator for the whole process, so "
-                "with several trainers a step would depend on the split: use hyrt.nn.operators.dropout.dropout, or one device"
+                f"layer {name!r} ({type(module).__name__}) draws its mask from one generator for the whole "
+                "process, so with several trainers a step would depend on the split: use "
+                "hyrt.nn.operators.dropout.dropout, or one device"
             )

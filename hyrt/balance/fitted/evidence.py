@@ -19,12 +19,13 @@ FIRST_TRAINER = 4
 USUAL_NOISE = 0.05
 """Relative spread of a time from step to step, where too few steps are there to measure it."""
 
-# A device changed where the times after a step differ from those before by so many standard errors, by so much, in
-# at least so many steps; fewer may be a hiccup.
+# A device changed where the times after a step differ from those before by so many standard errors, by so
+# much, in at least so many steps; fewer may be a hiccup.
 _CHANGE_ERRORS = 5.0
 _CHANGE_PART = 0.14
 _CHANGE_STEPS = 3
-# So it did where it took so many times as long, or as short, as its units account for, in at least so many steps.
+# So it did where it took so many times as long, or as short, as its units account for, in at least so many
+# steps.
 _OTHER = 1.5
 _LEAST_STEPS = 2
 # Older periods are searched for changes where they are so long.
@@ -60,11 +61,13 @@ class Evidence:
     Parameters
     ----------
     periods
-        Newest first. Where a device changed its speed, times from before the change are scaled to what they would be now.
+        Newest first. Where a device changed its speed, times from before the change are scaled to what they
+        would be now.
     noise
         float64 [columns], relative spread of each time in the newest period.
     change
-        float64 [columns], what times took after a change of speed within the newest period over before; 1 without one.
+        float64 [columns], what times took after a change of speed within the newest period over before; 1
+        without one.
     """
 
     periods: tuple[Period, ...]
@@ -145,7 +148,7 @@ def slowest(seconds: Floats) -> float:
 
 
 def _is_other(newest: Period, before: Assignment, seconds: Floats, steps: int) -> bool:
-    """Whether a trainer's speed is another one now than under an assignment before, whichever part goes with its units."""
+    """Whether a trainer's speed has changed since an older assignment, whichever part goes with its units."""
     if min(steps, float(newest.steps.min())) < _LEAST_STEPS:
         return False
     for trainer, (old, new) in enumerate(zip(before.split, newest.assignment.split, strict=True)):
@@ -165,7 +168,7 @@ def _no_change(rows: Floats) -> tuple[list[int], Floats]:
 
 
 def _change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
-    """For each column, from which row on its present speed counts, and the factor that its times took there."""
+    """From which row on each column's present speed counts, and the factor that its times took there."""
     count, columns = rows.shape
     unchanged = _no_change(rows)
     if count < 2 * _CHANGE_STEPS:
@@ -213,7 +216,7 @@ def _middles(rows: Floats) -> Floats:
 
 
 def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
-    """Relative spread of each column since its last change; drawn to the usual one where the steps are few."""
+    """Relative spread of each column since its last change, drawn to the usual one where steps are few."""
     known = 4.0
     counts = len(rows) - np.array(starts, dtype=np.float64)
     counted = np.arange(len(rows))[:, None] >= np.array(starts)

@@ -1,4 +1,4 @@
-"""Moves that are made to learn something: what an unknown trainer takes, or whether the host's stages get shorter."""
+"""Moves made to learn something: what an unknown trainer takes, or whether the host's stages get shorter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hyrt.balance.reason import change_in_words
 
 # A trainer without targets gets a few again after that many steps, to see whether it has become worth it.
 _PROBE_STEPS = 1000
-# One that starts without gets its first when so many steps have been seen: its first step may compile, and a short run does
-# not earn that back.
+# One that starts without gets its first when so many steps have been seen: its first step may compile, and a
+# short run does not earn that back.
 _FIRST_PROBE_STEPS = 10
 _PROBE_PART = 64
 # The host's stages bound the iteration where they take so much longer than the trainers could.
@@ -26,15 +26,16 @@ _HOST_PART = 0.9
 _BUSY_PART = 0.9
 # A stage has the threads it needs where it takes this part of the iteration.
 _NEEDED_PART = 0.8
-# A trainer's time is mostly launch where that alone is this part of the iteration; without it, the others may be expected
-# to take so much longer.
+# A trainer's time is mostly launch where that alone is this part of the iteration; without it, the others may
+# be expected to take so much longer.
 _LAUNCH_BOUND = 0.7
 _DARING = 1.3
 # What a host's trainer without targets gets at most, as a part of all.
 _IDLE_PART = 0.125
 # Assignments that differ in less than this part of the targets are the same.
 _NEAR = 0.02
-# An experiment gives a kind of trainers, or one trainer, so many targets more than it has had, as a part of all.
+# An experiment gives a kind of trainers, or one trainer, so many targets more than it has had, as a part of
+# all.
 _TRIED_PART = 0.25
 
 
@@ -96,7 +97,7 @@ def probe(
 def experiment(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> Decision | None:
-    """An assignment that may be better though the model does not know it; None where there is none that is new."""
+    """An assignment that may be better though the model does not know it; None where none is new."""
     known = [period.assignment for period in evidence.periods]
     for attempt in (_fewer_threads, _idle_host, _fewer_trainers, _others):
         found = attempt(model, evidence, present, limits)
@@ -120,7 +121,7 @@ def is_near(one: Assignment, other: Assignment) -> bool:
 def _fewer_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where stages share cores and these are all in use: as few threads as stages need, then half for the slowest."""
+    """Where stages share cores that are all in use: the threads they need, then fewer for the slowest."""
     threads = present.threads
     if not limits.threads_are_shared:
         return None
@@ -146,7 +147,7 @@ def _fewer_threads(
 def _idle_host(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Some targets for the host's trainer, where it has none and trainers are slow: with other threads it is faster."""
+    """Some targets for the host's idle trainer where trainers are slow: with other threads it is faster."""
     host, threads, total = model.host, present.threads, sum(present.split)
     if host is None or present.split[host]:
         return None
@@ -171,7 +172,7 @@ def _idle_host(
 def _fewer_trainers(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Nothing for trainers whose time is mostly what a step costs whatever its size, where others may do their part."""
+    """Nothing for trainers whose time is mostly launch, where others may do their part."""
     threads, total = present.threads, sum(present.split)
     iteration_s = model.iteration_s(present)
     split = [float(units) for units in present.split]
@@ -193,9 +194,10 @@ def _fewer_trainers(
 def _others(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where sampling or loading bounds the iteration: most targets to few trainers, those that never had many.
+    """Where sampling or loading is the bottleneck: most targets to few trainers that never had many.
 
-    A mini-batch twice as large has less than twice the input, and some trainers need none loaded; nothing else shows it.
+    A mini-batch twice as large has less than twice the input, and some trainers need none loaded; nothing
+    else shows it.
     """
     threads, total = present.threads, sum(present.split)
     host_s = model.host_s(present.split, threads)

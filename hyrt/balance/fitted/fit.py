@@ -22,8 +22,8 @@ from hyrt.balance.fitted.evidence import (
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
-# What is known of a trainer's time before it is seen at two sizes: this part of it does not grow with the targets,
-# give or take that much.
+# What is known of a trainer's time before it is seen at two sizes: this part of it does not grow with the
+# targets, give or take that much.
 _LAUNCH_PART = 0.05
 _LAUNCH_SPREAD = 0.25
 _MOST_LAUNCH = 0.97
@@ -55,13 +55,15 @@ class Fit:
     sample, load
         On the host.
     propagate, transfer, sample_on_device
-        One a trainer; the host's takes launch_s + unit_s · units · train_curve. None where nothing is known of the trainer.
+        One a trainer; the host's takes launch_s + unit_s · units · train_curve. None where nothing is known
+        of the trainer.
     is_host, train_curve
         Who computes with the assignment's threads, and how its time goes with them.
     synchronize_s
         After the slowest propagation.
     core_part
-        Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or more.
+        Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or
+        more.
     """
 
     sample: HostStage
@@ -137,7 +139,7 @@ class Fit:
         return times
 
     def unit_costs(self, split: Sequence[float]) -> list[float]:
-        """Seconds of sampling and loading, on one thread, that a unit of each trainer costs where it has that many."""
+        """Seconds of sampling and loading, on one thread, that a unit costs each trainer that has so many."""
         sample, load = self.sample, self.load
         return [
             sample.one_thread_s * sample.weights[index] * units ** (sample.power - 1)
@@ -223,7 +225,8 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
         synchronize_s=float(newest.seconds[SYNCHRONIZE]),
         core_part=1 / limits.cores,
     )
-    # Cores that are in use most of the time are what the iteration waits for, and no work is more than they can do.
+    # Cores that are in use most of the time are what the iteration waits for, and no work is more than they
+    # can do.
     iteration_s = float(newest.seconds[ITERATION])
     core_s = fitted.core_s(newest.assignment.split, newest.assignment.threads)
     if core_s > _BUSY_PART * limits.cores * iteration_s and (
@@ -298,7 +301,7 @@ def _points(
 def _line(
     seen: Sequence[Point], mates: Sequence[Point] = (), curve: ThreadCurve | None = None
 ) -> tuple[Line | None, float]:
-    """Through the newest point; how much of it does not grow with the units is what the others say. And the misfit."""
+    """The line through the newest point, whose launch part the others say; and its misfit."""
     if not seen:
         return None, 0.0
     newest = seen[0]

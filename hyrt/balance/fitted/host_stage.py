@@ -12,13 +12,13 @@ from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
 Floats = NDArray[np.float64]
 
-# A mini-batch twice as large has less than twice the vertices, since some are met again: units ** power, and how far
-# that usually is from the first of these.
+# A mini-batch twice as large has less than twice the vertices, since some are met again: units ** power, and
+# how far that usually is from the first of these.
 _USUAL_POWER = 0.9
 _POWERS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.3, 0.15])
 _POWER_SPREAD = 0.15
-# What a trainer's targets cost against those of the others: the same, give or take this much for its kind, which may
-# take its input in another form, and for itself.
+# What a trainer's targets cost against those of the others: the same, give or take this much for its kind,
+# which may take its input in another form, and for itself.
 _KIND_SPREAD = 0.25
 _OWN_SPREAD = 0.1
 _MOST_WEIGHT = 1.2
@@ -28,7 +28,7 @@ _MOST_ERRORS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of all trainers' mini-batches: one_thread_s · sum of weight · units ** power, over the threads.
+    """Sampling or loading of a step: one_thread_s · sum of weight · units ** power, over the threads.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def fit_host_stage(
     usual: Sequence[float],
     kinds: Sequence[str],
 ) -> HostStage:
-    """The stage that explains times best, exactly the newest one, and is not far from what stages usually are.
+    """The stage that explains times best, the newest one exactly, and is much like stages usually are.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def _without_waste(
 def _plan(
     fit: Fit, within_s: float, present: Assignment, limits: AssignmentLimits, total: int
 ) -> tuple[Threads, list[float]] | None:
-    """Threads and the units each trainer can do, with which a step takes no longer; None where there are none."""
+    """Threads, and the units each trainer can do, with which a step takes no longer; None without any."""
     now, shares = present.threads, limits.threads_are_shared
     trains = any(host and most for host, most in zip(limits.is_host, limits.most_units, strict=True))
     train = now.train
@@ -143,7 +143,7 @@ def within_capacities(fit: Fit, within_s: float, train_threads: int, limits: Ass
 
 
 def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) -> list[float]:
-    """A split within the capacities, near the present one: what is over one trainer's goes where there is room."""
+    """A split within the capacities, near the present one: what is too much goes where there is room."""
     split = [min(float(units), most) for units, most in zip(present, capacities, strict=True)]
     missing = total - sum(split)
     room = [min(most, total) - units for units, most in zip(split, capacities, strict=True)]
@@ -156,7 +156,7 @@ def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) ->
 def _lightest(
     fit: Fit, capacities: Sequence[float], total: int, threads: Threads, *, shares_cores: bool
 ) -> list[float]:
-    """A split within the capacities with which the host's stages are short: filled in the order of what units cost."""
+    """A split within the capacities, filled in the order of what units cost the host's stages."""
     costs = fit.unit_costs(capacities)
     split = _filled(costs, capacities, total)
     host = fit.host

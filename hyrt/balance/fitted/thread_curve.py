@@ -43,7 +43,7 @@ _SERIAL = (0.0, 0.02, 0.06, 0.12, 0.25, 0.5, 1.0)
 
 
 def possible_curves(threads: Sequence[int]) -> list[ThreadCurve]:
-    """The curves that times with these numbers of threads can tell from each other; the usual one is first."""
+    """The curves that times with these numbers of threads can tell apart; the usual one is first."""
     usual = ThreadCurve()
     counts = sorted(set(threads))
     if len(counts) < 2:

@@ -8,21 +8,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Hand-overs on each side that a clock's offset is estimated from: enough that some of them were quick, few enough that the clocks
-# have not drifted meanwhile.
+# Hand-overs on each side that a clock's offset is estimated from: enough that some of them were quick, few
+# enough that the clocks have not drifted meanwhile.
 _REACH = 32
 
 
 def on_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Times of a device's queues on the host's clock.
 
-    What is handed over is over, so the host's time then, less the device's time at its end, is the clocks' offset plus a
-    delay. The smallest of the hand-overs around one is taken: no span ends after it was handed over.
+    What is handed over is over, so the host's time then, less the device's time at its end, is the clocks'
+    offset plus a delay. The smallest of the hand-overs around one is taken: no span ends after it was handed
+    over.
 
     Parameters
     ----------
     queues
-        Of each queue the table of spans: `start` and `end` on the device's clock, `handed` on the host's, in nanoseconds.
+        Of each queue the table of spans: `start` and `end` on the device's clock, `handed` on the host's, in
+        nanoseconds.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def on_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def rows_without_overlap(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
-    """Cut a queue's spans into rows in which they are disjoint, so that each can be a track: one where the queue is in order.
+    """Cut a queue's spans into rows in which they are disjoint: a single one where the queue is in order.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ def rows_without_overlap(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
 
 
 def made_disjoint(table: NDArray[Any]) -> NDArray[Any]:
-    """Spans in the order of their starts, none before the end of the one before: an offset that changes may push them together."""
+    """Spans in order, none before the end of the last: an offset that changes may push them together."""
     table = table.copy()
     if len(table):
         before = np.maximum.accumulate(table["end"])[:-1]

@@ -1,7 +1,7 @@
 """A trace as the JSON that ui.perfetto.dev and chrome://tracing read.
 
-The host is process 1 with a track for each thread; every device is a process of its own with a track for each queue.
-Times are microseconds since the trace began, with three decimals: nanoseconds.
+The host is process 1 with a track for each thread; every device is a process of its own with a track for each
+queue. Times are microseconds since the trace began, with three decimals: nanoseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) 
 
 
 def left_out(trace: Trace) -> dict[str, int]:
-    """How many events of each track, queue, counter and of the marks were let go; only those that lost some."""
+    """How many events tracks, queues, counters and the marks have let go; only those that lost some."""
     losses = {track.name: track.ring.left_out for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.left_out for (device, queue), ring in trace.queues.items()}
     losses |= {f"counter {name}": counter.left_out for name, counter in trace.counters.items()}

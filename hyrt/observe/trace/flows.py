@@ -17,7 +17,7 @@ class Visit(NamedTuple):
 
 
 class Flows:
-    """Joins the slices of each share of a step; what is not there, because it was left out or never came, is not joined."""
+    """Joins the slices of each share of a step; a slice that was left out or never came is not joined."""
 
     def __init__(self) -> None:
         self._visits: defaultdict[tuple[int, int], dict[str, Visit]] = defaultdict(dict)

@@ -1,7 +1,7 @@
-"""What a run did and when: slices of threads and device queues, counters and marks, in memory of a fixed size.
+"""What a run did and when: slices of threads and queues, counters and marks, in memory of a fixed size.
 
-Every track is written by one thread at a time and keeps its newest events; how many older ones it has let go is known.
-Times are nanoseconds of `time.perf_counter_ns`. `hyrt.observe.trace.file` makes the file of it.
+Every track is written by one thread at a time and keeps its newest events; how many older ones it has let go
+is known. Times are nanoseconds of `time.perf_counter_ns`. `hyrt.observe.trace.file` makes the file of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPAN = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8
 
 
 class Ring:
-    """The newest rows of a table, in memory that is taken once (and by the system only when it is first written).
+    """The newest rows of a table, in memory of a fixed size.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Ring:
         codes = {"i8": "q", "i4": "i"}
         layout = struct.Struct("=" + "".join(codes[dtype[name].str[1:]] for name in dtype.names or ()))
         self.write = partial(layout.pack_into, self._rows.view(np.uint8).data)
-        """Puts a row's values at an offset: `write(ring.next(), ...)` takes half as long as a method that does both."""
+        """Puts values at an offset: `write(ring.next(), ...)` takes half as long as one method for both."""
         self._size = dtype.itemsize
         self._limit = limit
         self.count = 0
@@ -156,7 +156,7 @@ class Trace:
         self.tracks: list[Track] = []
         self.counters: dict[str, Counter] = {}
         self.queues: dict[tuple[str, str], Ring] = {}
-        """What device queues ran, by device and queue: `start` and `end` on the device's clock, `handed` on the host's."""
+        """What device queues ran: `start` and `end` on the device's clock, `handed` on the host's."""
         self.marks: deque[tuple[int, Track, str]] = deque(maxlen=limit)
         self.num_marks = 0
         self._numbers: dict[str, int] = {}

@@ -149,7 +149,7 @@ class TracedRun(Hook):
 
     @property
     def path(self) -> Path:
-        """`trace.json.gz`; `trace-from-<step>.json.gz` of a run that goes on, so that the earlier one stays."""
+        """`trace.json.gz`; in a resumed run `trace-from-<step>.json.gz`, so that the earlier one stays."""
         name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
         return self._folder / name
 
