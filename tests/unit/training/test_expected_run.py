@@ -108,5 +108,5 @@ def test_no_prediction_where_it_is_not_wanted_or_not_of_this_model() -> None:
 
 
 def test_a_prediction_of_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"not one of 48 units among \['cpu:1', 'cpu:0'\]"):
+    with pytest.raises(ValueError, match=r"does not share 48 units among \['cpu:1', 'cpu:0'\]"):
         run(data={"batch_size": 48})
