@@ -218,25 +218,22 @@ def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _clock_hz(topology: bytes) -> float | None:
-    if len(topology) < 2:
-        return None
-    (count,) = struct.unpack_from("<h", topology)
-    for i in range(min(count, (len(topology) - 2) // CLOCK.size)):
-        mhz, kind, _ = CLOCK.unpack_from(topology, 2 + i * CLOCK.size)
-        if kind == DATA_CLOCK and mhz:
-            return float(mhz) * 1e6
-    return None
+    clocks = _entries(topology, "<h", 2, CLOCK)
+    return next((float(mhz) * 1e6 for mhz, kind, _ in clocks if kind == DATA_CLOCK and mhz), None)
 
 
 def _memory_bytes(topology: bytes) -> int:
-    if len(topology) < 8:
-        return 0
-    (count,) = struct.unpack_from("<i", topology)
-    banks = [
-        BANK.unpack_from(topology, 8 + i * BANK.size)
-        for i in range(min(count, (len(topology) - 8) // BANK.size))
-    ]
+    banks = _entries(topology, "<i", 8, BANK)
     return sum(size_kb << 10 for kind, used, size_kb, _, _ in banks if used and kind in MEMORIES)
+
+
+def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct) -> list[tuple[Any, ...]]:
+    """The entries of a section, as many as its count says and as it holds."""
+    if len(section) < start:
+        return []
+    (count,) = struct.unpack_from(count_format, section)
+    held = min(count, (len(section) - start) // entry.size)
+    return [entry.unpack_from(section, start + i * entry.size) for i in range(held)]
 
 
 def read_design(xclbin: Xclbin) -> XclbinDesign:

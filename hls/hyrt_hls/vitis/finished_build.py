@@ -19,7 +19,7 @@ TOLD_BY = "hyrt_train.json"
 """Beside or above the reports: what the Makefile writes of the design before it compiles."""
 
 _TOP = "hyrt_train"
-_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", "arena_words")
+_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency")
 # Vitis HLS names the module of a template after its arguments: systolic<Design<8, 32, 64, 32768>> is
 # systolic_Design_8_32_64_32768_s.
 _DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
@@ -182,17 +182,13 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
     except ValueError as error:
         raise ValueError(f"{path}: is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: is not a JSON object with {', '.join(_SIZES)} and clock_mhz")
-    sizes: dict[str, Any] = {}
-    for name in _SIZES:
-        value = values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{path}: {name} is {value!r}, not a whole number of at least 1")
-        sizes[name] = value
-    clock_mhz = values.get("clock_mhz")
+        raise ValueError(f"{path}: is not a JSON object with {', '.join(_SIZES)}, arena_words and clock_mhz")
+    clock_mhz, arena_words = values.get("clock_mhz"), values.get("arena_words")
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int | float) or not 0 < clock_mhz < math.inf:
         raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}, not a number above 0")
-    arena_words = sizes.pop("arena_words")
+    if isinstance(arena_words, bool) or not isinstance(arena_words, int) or arena_words < 1:
+        raise ValueError(f"{path}: arena_words is {arena_words!r}, not a whole number of at least 1")
+    sizes: dict[str, Any] = {name: values.get(name) for name in _SIZES}
     try:
         return FpgaDesign(**sizes, clock_hz=clock_mhz * 1e6), arena_words
     except ValueError as error:
@@ -223,7 +219,7 @@ def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words
 
 
 def _differences(a: Path, first: tuple[FpgaDesign, int], b: Path, second: tuple[FpgaDesign, int]) -> str:
-    names = [*_SIZES[:-1], "clock_hz"]
+    names = [*_SIZES, "clock_hz"]
     mine = {name: getattr(first[0], name) for name in names} | {"arena_words": first[1]}
     other = {name: getattr(second[0], name) for name in names} | {"arena_words": second[1]}
     different = [f"{name} {mine[name]:g} and {other[name]:g}" for name in mine if mine[name] != other[name]]
