@@ -10,7 +10,7 @@ import torch
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors, tensor_scales
-from hyrt_devices.cuda.kernels import ROWS, Argument, KernelLauncher, Program
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, Program
 
 
 class _AggregateOnDevice(torch.autograd.Function):

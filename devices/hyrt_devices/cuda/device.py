@@ -27,7 +27,7 @@ from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
 from hyrt_devices.cuda.driver import Driver, MpsDriver, StreamDriver
 from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
-from hyrt_devices.cuda.kernels import KernelLauncher, PycudaLauncher, can_build
+from hyrt_devices.cuda.launch import KernelLauncher, PycudaLauncher, can_build
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import PinnedPool
 from hyrt_devices.cuda.timeline import Timeline

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.kernels import ROWS, Argument, KernelLauncher
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher
 from hyrt_devices.cuda.staging import PinnedPool
 
 # Rows go to the device in pieces of this size.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, Rates
-from hyrt_devices.cuda.kernels import can_build
+from hyrt_devices.cuda.launch import can_build
 
 # Multiply-accumulates of fp32 a clock and multiprocessor, of every NVIDIA generation since 2020.
 _LANES = 128

@@ -19,7 +19,7 @@ from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.gather import upload
-from hyrt_devices.cuda.kernels import THREADS, Argument, KernelLauncher
+from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher
 from hyrt_devices.cuda.staging import PinnedPool, fetch
 from hyrt_devices.cuda.timeline import Timeline
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_devices.cuda import kernels
-from hyrt_devices.cuda.kernels import Argument, groups, packed
+from hyrt_devices.cuda import launch
+from hyrt_devices.cuda.launch import Argument, groups, packed
 from numpy.typing import NDArray
 from unit.cuda.fake_driver import FakeDriver
 
-SOURCES = Path(kernels.__file__).parent / "kernels"
+SOURCES = Path(launch.__file__).parent / "kernels"
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels with")
 
@@ -98,7 +98,7 @@ class EmulatedProgram:
 
 
 class EmulatedLauncher:
-    """See `hyrt_devices.cuda.kernels.Launcher`; host memory is device memory here."""
+    """See `hyrt_devices.cuda.launch.KernelLauncher`; host memory is device memory here."""
 
     def __init__(self, driver: FakeDriver, *, backwards: bool = False, maps: bool = True) -> None:
         self._driver = driver

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hyrt_devices.cuda import kernels, probe
+from hyrt_devices.cuda import launch, probe
 from hyrt_devices.cuda.driver import StreamDriver
-from hyrt_devices.cuda.kernels import ROWS, THREADS, PycudaLauncher, groups
+from hyrt_devices.cuda.launch import ROWS, THREADS, PycudaLauncher, groups
 from hyrt_devices.cuda.staging import Parcel, PinnedPool
 from unit.cuda.fake_driver import FakeDriver
 
@@ -293,5 +293,5 @@ def test_the_pool_hands_out_what_came_back_and_nothing_that_did_not() -> None:
 
 
 def test_pycuda_is_looked_for_without_an_import() -> None:
-    assert kernels.can_build() in (True, False)
-    assert "pycuda" not in sys.modules or kernels.can_build()
+    assert launch.can_build() in (True, False)
+    assert "pycuda" not in sys.modules or launch.can_build()
