@@ -48,7 +48,8 @@ class AbsentDevice(CpuDevice):
 
 
 def said(monkeypatch: pytest.MonkeyPatch, kind: str, backend: type) -> list[dict[str, Any]]:
-    monkeypatch.setattr(backends, "backends", lambda: {kind: SimpleNamespace(load=lambda: backend)})
+    declared = {kind: SimpleNamespace(load=lambda: backend)}
+    monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(entry=declared.__getitem__))
     monkeypatch.setattr("hyrt.machine.process_settings.prepare_process", lambda: None)
     heard: list[dict[str, Any]] = []
     backends.answer(kind, lambda **more: heard.append(more), threads=2)
