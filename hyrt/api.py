@@ -76,7 +76,7 @@ def train(
     """
     from hyrt.observe.injected_faults import faults_of_environment
     from hyrt.predict.choose_devices import resolve_auto
-    from hyrt.predict.predict_run import predict_run
+    from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
     from hyrt.training.train import Training
 

@@ -82,7 +82,7 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        "cost of a step besides its stages, and share of the cores' time that the stages use:"
+        "cost of a step besides its stages, and share of the cores' time that the stages use: "
         + ", ".join(
             (
                 f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with "

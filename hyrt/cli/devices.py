@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from hyrt.device import DeviceInfo
     from hyrt.device.discovery import Survey
-    from hyrt.device.rates import MeasuredRates
+    from hyrt.predict.calibrate.store import KnownSpeed
 
 
 def devices(
@@ -31,54 +31,43 @@ def devices(
     import json
 
     from hyrt.device.discovery import survey_devices
-    from hyrt.device.rates import rates_file, read_rates
+    from hyrt.predict.calibrate.store import known_speed, read_measured, why_old
 
     surveys = survey_devices()
     notes = _measure(surveys) if measure else []
-    measured = read_rates(rates_file())
+    measured = read_measured()
+    speeds = {info.name: known_speed(info, measured) for survey in surveys for info in survey.found}
     if as_json:
-        typer.echo(json.dumps(_facts(surveys, measured), indent=2))
+        typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
-        for line in _lines(surveys, measured):
+        for line in _lines(surveys, speeds):
             typer.echo(line)
-    for note in notes:
+    for note in filter(None, [*notes, why_old()]):
         typer.echo(note, err=True)
 
 
 def _measure(surveys: Sequence[Survey]) -> list[str]:
     """Measure every real device once; what could not be measured, as lines."""
-    from hyrt.device.discovery import find_device
-    from hyrt.device.rates import rates_file, write_rates
-    from hyrt.errors import describe
-    from hyrt.machine.cores import available_cores
     from hyrt.machine.process_settings import prepare_process
-    from hyrt.predict.measure_rates import measure_rates
+    from hyrt.predict.calibrate.store import keep, real_devices
 
     prepare_process()
-    notes = []
-    for survey in surveys:
-        for info in survey.found:
-            if info.simulated or (info.kind == "cpu" and info.index):
-                continue
-            typer.echo(f"measuring {info.name} ...", err=True)
-            try:
-                backend, there = find_device(info.name)
-                rates = measure_rates(backend, there, available_cores())
-            except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
-                notes.append(f"{info.name} could not be measured: {' '.join(describe(error).split())}")
-            else:
-                write_rates(rates_file(), {info.name: rates})
-    return notes
+    from hyrt.predict.calibrate.machine import measure_devices
+
+    found, left_out = measure_devices(
+        real_devices(surveys), lambda text: typer.echo(f"measuring {text} ...", err=True)
+    )
+    keep(found)
+    return [f"{name} could not be measured: {reason}" for name, reason in left_out.items()]
 
 
-def _facts(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> dict[str, Any]:
+def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[str, Any]:
     from hyrt import __version__
-    from hyrt.device.rates import known_rates
 
     listed = []
     for survey in surveys:
         for info in survey.found:
-            rates, stale = known_rates(info, measured)
+            rates, stale = speeds[info.name].rates, speeds[info.name].not_used
             listed.append(
                 {
                     "name": info.name,
@@ -113,7 +102,7 @@ def _facts(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> 
     return {"hyrt": __version__, "devices": listed, "problems": problems}
 
 
-def _lines(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> list[str]:
+def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> list[str]:
     rows: list[tuple[str, str, str, str, str]] = []
     assumed = False
     for survey in surveys:
@@ -121,7 +110,7 @@ def _lines(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> 
         for info in survey.found:
             alike.setdefault(info.description, []).append(info)
         for group in alike.values():
-            rows.append(_row(group, survey, measured))
+            rows.append(_row(group, survey, speeds))
             assumed = assumed or "assumed" in rows[-1][4]
         if survey.problem:
             is_own = survey.provider.startswith("hyrt ")
@@ -141,12 +130,10 @@ def _lines(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> 
 
 
 def _row(
-    group: Sequence[DeviceInfo], survey: Survey, measured: Mapping[str, MeasuredRates]
+    group: Sequence[DeviceInfo], survey: Survey, speeds: Mapping[str, KnownSpeed]
 ) -> tuple[str, str, str, str, str]:
-    from hyrt.device.rates import known_rates
-
     info = group[0]
-    rates, stale = known_rates(info, measured)
+    rates, stale = speeds[info.name].rates, speeds[info.name].not_used
     name = info.name if len(group) == 1 else f"{info.name} to {group[-1].index}"
     memory = f"{info.memory_bytes / 2**30:.3g} GiB" if info.memory_bytes else "-"
     description = " ".join(info.description.split())

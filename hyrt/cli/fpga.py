@@ -94,6 +94,7 @@ def explore(
 
     from hyrt.errors import ConfigError
     from hyrt.report.fpga_table import Explored, explored_json, explored_lines
+    from hyrt.report.terminal import print_wrapped
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
     try:
@@ -119,7 +120,7 @@ def explore(
 
         typer.echo(json.dumps(explored_json(found)))
         return
-    _print(explored_lines(found))
+    print_wrapped(explored_lines(found))
 
 
 @fpga_app.command("build-files")
@@ -163,6 +164,7 @@ def build_files(
 
     from hyrt.errors import ConfigError
     from hyrt.report.fpga_table import resource_line
+    from hyrt.report.terminal import print_wrapped
 
     try:
         card = load_part(part)
@@ -182,7 +184,7 @@ def build_files(
     for doubt in doubts(card, design):
         typer.echo(f"warning: {doubt}", err=True)
     command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
-    _print([resource_line(card, needs), f"wrote {folder}; with Vitis, run {command}"])
+    print_wrapped([resource_line(card, needs), f"wrote {folder}; with Vitis, run {command}"])
 
 
 def _array(text: str) -> tuple[int, int]:
@@ -230,8 +232,8 @@ def _work(
             raise ConfigError(f"--workload gives all sizes: omit {', '.join([*given, *arguments])}")
         return load_workload(workload), []
     from hyrt.config.command_line import new_config, sort_arguments
-    from hyrt.predict.fpga_prediction import why_no_kernels
-    from hyrt.predict.predicted_training import assumptions_of, training_of
+    from hyrt.predict.fpga_kernels import why_no_kernels
+    from hyrt.predict.workload import assumptions_of, configured_workload
 
     keys = {
         "data": "data.source",
@@ -249,7 +251,7 @@ def _work(
     if why := why_no_kernels(config):
         raise ConfigError(why)
     assumptions = assumptions_of(config)
-    return training_of(config, sparse_as_rows=assumptions), assumptions
+    return configured_workload(config, sparse_as_rows=assumptions), assumptions
 
 
 def _paper(part: Part, work: TrainingWorkload, base: FpgaDesign) -> Candidate | str:
@@ -266,16 +268,3 @@ def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_wor
         return evaluate(part, work.at, work.batch_size, design, arena_words)
     except ValueError as error:
         return str(error)
-
-
-def _print(lines: Sequence[str]) -> None:
-    import shutil
-    import sys
-
-    from hyrt.report.encodable import encodable
-    from hyrt.report.predict_table import wrapped
-
-    # Into a file or a pipe lines go whole.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in wrapped(lines, width):
-        typer.echo(encodable(line, sys.stdout.encoding))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.assignment import Assignment
     from hyrt_perfmodel.platforms.platform import Platform
-    from hyrt_perfmodel.prediction.extra_terms import Terms
-    from hyrt_perfmodel.prediction.predict import Prediction
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
@@ -84,78 +82,57 @@ def predict(
     """  # noqa: D301
     from dataclasses import asdict
 
-    from hyrt_perfmodel.prediction.advice import advise
-    from hyrt_perfmodel.prediction.predict import predict as predict_training
-    from hyrt_perfmodel.prediction.predict import with_accelerators
-
     from hyrt.errors import ConfigError
-    from hyrt.predict.fpga_prediction import kernel_sentences, with_kernels
+    from hyrt.predict.any_machine import machine, predict_on
     from hyrt.report.predict_table import prediction_lines, scaling_lines
     from hyrt.report.scaling_plot import check_plot, draw_scaling
+    from hyrt.report.terminal import print_wrapped
 
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
         raise ConfigError("--plot draws the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
+    with _numbers_named():
+        there, stale = machine(platform, devices)
+        for reason in stale:
+            typer.echo(
+                f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
+            )
+        work, config = _work(arguments or [], data, model, workload, there, platform)
+        found = predict_on(there, work, config, counts=counts, paper=paper)
+    if plot is not None:
+        draw_scaling(found.scaling, plot)
+    if as_json:
+        import json
+
+        facts: dict[str, Any] = {
+            **found.now.to_json(),
+            "advice": [asdict(line) for line in found.advice],
+            "assumptions": found.assumptions,
+            "stale": stale,
+        }
+        if found.scaling:
+            facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
+        typer.echo(json.dumps(facts))
+        return
+    lines = prediction_lines(found.now, found.advice, found.machine, found.assumptions)
+    if found.scaling:
+        lines += ["", *scaling_lines(found.scaling)]
+    print_wrapped(lines)
+
+
+@contextmanager
+def _numbers_named() -> Iterator[None]:
+    """Turn what is wrong with numbers of the user's into errors that say so."""
+    from hyrt.errors import ConfigError
+
     try:
-        machine, stale = _platform(platform, devices)
-        if len(counts) == 1:
-            machine = with_accelerators(machine, counts[0])
-        config = None if workload is not None else _config(arguments or [], data, model, machine, platform)
-        work = _work(arguments or [], data, model, workload, config)
-        machine, no_kernels = with_kernels(machine, work, config, paper=paper)
-        steps = _on(machine, work, is_file=workload is not None)
-        machine = _with_tasks(machine, steps)
-        terms = None if config is None else _terms(config)
-        given = None if config is None or paper else _given(config, machine, steps)
-        now = predict_training(machine, steps, assignment=given, terms=terms, paper=paper)
-        advice = advise(machine, steps, now, terms=terms, paper=paper)
-        scaling = []
-        for count in counts if len(counts) > 1 else ():
-            scaled = with_accelerators(machine, count)
-            steps = _on(scaled, work, is_file=workload is not None)
-            scaled = _with_tasks(scaled, steps)
-            scaling.append((count, predict_training(scaled, steps, terms=terms, paper=paper)))
+        yield
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
         raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
-    for each in (now, *(prediction for _, prediction in scaling)):
-        _check_finite(each)
-    if plot is not None:
-        draw_scaling(scaling, plot)
-    assumptions = [
-        *([] if config is None else _assumptions(config)),
-        *no_kernels,
-        *kernel_sentences(machine, now),
-    ]
-    if as_json:
-        import json
-
-        found: dict[str, Any] = {
-            **now.to_json(),
-            "advice": [asdict(line) for line in advice],
-            "assumptions": assumptions,
-            "stale": stale,
-        }
-        if scaling:
-            found["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in scaling]
-        typer.echo(json.dumps(found))
-        return
-    lines = prediction_lines(now, advice, machine, assumptions)
-    if scaling:
-        lines += ["", *scaling_lines(scaling)]
-    _print(lines)
-
-
-def _with_tasks(machine: Platform, steps: TrainingWorkload) -> Platform:
-    """FPGAs of a known design with the tasks that fit on the chip."""
-    if all(accelerator.design is None for accelerator in machine.accelerators):
-        return machine
-    from hyrt_hls.task.targets import with_task_targets
-
-    return with_task_targets(machine, steps)
 
 
 def _counts(text: str | None) -> list[int]:
@@ -176,157 +153,31 @@ def _counts(text: str | None) -> list[int]:
     return counts
 
 
-def _platform(name: str, devices: str | None) -> tuple[Platform, list[str]]:
-    """And why its calibration no longer holds."""
-    from hyrt_perfmodel.platforms.calibration_file import CalibrationError
-    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE, load_platform, platform_names
-
-    from hyrt.errors import ConfigError
-
-    if name != THIS_MACHINE and devices is not None:
-        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
-    try:
-        found = load_platform(name)
-    except CalibrationError as error:
-        others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
-        raise ConfigError(f"{error}, or give a platform: {others}, or a .yaml file") from error
-    stale = _say_what_is_stale() if name == THIS_MACHINE else []
-    if devices is None:
-        return found, stale
-    from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
-
-    names = [full_name(part.strip()) for part in devices.split(",")]
-    chosen = with_trainers(found, names)
-    if chosen is None:
-        there = ", ".join(trainer.name for trainer in found.trainers())
-        raise ConfigError(
-            f"--devices {devices}: the calibrated devices are {there}: run `hyrt calibrate` for others"
-        )
-    return chosen, stale
-
-
-def _say_what_is_stale() -> list[str]:
-    """On standard error, and as reasons; a calibration of another machine is no calibration of this one."""
-    from hyrt_perfmodel.platforms.calibration_file import read_calibration, why_stale
-
-    from hyrt.errors import ConfigError
-    from hyrt.predict.calibrate.identity import this_machine
-
-    kept = read_calibration()
-    here = this_machine(kept.machine.devices)
-    reasons = why_stale(kept, here)
-    if reasons and kept.machine.node != here.node:
-        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
-    for reason in reasons:
-        typer.echo(
-            f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
-        )
-    return reasons
-
-
-def _config(
-    arguments: Sequence[str], data: str | None, model: str | None, machine: Platform, platform: str
-) -> Config:
-    """The settings; on this machine `devices` are the trainers that are predicted."""
-    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
-
-    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
-
-    file, overrides = sort_arguments(arguments)
-    names = ",".join(trainer.name for trainer in machine.trainers()) if platform == THIS_MACHINE else None
-    options = option_overrides(data__source=data, model__kind=model, devices=names)
-    return new_config(file, [*options, *overrides])
-
-
 def _work(
     arguments: Sequence[str],
     data: str | None,
     model: str | None,
     workload: Path | None,
-    config: Config | None,
-) -> TrainingWorkload:
-    if config is not None:
-        from hyrt.predict.predicted_training import training_of
-
-        return training_of(config)
-    from hyrt_perfmodel.workloads.workload_file import load_workload
-
+    there: Platform,
+    platform: str,
+) -> tuple[TrainingWorkload, Config | None]:
+    """The work, and the settings it follows from where it is not given in sizes."""
     from hyrt.errors import ConfigError
 
-    if arguments or data is not None or model is not None:
-        raise ConfigError("--workload gives all sizes: omit --data, --model and settings")
-    assert workload is not None
-    return load_workload(workload)
+    if workload is not None:
+        from hyrt_perfmodel.workloads.workload_file import load_workload
 
+        if arguments or data is not None or model is not None:
+            raise ConfigError("--workload gives all sizes: omit --data, --model and settings")
+        return load_workload(workload), None
+    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 
-def _given(config: Config, machine: Platform, work: TrainingWorkload) -> Assignment | None:
-    """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
-    from dataclasses import replace
+    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
+    from hyrt.predict.workload import configured_workload
 
-    from hyrt_perfmodel.prediction.mapping import initial_assignment
-
-    from hyrt.device.names import split_by_shares
-
-    runtime = config.runtime
-    counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
-    fixed = {stage: count for stage, count in counts.items() if count}
-    if not fixed and config.split is None:
-        return None
-    terms = _terms(config)
-    found = initial_assignment(machine, work, terms=terms)
-    if fixed:
-        found = initial_assignment(machine, work, terms=terms, threads=replace(found.threads, **fixed))
-    if config.split is not None:
-        found = replace(found, split=tuple(split_by_shares(work.batch_size, config.split)))
-    return found
-
-
-def _terms(config: Config) -> Terms:
-    from hyrt.predict.configured_training import terms_of
-
-    return terms_of(config)
-
-
-def _on(machine: Platform, work: TrainingWorkload, *, is_file: bool) -> TrainingWorkload:
-    """The work on a machine: a workload given in full has a batch for each trainer."""
-    from dataclasses import replace
-
-    if not is_file:
-        return work
-    return replace(work, batch_size=work.batch_size * len(machine.trainers()))
-
-
-def _check_finite(prediction: Prediction) -> None:
-    """Rates of almost nothing, and work of nothing at all, are numbers too."""
-    import math
-
-    from hyrt.errors import ConfigError
-
-    times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
-    if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
-        raise ConfigError(
-            "a size or a rate is too large or too small to compute with: an epoch on "
-            f"{prediction.platform} takes {prediction.epoch_s} s, its {prediction.bottleneck} "
-            f"{prediction.iteration_s} s per step"
-        )
-    if prediction.iteration_s == 0 or prediction.epoch_s == 0:
-        raise ConfigError("a step of this workload takes no time: give vertices, edges and features above 0")
-
-
-def _assumptions(config: Config) -> list[str]:
-    from hyrt.predict.predicted_training import assumptions_of
-
-    return assumptions_of(config)
-
-
-def _print(lines: Sequence[str]) -> None:
-    import shutil
-    import sys
-
-    from hyrt.report.encodable import encodable
-    from hyrt.report.predict_table import wrapped
-
-    # Into a file or a pipe lines go whole: what reads them need not join them again.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in wrapped(lines, width):
-        typer.echo(encodable(line, sys.stdout.encoding))
+    file, overrides = sort_arguments(arguments)
+    # On this machine `devices` are the trainers that are predicted.
+    names = ",".join(trainer.name for trainer in there.trainers()) if platform == THIS_MACHINE else None
+    options = option_overrides(data__source=data, model__kind=model, devices=names)
+    config = new_config(file, [*options, *overrides])
+    return configured_workload(config), config

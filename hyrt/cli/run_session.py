@@ -17,7 +17,7 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.stop_signals import StopSignals
 from hyrt.observe.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.observe.injected_faults import faults_of_environment
-from hyrt.predict.predict_run import predict_run
+from hyrt.predict.this_run import predict_run
 from hyrt.report.progress import Progress
 from hyrt.report.run_folder import RunFolder
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from hyrt_perfmodel.prediction.stages import load_s, trainer_s
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.stage_times import StepModel
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.balance.policies import default_policy_name
 from hyrt.config import Config
-from hyrt.device import DeviceInfo, DeviceOptions, Rates
+from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import load_replica, opened
 from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
-from hyrt.device.rates import MeasuredRates, known_rates, rates_file, read_rates, write_rates
 from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers
 from hyrt.objective import Objective
-from hyrt.predict.measure_rates import measure_rates
-from hyrt.training.setup import build_model, build_sampler
+from hyrt.predict.block_sizes import expected_block_sizes
+from hyrt.predict.calibrate.machine import measure_devices
+from hyrt.predict.calibrate.store import keep, known_speed, read_measured, real_devices
+from hyrt.predict.dataset_sizes import graph_sizes
+from hyrt.predict.workload import sampled_workload, training_workload
+from hyrt.training.setup import build_model
 
 # A device that would do less than this part of a step costs more to feed than it gives.
 _WORTH = 0.05
@@ -67,11 +73,16 @@ def resolve_auto(
         return config, None
     module = build_model(config, graph) if model is None else model
     surveys = survey_devices()
+    calibration, work = read_measured(), None
+    candidates = real_devices(surveys)
+    if any(not info.host_cores for info in candidates):
+        # There is something to compare the CPU with.
+        calibration = _with_cpu(candidates, calibration, config)
+        work = _work(config, graph)
     choice = choose(
         surveys,
-        _with_cpu(surveys, read_rates(rates_file())),
+        lambda info: _step_s(info, calibration, config.model.kind, work),
         lambda info: _why_not(info, module, config.train.build_objective()),
-        _workload(config, graph),
     )
     balance = config.balance
     if balance.policy == "auto":
@@ -82,9 +93,8 @@ def resolve_auto(
 
 def choose(
     surveys: Sequence[Survey],
-    measured: Mapping[str, MeasuredRates],
+    step_s: Callable[[DeviceInfo], float | None],
     why_not: Callable[[DeviceInfo], str],
-    workload: Workload | None,
 ) -> Choice:
     """Choose among what was found.
 
@@ -95,12 +105,10 @@ def choose(
     ----------
     surveys
         What every backend found.
-    measured
-        Rates by device name; the CPU's too where there is an accelerator to compare it with.
+    step_s
+        Gives the seconds that a device would take for a whole step alone; None where its speed is not known.
     why_not
-        Says why a device cannot run the model; empty where it can.
-    workload
-        Of one step; None where only the rate of products is to count.
+        Gives the reason why a device cannot run the model; empty where it can.
 
     Raises
     ------
@@ -109,24 +117,21 @@ def choose(
     """
     speeds: dict[str, float] = {}
     unused: list[tuple[str, str]] = []
-    for info in _candidates(surveys):
-        rates, _ = known_rates(info, measured)
+    for info in real_devices(surveys):
         if info.kind == "cpu":
-            # Without rates it is alone: see below.
-            speeds[info.name] = 1 / _step_s(rates, workload) if rates is not None else 1.0
+            # Without rates it is alone: those of the others are compared with its own, which are then measured.
+            speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
-        reason = _unfit(info, rates) or why_not(info)
-        if reason or rates is None:
+        seconds = None if info.host_cores else step_s(info)
+        reason = _unfit(info, seconds) or why_not(info)
+        if reason or seconds is None:
             unused.append((info.name, reason))
         else:
-            speeds[info.name] = 1 / _step_s(rates, workload)
+            speeds[info.name] = 1 / seconds
     if not speeds:
         reasons = [f"{name}: {reason}" for name, reason in unused]
         reasons += [f"{survey.kind}: {survey.problem}" for survey in surveys if survey.problem]
         raise DeviceUnavailable(f"devices=auto found no device that can train: {'; '.join(reasons)}")
-    assert len(speeds) == 1 or all(
-        known_rates(i, measured)[0] for i in _candidates(surveys) if i.name in speeds
-    )
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _WORTH * total and not name.startswith("cpu:"):
@@ -138,43 +143,65 @@ def choose(
     return Choice(tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused))
 
 
-def _candidates(surveys: Sequence[Survey]) -> list[DeviceInfo]:
-    """All real devices; the CPU's cores once."""
-    found = [info for survey in surveys for info in survey.found if not info.simulated]
-    return [info for info in found if info.kind != "cpu" or info.index == 0]
-
-
-def _with_cpu(surveys: Sequence[Survey], measured: Mapping[str, MeasuredRates]) -> dict[str, MeasuredRates]:
-    """The measured rates; with the CPU's measured now, where an accelerator is to be compared with it."""
-    rates = dict(measured)
-    candidates = _candidates(surveys)
-    if all(info.host_cores for info in candidates):
-        return rates
-    for info in candidates:
-        if info.kind == "cpu" and known_rates(info, rates)[0] is None:
-            backend, there = find_device(info.name)
-            rates[info.name] = measure_rates(backend, there, available_cores())
+def _with_cpu(
+    candidates: Sequence[DeviceInfo], known: Calibration | None, config: Config
+) -> Calibration | None:
+    """What was measured; with the CPU measured now where its speed with the configured model is not known."""
+    kind = config.model.kind
+    cpu = [info for info in candidates if info.kind == "cpu"]
+    for info in cpu:
+        speed = known_speed(info, known, kind)
+        if speed.trainer is None or speed.not_used or (known and kind not in known.platform.host.models):
+            known, _ = measure_devices(cpu, kinds=[kind])
             try:
-                write_rates(rates_file(), {info.name: rates[info.name]})
+                keep(known)
             except DataNotWritten:
                 pass  # It costs the next run a second measurement, and nothing else.
-    return rates
+    return known
 
 
-def _unfit(info: DeviceInfo, rates: Rates | None) -> str:
+def _unfit(info: DeviceInfo, step_s: float | None) -> str:
     if info.host_cores:
         return "shares the CPU"
-    if rates is None:
-        return "its rates are unknown: run `hyrt devices --measure`"
-    return ""
+    return "its rates are unknown: run `hyrt devices --measure`" if step_s is None else ""
 
 
-def _step_s(rates: Rates, workload: Workload | None) -> float:
-    """Seconds for a whole step alone: its transfer and its computing overlap."""
-    if workload is None:
-        return 1 / rates.macs_per_s
-    computing = trainer_s(workload, rates.memory_bytes_per_s, rates.macs_per_s)
-    return max(load_s(workload, rates.link_bytes_per_s), computing)
+def _step_s(
+    info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
+) -> float | None:
+    """Seconds for a whole step alone; None where the device's speed is not known."""
+    trainer = known_speed(info, calibration, model).trainer
+    return None if trainer is None or work is None else whole_step_s(trainer, work)
+
+
+def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
+    """Seconds that a trainer takes for a whole step: its transfer and its computing overlap.
+
+    Parameters
+    ----------
+    trainer
+        The trainer; the host's computes with all cores.
+    work
+        The work, of which one step counts.
+    """
+    host = Host(memory_gb_s=1.0, macs_per_s=1.0)
+    # All of it: what the load stage would aggregate, too.
+    model = StepModel(Platform(name="one trainer", host=host), work, Terms(load_forms=False))
+    step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
+    computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
+    return max(model.transfer_s(trainer, step), computing)
+
+
+def _work(config: Config, graph: Graph) -> TrainingWorkload | None:
+    """The run's work: sampled, or expected where sampling is costly; None without training vertices."""
+    targets = graph.split("train", config.data.split)
+    if not len(targets):
+        return None
+    if not config.sampler.unpredictable:
+        return sampled_workload(config, graph, sparse_as_rows=True)
+    degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
+    sizes = replace(graph_sizes(graph, targets), degrees=degrees)
+    return training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
 
 
 def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
@@ -187,24 +214,3 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> 
     except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
         return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
     return ""
-
-
-def _workload(config: Config, graph: Graph) -> Workload | None:
-    """The sizes of the first step, by sampling it."""
-    if config.sampler.unpredictable or config.model.kind == "gat":
-        return None
-    targets = graph.split("train", config.data.split)
-    if not len(targets):
-        return None
-    sampler = build_sampler(config, graph, targets)
-    with Workers(1, "hyrt.choose") as workers:
-        batch = sampler.sample(0, sampler.units(0), workers, in_place=False)
-        sizes = [(block.num_src, block.num_dst, block.num_edges) for block in batch.blocks]
-        batch.release()
-    model = config.model
-    return Workload(
-        vertices=(sizes[0][0], *(destinations for _, destinations, _ in sizes)),
-        edges=tuple(edges for _, _, edges in sizes),
-        features=(graph.num_features, *[model.hidden] * (model.layers - 1), graph.num_classes),
-        concat=model.kind == "graphsage",
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -75,28 +74,6 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
             f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  {each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
         )
     return lines
-
-
-def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Break lines at blanks; what goes on is indented.
-
-    Parameters
-    ----------
-    lines
-        Of text; none has a line break.
-    width
-        Columns of the terminal; None where it is none, and lines stay whole.
-    """
-    if width is None:
-        return list(lines)
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(
-            line, max(width, 20), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )
-        or [""]
-    ]
 
 
 def seconds(time_s: float) -> str:

@@ -24,7 +24,6 @@ from hyrt.observe.events import (
     StepGroup,
 )
 from hyrt.report.dashboard import dashboard
-from hyrt.report.encodable import encodable
 from hyrt.report.progress_line import (
     epoch_line,
     evaluation_line,
@@ -34,6 +33,7 @@ from hyrt.report.progress_line import (
     seconds_beside,
     step_line,
 )
+from hyrt.report.terminal import encodable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

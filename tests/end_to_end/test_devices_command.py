@@ -42,24 +42,31 @@ def test_json_has_the_documented_keys(tmp_path: Path) -> None:
         assert problem.keys() == {"kind", "provider", "problem"}
 
 
-def test_measured_rates_are_kept_and_shown(tmp_path: Path) -> None:
+def test_measured_rates_are_kept_and_shown_on_this_machine_only(tmp_path: Path) -> None:
     first = hyrt("devices", "--measure", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
     assert "measuring cpu:0" in first.stderr
     facts = json.loads(hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout)
     cpu = next(device for device in facts["devices"] if device["name"] == "cpu:0")
     assert cpu["rates"]["source"].startswith("measured 20")
     assert cpu["rates"]["link_bytes_per_s"] is None
-
-
-def test_rates_of_another_machine_are_not_used_and_said(tmp_path: Path) -> None:
-    hyrt("devices", "--measure", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
-    file = tmp_path / "hyrt" / "device-rates.json"
-    kept = json.loads(file.read_text())
-    kept["cpu:0"]["host"] = "elsewhere"
-    file.write_text(json.dumps(kept))
+    # Nor are they used on another machine, which is said.
+    (file,) = (tmp_path / "hyrt").glob("calibration-*.yaml")
+    kept = yaml.safe_load(file.read_text())
+    kept["machine"]["node"] = "elsewhere"
+    file.write_text(yaml.safe_dump(kept))
     lines = hyrt("devices", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.splitlines()
     cpu = next(line for line in lines if line.startswith("cpu"))
-    assert cpu.endswith("rates unknown (measured on another machine (elsewhere))")
+    assert cpu.endswith("rates unknown (measurement made on another machine (elsewhere))")
+
+
+def test_rates_that_an_older_hyrt_kept_are_ignored_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "hyrt").mkdir()
+    old = tmp_path / "hyrt" / "device-rates.json"
+    old.write_text('{"cpu:0": {"macs_per_s": 1e9}}')
+    done = hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    assert f"{old} was written by an older hyrt" in done.stderr
+    cpu = next(device for device in json.loads(done.stdout)["devices"] if device["name"] == "cpu:0")
+    assert cpu["rates"] is None
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def timed_run(
         The folder of the run's checkpoints, beside which its trace is written; None writes nothing.
     """
     from hyrt.observe.events import EpochEnded, StepGroup
-    from hyrt.predict.predict_run import predict_run
+    from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
     from hyrt.training.train import Training
 

@@ -90,7 +90,7 @@ def main() -> int:
     from hyrt.graph.source import open_graph
     from hyrt.predict.calibrate.short_run import short_run
     from hyrt.predict.calibrate.store import kept
-    from hyrt.predict.run_training import run_training
+    from hyrt.predict.workload import sampled_workload
 
     calibration, stale = kept()
     if calibration is None or stale:
@@ -122,7 +122,7 @@ def main() -> int:
                 "split": split,
             }
         )
-        training = run_training(config, graph)
+        training = sampled_workload(config, graph)
         # The machine is not always equally fast: of several runs the middle one.
         runs = [
             short_run(config, graph, warm=options.warm, steps=options.steps) for _ in range(options.rounds)

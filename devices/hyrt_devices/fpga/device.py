@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.errors import UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
@@ -72,6 +73,15 @@ class FpgaDevice:
     def missing(cls) -> str:
         """Why there is no card to train on, and what to do; empty if nothing is wrong."""
         return "; ".join(survey().reasons)
+
+    @classmethod
+    def why_unsupported(cls, model: torch.nn.Module) -> str:
+        """Why the kernels do not run a model, whose parameters may be on the meta device; empty where they do."""
+        try:
+            described(model, "the FPGA trainer")
+        except UnsupportedModel as error:
+            return str(error)
+        return ""
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> FpgaDevice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,44 +17,13 @@ from hyrt.graph.formats.npy import NpyHeader, read_header
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.schema import check_header, wanted_keys
 from hyrt.graph.source import KINDS, SYNTHETIC
+from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
 
-_ID_BYTES = 4
-_OFFSET_BYTES = 8
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSizes:
-    """What memory follows from.
-
-    Parameters
-    ----------
-    found
-        Where it is, for people.
-    degrees
-        Counted nowhere, but assumed or those of a generator.
-    features, classes, targets
-        Widths, and training vertices of the configured split.
-    value_bytes
-        Of a stored feature.
-    feature_bytes, graph_bytes
-        That an opened graph keeps in memory; a mapped folder's are left to the system's page cache.
-    mapped_bytes
-        What is mapped instead.
-    row_entries
-        Stored values of a sparse row on average; None where rows are dense.
-    """
-
-    found: str
-    degrees: DegreeDistribution
-    features: int
-    classes: int
-    targets: int
-    value_bytes: int
-    feature_bytes: float
-    graph_bytes: float
-    mapped_bytes: float = 0.0
-    row_entries: float | None = None
+class SizesUnknown(Exception):
+    """A dataset may be fine, but nothing can be said of its size before it is opened."""
 
 
 def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
@@ -72,7 +40,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
         If it is not there, is damaged where it was read, cannot be downloaded, or its size is published nowhere.
     """
     if source.startswith(SYNTHETIC):
-        return _synthetic(source)
+        return generated_sizes(source)
     path = Path(source).expanduser()
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
@@ -81,25 +49,6 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     if path.is_dir() or source == "mag240m" or source.startswith("ogbn-"):
         return _published(source, path)
     raise DataError(f"{source}: no such file or folder; a dataset is {KINDS}")
-
-
-def _synthetic(source: str) -> DatasetSizes:
-    from hyrt.graph.synthetic.degree_law import synthetic_degrees
-    from hyrt.graph.synthetic.spec import parse_spec
-
-    spec = parse_spec(source)
-    degrees = synthetic_degrees(spec)
-    value_bytes = 2 if spec.dtype == "float16" else 4
-    return DatasetSizes(
-        found=f"{source}, which is generated when the run starts",
-        degrees=degrees,
-        features=spec.features,
-        classes=spec.classes,
-        targets=spec.train,
-        value_bytes=value_bytes,
-        feature_bytes=float(degrees.num_vertices) * spec.features * value_bytes,
-        graph_bytes=_topology_bytes(degrees.num_vertices, degrees.num_edges),
-    )
 
 
 def _published(source: str, path: Path) -> DatasetSizes:
@@ -117,22 +66,11 @@ def _published(source: str, path: Path) -> DatasetSizes:
     known = DATASETS.get(source)
     if known is None:
         raise SizesUnknown(f"{folder if there else source}: hyrt does not know its sizes")
-    # Opening symmetrises what is stored in one direction.
-    edges = known.edges if known.symmetric else 2 * known.edges
-    return DatasetSizes(
+    return published_sizes(
+        known,
+        symmetrized=True,
         found=f"{folder}" if there else f"{source}, which the run will download to {folder}",
-        degrees=DegreeDistribution.assumed(known.vertices, edges, num_targets=known.targets),
-        features=known.features,
-        classes=known.classes,
-        targets=known.targets,
-        value_bytes=known.value_bytes,
-        feature_bytes=float(known.vertices) * known.features * known.value_bytes,
-        graph_bytes=_topology_bytes(known.vertices, edges),
     )
-
-
-class SizesUnknown(Exception):
-    """A dataset may be fine, but nothing can be said of its size before it is opened."""
 
 
 def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
@@ -220,12 +158,9 @@ def _targets(path: Path, source: str, split: int) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _topology_bytes(vertices: float, edges: float) -> float:
-    return float(edges) * _ID_BYTES + float(vertices) * _OFFSET_BYTES
-
-
 def to_json(sizes: DatasetSizes) -> Mapping[str, Any]:
     """For the doctor's figures."""
+    assert sizes.degrees is not None
     return {
         "vertices": round(sizes.degrees.num_vertices),
         "edges": round(sizes.degrees.num_edges),

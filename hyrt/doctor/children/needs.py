@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
@@ -10,14 +11,36 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
 from hyrt.device.names import AUTO, split_by_shares
-from hyrt.doctor.children.batches import computed_bytes, expected_training, staged_bytes
-from hyrt.doctor.children.dataset_sizes import DatasetSizes
-from hyrt.doctor.children.weights import weights
+from hyrt.predict.bare_model import bare_model
+from hyrt.predict.block_sizes import expected_block_sizes
+from hyrt.predict.dataset_sizes import DatasetSizes
+from hyrt.predict.workload import training_workload
 
 _GIB = 2**30
 # Of a process with torch, numba and the compiled kernels, before there is any data: 467 MiB in runs on `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
 _FLOAT_BYTES = 4
+# Settings, counters and the state of the generator, in a checkpoint.
+_STATE_BYTES = 10_000
+# A stored value of a sparse row with its column; its row's offset, id and number.
+_ENTRY_BYTES, _SPARSE_ROW_BYTES = 8, 24
+# Numbers that torch.optim keeps for each weight; of optimizers that are not here nothing is counted.
+_MOMENTS = {
+    "Adadelta": 2,
+    "Adagrad": 1,
+    "Adam": 2,
+    "AdamW": 2,
+    "Adamax": 2,
+    "ASGD": 1,
+    "Muon": 1,
+    "NAdam": 2,
+    "RAdam": 2,
+    "RMSprop": 1,
+    "Rprop": 2,
+}
+# An option that is set adds one.
+_MORE = ("amsgrad", "momentum", "centered")
+_WITH_MORE = ("Adam", "AdamW", "RMSprop", "SGD")
 
 
 def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -38,12 +61,17 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their own), and `staged_bytes` (the largest
     mini-batches in flight to one device). Devices get dense rows; in host memory sparse rows stay sparse.
     """
-    training = expected_training(config, sizes)
+    assert sizes.degrees is not None
+    training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
     here, own = _trainers(config, training, found)
     both = [*here, *(workload for _, workload in own.values())]
-    kept = weights(config, sizes.features, sizes.classes)
-    batches = config.runtime.depth * sum(staged_bytes(workload, sizes) for workload in both)
-    batches += sum(computed_bytes(workload, sizes) for workload in here) + config.sampler.kept_bytes(
+    model = bare_model(config, sizes.features, sizes.classes)
+    weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT_BYTES
+    moments = num_moments(config.train.optimizer, config.train.optimizer_options)
+    # Weights, moments and the best weights.
+    checkpoint = (2 + moments) * weights + _STATE_BYTES
+    batches = config.runtime.depth * sum(_staged_bytes(workload, sizes) for workload in both)
+    batches += sum(_computed_bytes(workload, sizes) for workload in here) + config.sampler.kept_bytes(
         sizes.degrees.num_vertices, sizes.degrees.num_edges
     )
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
@@ -55,14 +83,16 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         "process_bytes": _PROCESS_BYTES,
         "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
         "mini_batches_bytes": round(batches),
-        # A trainer has a replica and its gradients; of one on a device only the gradients come back.
-        "weights_bytes": kept.kept + (2 * len(here) + len(own)) * kept.once,
-        "checkpoint_bytes": kept.writing,
+        # The master copy, its gradient and the one before, the optimizer's moments and two temporaries of it, and the best
+        # weights. A trainer has a replica and its gradients; of one on a device only the gradients come back.
+        "weights_bytes": (6 + moments + 2 * len(here) + len(own)) * weights,
+        # The tensors are copied, each copy is made bytes, and these are joined.
+        "checkpoint_bytes": 3 * checkpoint,
         "evaluation_bytes": round(evaluation),
     }
     disk = {
         # A new one is written before the oldest goes.
-        "checkpoints_bytes": (config.checkpoint.keep + 1) * kept.checkpoint,
+        "checkpoints_bytes": (config.checkpoint.keep + 1) * checkpoint,
         # `hyrt.inference.infer` puts matrices above a third of its budget into files.
         "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
     }
@@ -71,12 +101,12 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         "disk": {
             **disk,
             "total_bytes": sum(disk.values()),
-            "least_bytes": kept.checkpoint + disk["evaluation_bytes"],
+            "least_bytes": checkpoint + disk["evaluation_bytes"],
         },
         "devices": {
             name: {
                 "need_bytes": round(
-                    2 * kept.once + 2 * mini_batch_bytes(workload) + activations_bytes(workload)
+                    2 * weights + 2 * mini_batch_bytes(workload) + activations_bytes(workload)
                 ),
                 "have_bytes": have,
             }
@@ -117,3 +147,29 @@ def _trainers(
                 have = min(round(limit * _GIB), have or round(limit * _GIB))
             own[name] = (have, workload)
     return here, own
+
+
+def _staged_bytes(workload: Workload, sizes: DatasetSizes) -> float:
+    """Input rows and blocks of one mini-batch in host memory."""
+    if sizes.row_entries is None:
+        return mini_batch_bytes(workload)
+    blocks = mini_batch_bytes(replace(workload, features=(0, *workload.features[1:])))
+    return blocks + workload.vertices[0] * (_SPARSE_ROW_BYTES + _ENTRY_BYTES * sizes.row_entries)
+
+
+def _computed_bytes(workload: Workload, sizes: DatasetSizes) -> float:
+    """Activations of one mini-batch that is computed in host memory.
+
+    The first layer multiplies every sparse row, and keeps the products in place of dense rows.
+    """
+    if sizes.row_entries is None:
+        return activations_bytes(workload)
+    products = workload.vertices[0] * workload.features[1] / max(1.0, workload.vertices[1])
+    later = [workload.f_in(layer) for layer in range(2, workload.layers + 1)]
+    return activations_bytes(replace(workload, widths_in=(products, *later)))
+
+
+def num_moments(optimizer: str, options: dict[str, Any]) -> int:
+    """Numbers that an optimizer keeps for each weight, at least."""
+    more = sum(bool(options.get(name)) for name in _MORE) if optimizer in _WITH_MORE else 0
+    return _MOMENTS.get(optimizer, 0) + more

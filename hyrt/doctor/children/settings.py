@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyrt.errors import HyrtError
+from hyrt.errors import HyrtError, describe
 
 
 def answer(
@@ -56,7 +56,6 @@ def answer(
         }
     )
     from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes, to_json
-    from hyrt.doctor.children.needs import needs
 
     try:
         sizes = dataset_sizes(config.data.source, config.data.split, config.data.normalize)
@@ -73,6 +72,12 @@ def answer(
         say(wrong="data", why=f"{config.data.source}: split {config.data.split} has no training vertices")
         return
     say(data=sizes.found, sizes=to_json(sizes))
+    try:
+        from hyrt.doctor.children.needs import needs
+    except Exception as error:
+        # Without torch there is no model to ask; what is wrong with it has a finding of its own.
+        say(unknown=describe(error))
+        return
     try:
         say(needs=needs(config, sizes, found))
     except HyrtError as error:

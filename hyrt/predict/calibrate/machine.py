@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,16 @@ from typing import Any
 import psutil
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
-from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.calibration_file import (
+    Calibration,
+    why_other_device,
+    why_other_machine,
+)
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
-from hyrt_perfmodel.workloads.workload import LoadForm
+from hyrt_perfmodel.prediction.extra_terms import weight_gradients_s
+from hyrt_perfmodel.prediction.stages import trainer_s
+from hyrt_perfmodel.workloads.workload import LoadForm, Workload
 
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions
@@ -30,10 +37,10 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import Kind
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.host import LARGE, SMALL
-from hyrt.predict.calibrate.identity import real_devices, this_machine
 from hyrt.predict.calibrate.short_run import short_run
+from hyrt.predict.calibrate.store import accelerators_by_name, read_measured, real_devices, this_machine
 from hyrt.predict.calibrate.trainers import PROBES, Measured, fit_link, fit_trainer, measure, with_widths
-from hyrt.predict.run_training import run_training
+from hyrt.predict.workload import sampled_workload
 
 KINDS: tuple[Kind, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: dict[str, LoadForm] = {"rows": "rows", "aggregated": "aggregated", "in_place": "in_place"}
@@ -52,6 +59,7 @@ class _Trainer:
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     first_probe_s: float = 0.0
+    reached: dict[str, float] = field(default_factory=dict)
 
 
 def calibrate(say: Say = lambda text: None) -> Calibration:
@@ -62,30 +70,23 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
     HyrtError
         If not even the CPU can be measured. A device that fails is left out, with its reason in `measured`.
     """
-    started = time.perf_counter()
+    started, date = time.perf_counter(), datetime.date.today().isoformat()
     cores = available_cores()
     say("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
-    left_out: dict[str, str] = {}
-    trainers: list[_Trainer] = []
-    for info in real_devices():
-        say(f"{info.name}: {info.description}")
-        try:
-            trainers.append(_measure_trainer(info, large, _threads(info, cores)))
-        except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
-            if info.kind == "cpu":
-                raise
-            left_out[info.name] = " ".join(describe(error).split())
+    trainers, left_out = _measure_trainers(
+        real_devices(), large, say, lambda info: 1 if info.kind == "cpu" else max(1, cores // 2)
+    )
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
     together = _measure_trainer(cpu.info, large, cores) if cores > 1 else cpu
-    host = _with_cpu(host, cpu, together)
+    host = _with_cpu(host, together, cpu)
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
         name="this-machine",
         host=host,
         accelerators=tuple(_accelerator(trainer) for trainer in others),
-        source=f"measured {datetime.date.today().isoformat()}",
+        source=f"measured {date}",
     )
     runs = _runs(platform, {SMALL: small, LARGE: large}, cpu, others, say)
     overlap = fit_overlap(runs)
@@ -102,14 +103,89 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
         "fit_errors": {trainer.info.name: trainer.errors for trainer in trainers},
         "runs": _lines(runs, overlap),
         "left_out": left_out,
+        "devices": _reached(trainers, date),
     }
     return Calibration(
         machine=this_machine({trainer.info.name: trainer.info.description for trainer in trainers}),
-        date=datetime.date.today().isoformat(),
+        date=date,
         seconds=round(time.perf_counter() - started, 1),
         platform=platform,
         measured=measured,
     )
+
+
+def measure_devices(
+    infos: Sequence[DeviceInfo], say: Say = lambda text: None, kinds: Sequence[Kind] = KINDS
+) -> tuple[Calibration, dict[str, str]]:
+    """Measure devices alone, beside what is known of this machine as long as that still holds.
+
+    Parameters
+    ----------
+    infos
+        The devices, real ones.
+    say
+        Hears what is being measured.
+    kinds
+        The kinds of models; each device is measured with the first of them that it runs.
+
+    Returns
+    -------
+    Everything that is now known of the machine; and by name why a device could not be measured.
+
+    Raises
+    ------
+    HyrtError
+        If the CPU cannot be measured.
+    """
+    cores = available_cores()
+    known = read_measured()
+    if known is not None and why_other_machine(known, this_machine({})):
+        known = None
+    trainers, left_out = _measure_trainers(
+        infos,
+        open_graph(LARGE),
+        say,
+        lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
+        kinds,
+        most=1,
+    )
+    date = datetime.date.today().isoformat()
+    devices = {} if known is None else dict(known.machine.devices)
+    accelerators = {} if known is None else accelerators_by_name(known)
+    # Until the CPU is measured nothing is known of the host, and it trains nothing.
+    host = Host(memory_gb_s=1.0, macs_per_s=1.0, trains=False) if known is None else known.platform.host
+    for trainer in trainers:
+        name = trainer.info.name
+        if trainer.info.kind == "cpu":
+            host = _with_cpu(replace(host, trains=True), trainer)
+            host = replace(host, cores=cores)
+        else:
+            found = _accelerator(trainer)
+            before = accelerators.get(name)
+            if known is not None and before is not None and not _has_changed(known, trainer.info):
+                found = replace(found, models={**before.models, **found.models})
+            accelerators[name] = found
+    measured = {} if known is None else dict(known.measured)
+    measured["devices"] = {**measured.get("devices", {}), **_reached(trainers, date)}
+    machine = this_machine(
+        {**devices, **{trainer.info.name: trainer.info.description for trainer in trainers}}
+    )
+    platform = Platform(
+        name="this-machine",
+        host=host,
+        accelerators=tuple(accelerators[name] for name in machine.devices if name in accelerators),
+        source=f"measured {date}" if known is None else known.platform.source,
+        relative_error=None if known is None else known.platform.relative_error,
+    )
+    if known is not None:
+        return replace(known, machine=machine, platform=platform, measured=measured), left_out
+    return Calibration(
+        machine=machine, date=date, seconds=0.0, platform=platform, measured=measured
+    ), left_out
+
+
+def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
+    return bool(why_other_device(known, this_machine({info.name: info.description}), info.name))
 
 
 def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[str, Any]]:
@@ -148,12 +224,38 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     return host, figures
 
 
-def _measure_trainer(info: DeviceInfo, graph: Graph, threads: int) -> _Trainer:
-    """Rates of a device for every kind of model that it runs."""
+def _measure_trainers(
+    infos: Sequence[DeviceInfo],
+    graph: Graph,
+    say: Say,
+    threads: Callable[[DeviceInfo], int],
+    kinds: Sequence[Kind] = KINDS,
+    most: int = len(KINDS),
+) -> tuple[list[_Trainer], dict[str, str]]:
+    """Every device that can be measured; and by name why others cannot. Without the CPU nothing is."""
+    trainers: list[_Trainer] = []
+    left_out: dict[str, str] = {}
+    for info in infos:
+        say(f"{info.name}: {info.description}")
+        try:
+            trainers.append(_measure_trainer(info, graph, threads(info), kinds, most))
+        except Exception as error:  # A plug-in may raise anything; the others are measured all the same.
+            if info.kind == "cpu":
+                raise
+            left_out[info.name] = " ".join(describe(error).split())
+    return trainers, left_out
+
+
+def _measure_trainer(
+    info: DeviceInfo, graph: Graph, threads: int, kinds: Sequence[Kind] = KINDS, most: int = len(KINDS)
+) -> _Trainer:
+    """Rates of a device for the kinds of models that it runs, for so many of them at most."""
     backend, there = find_device(info.name)
     found = _Trainer(info)
     everything: list[Measured] = []
-    for kind in KINDS:
+    for kind in kinds:
+        if len(found.rates) == most:
+            break
         try:
             with opened(backend, there, DeviceOptions(threads=threads)) as device:
                 measured = [measure(device, kind, probe, graph) for probe in PROBES]
@@ -169,26 +271,37 @@ def _measure_trainer(info: DeviceInfo, graph: Graph, threads: int) -> _Trainer:
         raise UnsupportedModel(f"{info.name} runs none of {', '.join(KINDS)}")
     if not info.zero_copy:
         found.link = fit_link(everything)
+    found.reached = {
+        "macs_per_s": max(_macs(each.workload) / each.propagate.seconds for each in everything),
+        "memory_bytes_per_s": max(
+            trainer_s(each.workload, 1.0, math.inf) / each.propagate.seconds for each in everything
+        ),
+    }
     return found
 
 
-def _threads(info: DeviceInfo, cores: int) -> int:
-    """A CPU trainer is measured with one thread; beside it another device on the host has its part of the cores."""
-    return 1 if info.kind == "cpu" else max(1, cores // 2)
+def _macs(workload: Workload) -> float:
+    """Multiply-accumulates of forward and backward."""
+    return trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
 
 
-def _with_cpu(host: Host, alone: _Trainer, together: _Trainer) -> Host:
-    """The host with its trainer's rates with one thread and with all."""
+def _with_cpu(host: Host, together: _Trainer, alone: _Trainer | None = None) -> Host:
+    """The host with its trainer's rates with all threads, and with one where these were measured too."""
     general = next(iter(together.rates.values()))
     return replace(
         host,
         macs_per_s=general.macs_per_s,
         launch_s=general.launch_s,
         values_per_s=general.values_per_s,
-        models=together.rates,
-        models_alone=alone.rates,
-        forms=_forms(alone.info),
+        models={**host.models, **together.rates},
+        models_alone=host.models_alone if alone is None else alone.rates,
+        forms=_forms(together.info),
     )
+
+
+def _reached(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
+    """When every device was measured, and the rates that it reached at least, also where a fit needs no such term."""
+    return {trainer.info.name: {"date": date, **trainer.reached} for trainer in trainers}
 
 
 def _accelerator(trainer: _Trainer) -> Accelerator:
@@ -273,7 +386,7 @@ def _run(platform: Platform, graph: Graph, trainers: Sequence[_Trainer], what: _
             "split": split_by_shares(batch, [1 / trainer.first_probe_s for trainer in trainers]),
         }
     )
-    training = run_training(config, graph)
+    training = sampled_workload(config, graph)
     assert training is not None
     run = short_run(config, graph, warm=_WARM, steps=what.steps)
     assignment = Assignment(split=tuple(run.split.values()), threads=Threads.of_stages(run.threads))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hyrt.config import Config
 from hyrt.graph.graph import Graph
 from hyrt.observe.events import Event, StepGroup
-from hyrt.predict.predict_run import predict_run
+from hyrt.predict.this_run import predict_run
 from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 

@@ -1,24 +1,72 @@
-"""Keeping a calibration, and judging one that was kept."""
+"""The one store of measured speeds: a file a machine, and the judgement whether it still holds.
+
+`hyrt calibrate` measures all of it and `hyrt devices --measure` the devices; predictions and `--devices auto` read it.
+"""
 
 from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
 
 from hyrt_perfmodel.platforms.calibration_file import (
     Calibration,
     CalibrationError,
+    Machine,
     calibration_file,
     read_calibration,
     to_text,
+    why_other_device,
+    why_other_machine,
     why_stale,
 )
+from hyrt_perfmodel.platforms.platform import Accelerator, PlatformTrainer, TrainerRates
 
-from hyrt.device import DeviceInfo
+from hyrt.device import DeviceInfo, Rates
+from hyrt.device.discovery import Survey, survey_devices
 from hyrt.errors import DataNotWritten
 from hyrt.machine.atomic_write import write_atomically
-from hyrt.predict.calibrate.identity import real_devices, this_machine
+from hyrt.machine.cores import available_cores, processor_name
+
+_PACKAGES = ("hyrt", "torch", "numba", "numpy")
+_OLD_FILE = "device-rates.json"
+
+
+def this_machine(devices: Mapping[str, str]) -> Machine:
+    """What makes measurements here comparable.
+
+    Parameters
+    ----------
+    devices
+        The descriptions of the devices that are there, by name.
+    """
+    return Machine(
+        node=platform.node(),
+        processor=processor_name() or "unknown",
+        cores=available_cores(),
+        versions={name: metadata.version(name) for name in _PACKAGES},
+        devices=dict(devices),
+    )
+
+
+def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
+    """Every device that may be measured and chosen: all that are real, the CPU once.
+
+    Parameters
+    ----------
+    surveys
+        What the backends found; they are asked by default.
+    """
+    surveys = survey_devices() if surveys is None else surveys
+    found = [info for survey in surveys for info in survey.found if not info.simulated]
+    return [info for info in found if info.kind != "cpu" or info.index == 0]
 
 
 def keep(calibration: Calibration) -> None:
-    """Write it to the user's cache folder.
+    """Write measurements to the user's cache folder.
 
     Raises
     ------
@@ -29,11 +77,20 @@ def keep(calibration: Calibration) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_text(calibration).encode())
+        path.with_name(_OLD_FILE).unlink(missing_ok=True)
     except OSError as error:
         raise DataNotWritten(
-            f"{path}: the calibration cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
+            f"{path}: the measurements cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
             "writable folder"
         ) from error
+
+
+def why_old() -> str:
+    """A sentence on the file of rates that an older hyrt kept and this one does not read; empty without one."""
+    path = calibration_file().with_name(_OLD_FILE)
+    if not path.exists():
+        return ""
+    return f"{path} was written by an older hyrt and is ignored: `hyrt devices --measure` measures anew"
 
 
 def usable() -> tuple[Calibration | None, str]:
@@ -41,16 +98,18 @@ def usable() -> tuple[Calibration | None, str]:
 
     Returns
     -------
-    It, or None with the reason, which is empty where nobody has calibrated.
+    The calibration, or None with the reason, which is empty where nobody has calibrated.
     """
     if not calibration_file().exists():
         return None, ""
     try:
-        calibration = read_calibration()
+        calibration = read_calibration(whole=False)
     except CalibrationError as error:
         return None, str(error)
-    reasons = why_stale(calibration, this_machine(calibration.machine.devices))
-    return (None, f"the calibration was {reasons[0]}: run `hyrt calibrate`") if reasons else (calibration, "")
+    reasons = why_other_machine(calibration, this_machine({}))
+    if reasons:
+        return None, f"the calibration was {reasons[0]}: run `hyrt calibrate`"
+    return (calibration, "") if calibration.is_whole else (None, "")
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
@@ -68,3 +127,107 @@ def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, l
     there = real_devices() if devices is None else devices
     here = this_machine({info.name: info.description for info in there})
     return calibration, why_stale(calibration, here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSpeed:
+    """What is known of a device's speed.
+
+    Parameters
+    ----------
+    trainer
+        The device with its rates for a kind of model, as the performance model takes it; None where nothing is known.
+    rates
+        The rates for people: of those for all kinds of models the best that matter; None where nothing is known.
+    not_used
+        Why a measurement was not used; empty where none was made, or it was used.
+    """
+
+    trainer: PlatformTrainer | None
+    rates: Rates | None
+    not_used: str = ""
+
+
+def read_measured() -> Calibration | None:
+    """What was measured of this machine, its devices at least; None without a file that can be read."""
+    try:
+        return read_calibration(whole=False)
+    except CalibrationError:
+        return None
+
+
+def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> KnownSpeed:
+    """The measured speed of a device where it still holds, else the assumed one.
+
+    Parameters
+    ----------
+    info
+        The device as it was found now.
+    calibration
+        What was measured of the machine.
+    model
+        A kind of model; for one that was not measured the rates of the first count.
+    """
+    not_used = ""
+    if calibration is not None and info.name in calibration.machine.devices:
+        not_used = _why_not(info, calibration)
+        if not not_used:
+            return _measured(info, calibration, model)
+    rates = info.rates
+    if rates is None:
+        return KnownSpeed(trainer=None, rates=None, not_used=not_used)
+    assumed = Accelerator(
+        kind=info.kind,
+        memory_gb_s=rates.memory_bytes_per_s / 1e9,
+        macs_per_s=rates.macs_per_s,
+        link_gb_s=rates.link_bytes_per_s / 1e9,
+    )
+    trainer = PlatformTrainer(
+        name=info.name,
+        device=assumed,
+        rates=TrainerRates(memory_gb_s=assumed.memory_gb_s, macs_per_s=assumed.macs_per_s),
+    )
+    return KnownSpeed(trainer=trainer, rates=rates, not_used=not_used)
+
+
+def _why_not(info: DeviceInfo, calibration: Calibration) -> str:
+    here = this_machine({info.name: info.description})
+    reasons = [*why_other_machine(calibration, here), why_other_device(calibration, here, info.name)]
+    return next((f"measurement {reason}" for reason in reasons if reason), "")
+
+
+def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSpeed:
+    platform = calibration.platform
+    if info.kind == "cpu":
+        trainer, models = platform.trainers(model)[0], platform.host.models
+    else:
+        accelerator = accelerators_by_name(calibration)[info.name]
+        alone = replace(platform, host=replace(platform.host, trains=False), accelerators=(accelerator,))
+        trainer, models = alone.trainers(model)[0], accelerator.models
+    reached = calibration.measured.get("devices", {}).get(info.name, {})
+    # A term that a fit did not need has no rate there: what was reached is one that the device has at least.
+    macs = [reached.get("macs_per_s"), *(rates.macs_per_s for rates in models.values())]
+    memory = [reached.get("memory_bytes_per_s"), *(rates.memory_bytes_per_s for rates in models.values())]
+    macs_per_s, memory_bytes_per_s = _most(macs), _most(memory)
+    rates = info.rates
+    if macs_per_s and memory_bytes_per_s:
+        rates = Rates(
+            macs_per_s=macs_per_s,
+            memory_bytes_per_s=memory_bytes_per_s,
+            link_bytes_per_s=trainer.device.link_gb_s * 1e9,
+            source=f"measured {reached.get('date', calibration.date)}",
+        )
+    return KnownSpeed(trainer=trainer, rates=rates)
+
+
+def _most(values: Sequence[Any]) -> float:
+    """The largest number among what a file holds; 0 if there is none."""
+    return max(
+        (each for each in values if isinstance(each, int | float) and math.isfinite(each)), default=0.0
+    )
+
+
+def accelerators_by_name(calibration: Calibration) -> dict[str, Accelerator]:
+    """The accelerators that were measured, by the names of their devices."""
+    names = [name for name in calibration.machine.devices if not name.startswith("cpu:")]
+    return dict(zip(names, calibration.platform.accelerators, strict=True))

@@ -21,6 +21,7 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.model import GNN, Architecture, Kind
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
+from hyrt.predict.block_sizes import sizes_of
 from hyrt.predict.calibrate.host import Timing, summarize
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
@@ -141,17 +142,10 @@ def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
 
 
 def _workload(kind: Kind, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
-    blocks = batch.blocks
-    edges = [float(block.num_edges) for block in blocks]
-    if plan.form == "aggregated":
-        edges[0] = 0.0
-    return model_workload(
-        kind,
-        [float(blocks[0].num_src), *(float(block.num_dst) for block in blocks)],
-        edges,
-        [probe.features, *[probe.hidden] * (len(blocks) - 1), probe.classes],
-        heads=HEADS,
-    )
+    sizes = sizes_of(batch)
+    edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
+    widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
+    return model_workload(kind, sizes.vertices, edges, widths, heads=HEADS)
 
 
 def _input_bytes(batch: MiniBatch) -> float:

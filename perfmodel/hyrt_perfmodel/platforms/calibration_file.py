@@ -70,6 +70,11 @@ class Calibration:
     platform: Platform
     measured: Mapping[str, Any]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the machine was measured; `hyrt devices --measure` measures the devices alone."""
+        return bool(self.platform.host.sampling)
+
 
 def calibration_file(node: str | None = None) -> Path:
     """Where a machine's calibration is kept: the user's cache folder, which several machines may share."""
@@ -94,8 +99,15 @@ def to_text(calibration: Calibration) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def read_calibration(path: Path | None = None) -> Calibration:
-    """Read a machine's calibration; by default this one's.
+def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibration:
+    """Read what was measured of a machine.
+
+    Parameters
+    ----------
+    path
+        The file; by default that of this machine.
+    whole
+        Whether measurements of the devices alone are not enough.
 
     Raises
     ------
@@ -112,7 +124,7 @@ def read_calibration(path: Path | None = None) -> Calibration:
     try:
         content = yaml.safe_load(text)
         where = str(path)
-        return Calibration(
+        found = Calibration(
             machine=made_of(Machine, content["machine"], where),
             date=str(content["date"]),
             seconds=float(content["seconds"]),
@@ -132,10 +144,22 @@ def read_calibration(path: Path | None = None) -> Calibration:
         raise CalibrationError(
             f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
         ) from error
+    if whole and not found.is_whole:
+        raise CalibrationError(f"only the devices of this machine have been measured: {_REMEDY}")
+    return found
 
 
 def why_stale(calibration: Calibration, here: Machine) -> list[str]:
     """Why a calibration says little about a machine now; empty where it does."""
+    reasons = why_other_machine(calibration, here)
+    if calibration.machine.node == here.node:
+        names = sorted(here.devices.keys() | calibration.machine.devices.keys())
+        reasons += [why for name in names if (why := why_other_device(calibration, here, name))]
+    return reasons
+
+
+def why_other_machine(calibration: Calibration, here: Machine) -> list[str]:
+    """Why no measurement counts on a machine now, whatever its devices are; empty where they do."""
     there = calibration.machine
     if there.node != here.node:
         return [f"made on another machine ({there.node})"]
@@ -148,15 +172,17 @@ def why_stale(calibration: Calibration, here: Machine) -> list[str]:
         old = there.versions.get(name, "none")
         if old != version:
             reasons.append(f"made with {name} {old}, but this is {name} {version}")
-    for name in sorted(here.devices.keys() | there.devices.keys()):
-        before, now = there.devices.get(name), here.devices.get(name)
-        if before is None:
-            reasons.append(f"made without {name}")
-        elif now is None:
-            reasons.append(f"made with {name}, which is no longer available")
-        elif before != now:
-            reasons.append(f"made when {name} was another device ({before})")
     return reasons
+
+
+def why_other_device(calibration: Calibration, here: Machine, name: str) -> str:
+    """Why a device's measurement does not count on a machine now; empty where it does."""
+    before, now = calibration.machine.devices.get(name), here.devices.get(name)
+    if before is None:
+        return f"made without {name}"
+    if now is None:
+        return f"made with {name}, which is no longer available"
+    return f"made when {name} was another device ({before})" if before != now else ""
 
 
 def plain(value: Any) -> Any:

@@ -12,12 +12,12 @@ import torch
 from hyrt.config import build_config
 from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
-from hyrt.doctor.children.needs import needs
-from hyrt.doctor.children.weights import _MOMENTS, num_moments, num_parameters
+from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
+from hyrt.predict.bare_model import bare_model
 from hyrt.training.setup import build_model
 
 GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
@@ -202,7 +202,12 @@ def test_weights_are_those_of_the_model(kind: str, more: dict[str, Any], npz: Pa
     config = build_config({"model": {"kind": kind, "hidden": 24, **more}})
     graph = open_graph(npz)
     count = sum(parameter.numel() for parameter in build_model(config, graph).parameters())
-    assert num_parameters(config, graph.num_features, graph.num_classes) == count
+    bare = bare_model(config, graph.num_features, graph.num_classes)
+    assert sum(parameter.numel() for parameter in bare.parameters()) == count
+    assert all(parameter.is_meta for parameter in bare.parameters())
+    disk = needs(config, dataset_sizes(str(npz), 0, "none"), [])["disk"]
+    # Weights, Adam's two moments and the best weights, and some state.
+    assert 4 * 4 * count < disk["least_bytes"] < 4 * 4 * count + 2**14
 
 
 @pytest.mark.parametrize(

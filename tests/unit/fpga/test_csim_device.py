@@ -122,7 +122,7 @@ def test_auto_does_not_take_it() -> None:
 
     def chosen(other: DeviceInfo) -> list[str]:
         surveys = [Survey("cpu", "test", (host,)), Survey("fpga-csim", "test", (other,))]
-        return [name.partition("=")[0] for name in choose(surveys, {}, lambda info: "", None).devices]
+        return [name.partition("=")[0] for name in choose(surveys, lambda info: 1.0, lambda info: "").devices]
 
     assert chosen(info) == ["cpu:0"]
     assert chosen(replace(info, simulated=False)) == ["cpu:0", "fpga-csim:0"]

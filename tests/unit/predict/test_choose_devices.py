@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import platform
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 from hyrt_devices.null import NullDevice
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.prediction.stages import load_s, trainer_s
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
-from hyrt import __version__
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
 from hyrt.device import discovery as registry
-from hyrt.device.discovery import Survey
-from hyrt.device.rates import MeasuredRates, rates_file, read_rates
+from hyrt.device.discovery import Survey, find_device
 from hyrt.errors import DeviceUnavailable
 from hyrt.graph import open_graph
-from hyrt.predict.choose_devices import _step_s, _workload, choose, resolve_auto
+from hyrt.predict.calibrate.store import known_speed, read_measured, this_machine
+from hyrt.predict.choose_devices import _step_s, _work, choose, resolve_auto, whole_step_s
 
 WORKLOAD = Workload(
     vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
+)
+WORK = TrainingWorkload(
+    at=in_proportion(WORKLOAD, 1024), targets_per_epoch=100_000, batch_size=1024, model="graphsage"
 )
 
 
@@ -38,8 +43,9 @@ def device(kind: str, index: int = 0, **more) -> DeviceInfo:
 CPU = device("cpu", rates=rates(100), host_cores=2)
 
 
-def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: "", workload=WORKLOAD):
-    return choose([Survey(info.kind, "hyrt 1", (info,)) for info in infos], measured or {}, why_not, workload)
+def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: ""):
+    surveys = [Survey(info.kind, "hyrt 1", (info,)) for info in infos]
+    return choose(surveys, lambda info: _step_s(info, measured, "graphsage", WORK), why_not)
 
 
 def test_only_the_cpu_where_nothing_else_is() -> None:
@@ -96,18 +102,53 @@ def test_too_slow_unknown_and_unsupported_are_left_out_with_the_reason() -> None
 @pytest.mark.parametrize(("host", "used"), [(None, True), ("elsewhere", False)])
 def test_measured_rates_count_where_they_are_of_this_device(host: str | None, used: bool) -> None:
     gpu = device("cuda", rates=rates(100, 100, 1000))
-    entry = MeasuredRates(
-        description=gpu.description,
-        host=host or platform.node(),
-        hyrt=__version__,
+    machine = this_machine({gpu.name: gpu.description})
+    measured = Calibration(
+        machine=replace(machine, node=host or machine.node),
         date="2026-01-01",
-        macs_per_s=400e9,
-        memory_bytes_per_s=400e9,
-        link_bytes_per_s=1e12,
-        spread=0.1,
+        seconds=1.0,
+        platform=Platform(
+            name="this-machine",
+            host=Host(memory_gb_s=1.0, macs_per_s=1.0, trains=False),
+            accelerators=(
+                Accelerator(
+                    kind="cuda",
+                    memory_gb_s=1.0,
+                    macs_per_s=1.0,
+                    link_gb_s=1000.0,
+                    models={"graphsage": TrainerRates(memory_gb_s=400.0, macs_per_s=400e9)},
+                ),
+            ),
+        ),
+        measured={},
     )
-    choice = chosen(CPU, gpu, measured={"cuda:0": entry})
+    choice = chosen(CPU, gpu, measured=measured)
     assert choice.devices == (("cpu:0=0.25", "cuda:0=1") if used else ("cpu:0=1", "cuda:0=1"))
+
+
+def test_a_whole_step_is_the_equations_sum_or_its_transfer() -> None:
+    """By the paper's terms and the second product of backward (extra_terms), written out."""
+    trainer = known_speed(device("cuda", rates=rates(100, 50, 1000)), None).trainer
+    assert trainer is not None
+    computing = trainer_s(WORKLOAD, 50e9, 100e9)
+    # Backward multiplies once more for the gradient of each layer's input, but for the first's.
+    computing += WORKLOAD.vertices[2] * WORKLOAD.f_in(2) * WORKLOAD.features[2] / 100e9
+    assert whole_step_s(trainer, WORK) == pytest.approx(computing)
+    slow = known_speed(device("cuda", rates=rates(100, 50, 0.1)), None).trainer
+    assert slow is not None
+    topology = 4 * sum(WORKLOAD.edges) + 8 * sum(WORKLOAD.vertices[1:])
+    assert whole_step_s(slow, WORK) == pytest.approx(load_s(WORKLOAD, 1e8) + topology / 1e8)
+
+
+@pytest.mark.parametrize("settings", [{"model": {"kind": "gat"}}, {"sampler": {"kind": "saint"}}])
+def test_every_model_and_sampler_has_a_step_to_compare_by(settings: dict) -> None:
+    graph = open_graph("synthetic:tiny")
+    work = _work(build_config({**settings, "data": {"batch_size": 64}}), graph)
+    assert work is not None
+    step = work.at(float(work.batch_size))
+    # No step has more vertices than there are walks' ends or neighbours, and each has some.
+    assert 0 < step.vertices[-1] <= step.vertices[0] <= 4 * graph.num_vertices
+    assert all(edges > 0 for edges in step.edges)
 
 
 def test_without_any_device_the_reasons_are_said() -> None:
@@ -116,10 +157,10 @@ def test_without_any_device_the_reasons_are_said() -> None:
     with pytest.raises(
         DeviceUnavailable, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
     ):
-        choose([broken, shared], {}, lambda info: "", WORKLOAD)
+        choose([broken, shared], lambda info: None, lambda info: "")
 
 
-class Accelerator(NullDevice):
+class WithMemory(NullDevice):
     """Has memory and rates of its own."""
 
     @classmethod
@@ -127,13 +168,13 @@ class Accelerator(NullDevice):
         return [device("acme", rates=rates(100, 100, 100))]
 
 
-class Refusing(Accelerator):
+class Refusing(WithMemory):
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> NullDevice:
         raise RuntimeError("firmware\ntoo old")
 
 
-@pytest.mark.parametrize("backend", ["Accelerator", "Refusing"])
+@pytest.mark.parametrize("backend", ["WithMemory", "Refusing"])
 def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
 ) -> None:
@@ -149,15 +190,16 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
     graph = open_graph("synthetic:tiny")
     resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
     assert choice is not None
-    kept = read_rates(rates_file())["cpu:0"]
+    kept = read_measured()
+    assert kept is not None
     if backend == "Refusing":
         assert resolved.devices == ["cpu:0"]
         assert choice.unused == (("acme:0", "open failed: RuntimeError: firmware too old"),)
     else:
         # Shares are inverse step times, in the same unit for both.
-        workload = _workload(resolved, graph)
-        assert workload is not None
-        seconds = [_step_s(r, workload) for r in (kept.rates(), rates(100, 100, 100))]
+        work = _work(resolved, graph)
+        infos = [find_device("cpu")[1], *WithMemory.probe()]
+        seconds = [_step_s(info, kept, "graphsage", work) or 0.0 for info in infos]
         shares = {r.name: r.share for r in resolved.device_requests}
         assert shares["cpu:0"] / shares["acme:0"] == pytest.approx(seconds[1] / seconds[0], rel=0.01)
 

@@ -1,4 +1,4 @@
-"""Predicting a run before it starts, from this machine's calibration."""
+"""The prediction of a run that is about to start, from this machine's calibration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.graph.graph import Graph
 from hyrt.predict.calibrate.store import usable
-from hyrt.predict.configured_training import terms_of
-from hyrt.predict.run_training import run_training
+from hyrt.predict.workload import sampled_workload, terms_of
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
 from hyrt.training.setup import assign_threads, first_split
@@ -37,11 +36,11 @@ def predict_run(
     config
         All settings; `devices` names the trainers.
     graph
-        To be trained on.
+        The graph to be trained on.
     sampler
         The run's sampler; one is built where there is no run.
     say
-        Hears why there is no prediction although somebody has calibrated.
+        Receives the reason if there is no prediction although the machine was calibrated.
     """
     calibration, reason = usable()
     if calibration is None:
@@ -50,7 +49,7 @@ def predict_run(
         return None
     names = [full_name(request.name) for request in config.device_requests]
     platform = with_trainers(calibration.platform, names)
-    training = run_training(config, graph, sampler) if platform is not None else None
+    training = sampled_workload(config, graph, sampler) if platform is not None else None
     if platform is None or training is None:
         lacking = "devices" if platform is None else "sampler or sparse features"
         say(f"no prediction: the calibration does not cover this run's {lacking}")

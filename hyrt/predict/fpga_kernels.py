@@ -1,4 +1,4 @@
-"""What a prediction takes FPGAs to do: the cycles of hyrt's kernels where these run the model, else rates."""
+"""How FPGAs are predicted: by the cycles of hyrt's kernels where these run the model, else by rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def why_no_kernels(config: Config) -> str:
-    """Why the FPGA trainer's kernels do not run a configured model, as the device itself would say it; empty where they do.
+    """Why the FPGA trainer's kernels do not run a configured model, in the device's words; empty where they do.
 
     Parameters
     ----------
@@ -30,32 +30,15 @@ def why_no_kernels(config: Config) -> str:
     ConfigError
         If there is no such model.
     """
-    import numpy as np
-    import torch
-    from hyrt_devices.fpga.weights import described
+    from hyrt.device.discovery import BACKENDS
+    from hyrt.errors import ConfigError
+    from hyrt.predict.bare_model import bare_model
 
-    from hyrt.errors import ConfigError, UnsupportedModel
-    from hyrt.graph.graph import Graph
-    from hyrt.graph.row_source import DenseFeatures
-    from hyrt.training.setup import build_model
-
-    # A model is made for the widths of a graph: here of one vertex with one feature and one class.
-    narrow = Graph.of_arrays(
-        name="none",
-        indptr=np.zeros(2, np.int64),
-        indices=np.zeros(0, np.int32),
-        features=DenseFeatures(np.zeros((1, 1), np.float32)),
-        labels=np.zeros(1, np.int64),
-        masks={},
-    )
     try:
-        with torch.device("meta"):
-            described(build_model(config, narrow), "the FPGA trainer")
-    except UnsupportedModel as error:
-        return str(error)
+        model = bare_model(config, num_features=1, num_classes=1)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return ""
+    return str(BACKENDS.entry("fpga").load().why_unsupported(model))
 
 
 def with_kernels(
@@ -110,7 +93,8 @@ def _sentence(each: Accelerator, now: Prediction) -> str:
         if name.rpartition(":")[0] == each.kind
     ]
     return (
-        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, {_tasks(units, each.task_targets)}; "
+        f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, "
+        f"{_tasks(units, each.task_targets)}; "
         f"no build has confirmed {', '.join(sorted(each.design.assumed))}"
     )
 

@@ -18,7 +18,7 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 from hyrt.config import Config
 from hyrt.device import DeviceOptions
 from hyrt.errors import UnsupportedModel
-from hyrt.predict.fpga_prediction import kernel_sentences, why_no_kernels, with_kernels
+from hyrt.predict.fpga_kernels import kernel_sentences, why_no_kernels, with_kernels
 from hyrt.testing.cases import make_graph
 from hyrt.training.setup import build_model
 

@@ -1,0 +1,192 @@
+"""The prediction of configured work on any machine: a built-in platform, a file, or this one as it was calibrated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.platforms.calibration_file import CalibrationError
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE, load_platform, platform_names
+from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
+from hyrt_perfmodel.prediction.advice import Advice, advise
+from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+from hyrt.config import Config
+from hyrt.device.names import split_by_shares
+from hyrt.errors import ConfigError
+from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
+from hyrt.predict.workload import assumptions_of, terms_of
+
+
+def machine(name: str, devices: str | None) -> tuple[Platform, list[str]]:
+    """A platform by name or file.
+
+    Parameters
+    ----------
+    name
+        A built-in platform, a .yaml file, or `this-machine`.
+    devices
+        Names of this machine's trainers, separated by commas; None for all that were calibrated.
+
+    Returns
+    -------
+    The platform, and the reasons why this machine's calibration no longer holds.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such platform, or this machine's calibration cannot be used.
+    """
+    if name != THIS_MACHINE and devices is not None:
+        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
+    try:
+        found = load_platform(name)
+    except CalibrationError as error:
+        others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
+        raise ConfigError(f"{error}, or give a platform: {others}, or a .yaml file") from error
+    stale = _stale() if name == THIS_MACHINE else []
+    if devices is None:
+        return found, stale
+    chosen = with_trainers(found, [full_name(part.strip()) for part in devices.split(",")])
+    if chosen is None:
+        there = ", ".join(trainer.name for trainer in found.trainers())
+        raise ConfigError(
+            f"--devices {devices}: the calibrated devices are {there}: run `hyrt calibrate` for others"
+        )
+    return chosen, stale
+
+
+def _stale() -> list[str]:
+    """Why this machine's calibration no longer holds; one of another machine is an error."""
+    from hyrt_perfmodel.platforms.calibration_file import read_calibration, why_stale
+
+    from hyrt.predict.calibrate.store import this_machine
+
+    kept = read_calibration()
+    here = this_machine(kept.machine.devices)
+    reasons = why_stale(kept, here)
+    if reasons and kept.machine.node != here.node:
+        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
+    return reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the performance model says of some work on a machine.
+
+    Parameters
+    ----------
+    machine
+        The platform it was predicted for.
+    now
+        The prediction.
+    advice
+        What would make it faster, the best first.
+    scaling
+        Predictions by number of accelerators, where a range was asked for.
+    assumptions
+        What is assumed of the work and of FPGAs, one sentence each.
+    """
+
+    machine: Platform
+    now: Prediction
+    advice: Sequence[Advice]
+    scaling: Sequence[tuple[int, Prediction]]
+    assumptions: Sequence[str]
+
+
+def predict_on(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config | None,
+    *,
+    counts: Sequence[int] = (),
+    paper: bool = False,
+) -> Answer:
+    """Predict work on a machine.
+
+    Parameters
+    ----------
+    platform, work
+        The machine and the work.
+    config
+        The settings of the work; None where it was given in sizes, with a batch for each trainer.
+    counts
+        Numbers of accelerators: one replaces the platform's, several are predicted one by one.
+    paper
+        Whether the published form of the model is wanted, in which nothing is re-split.
+
+    Raises
+    ------
+    ConfigError
+        If the work or the platform cannot be predicted.
+    """
+    terms = None if config is None else terms_of(config)
+    if len(counts) == 1:
+        platform = with_accelerators(platform, counts[0])
+    platform, no_kernels = with_kernels(platform, work, config, paper=paper)
+    on_it, steps = _prepared(platform, work, config)
+    given = None if config is None or paper else _given(config, on_it, steps)
+    now = predict(on_it, steps, assignment=given, terms=terms, paper=paper)
+    advice = advise(on_it, steps, now, terms=terms, paper=paper)
+    scaling = []
+    for count in counts if len(counts) > 1 else ():
+        scaled, steps = _prepared(with_accelerators(on_it, count), work, config)
+        scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
+    for each in (now, *(prediction for _, prediction in scaling)):
+        _check_finite(each)
+    known = [] if config is None else assumptions_of(config)
+    return Answer(
+        machine=on_it,
+        now=now,
+        advice=advice,
+        scaling=scaling,
+        assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now)],
+    )
+
+
+def _prepared(
+    platform: Platform, work: TrainingWorkload, config: Config | None
+) -> tuple[Platform, TrainingWorkload]:
+    """FPGAs of a known design with the tasks that fit on the chip; sizes given in full with a batch a trainer."""
+    if config is None:
+        work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
+    if any(accelerator.design is not None for accelerator in platform.accelerators):
+        from hyrt_hls.task.targets import with_task_targets
+
+        platform = with_task_targets(platform, work)
+    return platform, work
+
+
+def _given(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
+    """The assignment that the settings fix, in part or whole; None where they leave all of it open."""
+    runtime = config.runtime
+    counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
+    fixed = {stage: count for stage, count in counts.items() if count}
+    if not fixed and config.split is None:
+        return None
+    terms = terms_of(config)
+    found = initial_assignment(platform, work, terms=terms)
+    if fixed:
+        found = initial_assignment(platform, work, terms=terms, threads=replace(found.threads, **fixed))
+    if config.split is not None:
+        found = replace(found, split=tuple(split_by_shares(work.batch_size, config.split)))
+    return found
+
+
+def _check_finite(prediction: Prediction) -> None:
+    """Rates of almost nothing, and work of nothing at all, are numbers too."""
+    times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
+    if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
+        raise ConfigError(
+            "a size or a rate is too large or too small to compute with: an epoch on "
+            f"{prediction.platform} takes {prediction.epoch_s} s, its {prediction.bottleneck} "
+            f"{prediction.iteration_s} s per step"
+        )
+    if prediction.iteration_s == 0 or prediction.epoch_s == 0:
+        raise ConfigError("a step of this workload takes no time: give vertices, edges and features above 0")

@@ -1,0 +1,40 @@
+"""The configured model without memory for its weights, for questions that its shapes answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hyrt.config import Config
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
+from hyrt.nn.model import GNN
+from hyrt.training.setup import build_model
+
+
+def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
+    """The configured model on torch's meta device: shapes without values.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    num_features, num_classes
+        The widths of the dataset.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        If there is no such model.
+    """
+    # A model is made for the widths of a graph: this one has a single vertex, whose label is the last class.
+    narrow = Graph.of_arrays(
+        name="none",
+        indptr=np.zeros(2, np.int64),
+        indices=np.zeros(0, np.int32),
+        features=DenseFeatures(np.zeros((1, num_features), np.float32)),
+        labels=np.full(1, num_classes - 1, np.int64),
+        masks={},
+    )
+    with torch.device("meta"):
+        return build_model(config, narrow)

@@ -1,0 +1,93 @@
+"""The sizes of a run's mini-batches: expected from degrees, or the means of a few that are sampled."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError
+from hyrt.predict.dataset_sizes import DatasetSizes
+
+if TYPE_CHECKING:
+    from hyrt.machine.workers import Workers
+    from hyrt.sampling.minibatch import MiniBatch
+    from hyrt.sampling.sampler import Sampler
+
+# Into how many equal pieces steps are cut: what a trainer gets may be any part of one.
+_PIECES = (16, 8, 4, 2, 1)
+_STEPS = 4
+
+
+def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
+    """The sizes that a mini-batch of the configured sampler is expected to have.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    dataset
+        The sizes of the dataset, with its degrees.
+    units
+        The mini-batch's targets, or its subgraphs where the sampler makes these.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler cannot say.
+    """
+    assert dataset.degrees is not None
+    sampler, layers = config.sampler, config.model.layers
+    found = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
+    if found is None:
+        raise ConfigError(
+            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large its "
+            "mini-batches become"
+        )
+    return found
+
+
+def sizes_of(batch: MiniBatch) -> BlockSizes:
+    """The sizes of a mini-batch that was sampled."""
+    blocks = batch.blocks
+    return BlockSizes(
+        vertices=(float(blocks[0].num_src), *(float(block.num_dst) for block in blocks)),
+        edges=tuple(float(block.num_edges) for block in blocks),
+    )
+
+
+def sampled_block_sizes(sampler: Sampler, workers: Workers) -> SampledSizes:
+    """Sample pieces of a run's first steps, and take the means of their sizes.
+
+    Parameters
+    ----------
+    sampler
+        The run's sampler; a unit is a target.
+    workers
+        The threads that sample.
+    """
+    steps = [sampler.units(step) for step in range(min(_STEPS, sampler.steps_per_epoch()))]
+    whole = [units for units in steps if len(units) == len(steps[0])]
+    measured = {}
+    for pieces in _PIECES:
+        size = len(steps[0]) // pieces
+        if not size or float(size) in measured:
+            continue
+        found = []
+        for step, units in enumerate(whole):
+            for first in range(0, size * pieces, size):
+                batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
+                found.append(sizes_of(batch))
+                batch.release()
+        measured[float(size)] = BlockSizes(
+            vertices=_means(sizes.vertices for sizes in found), edges=_means(sizes.edges for sizes in found)
+        )
+    return SampledSizes(measured)
+
+
+def _means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(statistics.fmean(column) for column in zip(*rows, strict=True))

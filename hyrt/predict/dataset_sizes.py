@@ -1,0 +1,154 @@
+"""How large a dataset is: from published figures, from the law that generates it, or from the open graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hyrt_perfmodel.sizes.datasets import PublishedSizes
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hyrt.graph.graph import Graph
+
+_ID_BYTES = 4
+_OFFSET_BYTES = 8
+# A dense row that is made of a sparse one is float32.
+_DENSE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSizes:
+    """What the work of a run and the memory it takes follow from.
+
+    Parameters
+    ----------
+    features, classes, targets
+        The width of a feature row, the number of classes, and the number of training vertices.
+    value_bytes
+        Bytes of one stored feature.
+    feature_bytes, graph_bytes
+        Bytes of the feature matrix and of the topology in memory. A memory-mapped folder's are left to the system's
+        page cache and do not count.
+    degrees
+        The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are sampled.
+    mapped_bytes
+        Bytes that are memory-mapped instead.
+    row_entries
+        The mean number of stored values of a sparse row; None where rows are dense.
+    found
+        Where the dataset is, for people.
+    """
+
+    features: int
+    classes: int
+    targets: int
+    value_bytes: int
+    feature_bytes: float
+    graph_bytes: float
+    degrees: DegreeDistribution | None = None
+    mapped_bytes: float = 0.0
+    row_entries: float | None = None
+    found: str = ""
+
+    @classmethod
+    def in_memory(
+        cls,
+        degrees: DegreeDistribution,
+        *,
+        features: int,
+        classes: int,
+        targets: int,
+        value_bytes: int,
+        found: str = "",
+    ) -> DatasetSizes:
+        """The sizes of a dataset that will be in memory as a whole, with dense rows."""
+        vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
+        return cls(
+            features=features,
+            classes=classes,
+            targets=targets,
+            value_bytes=value_bytes,
+            feature_bytes=vertices * features * value_bytes,
+            graph_bytes=edges * _ID_BYTES + vertices * _OFFSET_BYTES,
+            degrees=degrees,
+            found=found,
+        )
+
+
+def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: str = "") -> DatasetSizes:
+    """The sizes of a dataset as they were published, with log-normal degrees.
+
+    Parameters
+    ----------
+    known
+        The published figures.
+    symmetrized
+        Whether the edges count as opening the dataset stores them, in both directions; else as they were published.
+    found
+        Where the dataset is, for people.
+    """
+    edges, reciprocity = known.edges, float(known.symmetric)
+    if symmetrized:
+        edges, reciprocity = edges if known.symmetric else 2 * edges, 1.0
+    return DatasetSizes.in_memory(
+        DegreeDistribution.assumed(known.vertices, edges, num_targets=known.targets, reciprocity=reciprocity),
+        features=known.features,
+        classes=known.classes,
+        targets=known.targets,
+        value_bytes=known.value_bytes,
+        found=found,
+    )
+
+
+def generated_sizes(source: str) -> DatasetSizes:
+    """The sizes of a generated dataset, with the degrees of the law that it is drawn by.
+
+    Parameters
+    ----------
+    source
+        `synthetic:PRESET[,key=value,...]`.
+
+    Raises
+    ------
+    DataError
+        If there is no such preset or key.
+    """
+    from hyrt.graph.synthetic.degree_law import synthetic_degrees
+    from hyrt.graph.synthetic.spec import parse_spec
+
+    spec = parse_spec(source)
+    return DatasetSizes.in_memory(
+        synthetic_degrees(spec),
+        features=spec.features,
+        classes=spec.classes,
+        targets=spec.train,
+        value_bytes=2 if spec.dtype == "float16" else 4,
+        found=f"{source}, which is generated when the run starts",
+    )
+
+
+def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
+    """The sizes of an open graph; sparse rows count as the dense float32 rows that are made of them.
+
+    Parameters
+    ----------
+    graph
+        The open graph.
+    targets
+        The vertices to train on.
+    """
+    from hyrt.graph.row_source import DenseFeatures
+
+    features = graph.features
+    value_bytes = features.values.itemsize if isinstance(features, DenseFeatures) else _DENSE_BYTES
+    return DatasetSizes(
+        features=graph.num_features,
+        classes=graph.num_classes,
+        targets=len(targets),
+        value_bytes=value_bytes,
+        feature_bytes=float(graph.num_vertices) * graph.num_features * value_bytes,
+        graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
+    )

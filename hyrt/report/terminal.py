@@ -1,0 +1,55 @@
+"""Lines of text on whatever standard output is: a terminal of some width, a pipe, an encoding of few characters."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+_PLAIN = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"})
+
+
+def print_wrapped(lines: Sequence[str]) -> None:
+    """Print lines, broken at blanks to the width of a terminal; into a file or a pipe they go whole."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in wrapped(lines, width):
+        print(encodable(line, sys.stdout.encoding), flush=True)
+
+
+def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+    """Break lines at blanks; what goes on is indented.
+
+    Parameters
+    ----------
+    lines
+        Lines of text without line breaks.
+    width
+        The columns of the terminal; None where it is none, and lines stay whole.
+    """
+    if width is None:
+        return list(lines)
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, max(width, 20), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text with plain characters for those that an output's encoding lacks.
+
+    Parameters
+    ----------
+    text
+        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these become `?`.
+    encoding
+        Of the output; None where it does not say, which is taken for UTF-8.
+    """
+    encoding = encoding or "utf-8"
+    if encoding.lower().startswith("utf"):
+        return text.encode("utf-8", "replace").decode()
+    return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)

@@ -1,0 +1,188 @@
+"""Speeds are measured through the protocol alone, kept in one store, and used for their own device only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hyrt_devices.null import NullDevice
+from hyrt_perfmodel.platforms.calibration_file import (
+    Calibration,
+    CalibrationError,
+    calibration_file,
+    read_calibration,
+)
+from hyrt_perfmodel.platforms.host_tables import SampleCost
+from hyrt_perfmodel.platforms.platform import TrainerRates
+
+from hyrt.device import DeviceInfo, Rates, StepResult
+from hyrt.device.discovery import find_device
+from hyrt.errors import DataNotWritten
+from hyrt.graph import open_graph
+from hyrt.predict.calibrate.machine import measure_devices
+from hyrt.predict.calibrate.store import keep, known_speed, read_measured, usable, why_old
+from hyrt.predict.calibrate.trainers import PROBES, fit_link, measure
+from hyrt.sampling.minibatch import MiniBatch
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[DeviceInfo, Calibration]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("empty")))
+        _, info = find_device("cpu")
+        found, left_out = measure_devices([info], kinds=["graphsage"])
+    assert left_out == {}
+    return info, found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hyrt"
+
+
+def test_measured_rates_are_those_of_a_processor(measured) -> None:
+    info, found = measured
+    speed = known_speed(info, found)
+    assert speed.rates is not None
+    # Any core since 2010 multiplies faster than this, and none has reached that.
+    assert 1e9 < speed.rates.macs_per_s < 1e13
+    assert 1e8 < speed.rates.memory_bytes_per_s < 1e13
+    assert speed.rates.link_bytes_per_s == math.inf
+    assert info.zero_copy
+
+
+def test_kept_rates_are_used_and_say_when(measured, cache: Path) -> None:
+    info, found = measured
+    keep(found)
+    speed = known_speed(info, read_measured())
+    assert speed.not_used == ""
+    assert speed.rates is not None
+    assert speed.rates.source == f"measured {found.date}"
+    other = DeviceInfo(kind="cpu", index=0, description="64 cores", memory_bytes=1)
+    stale = known_speed(other, read_measured())
+    assert stale.rates is None
+    assert stale.not_used == f"measurement made when cpu:0 was another device ({info.description})"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"node": "elsewhere"}, "measurement made on another machine (elsewhere)"),
+        ({"cores": 1000}, "measurement made with 1000 cores"),
+        ({"versions": {"hyrt": "0.0.1"}}, "measurement made with hyrt 0.0.1"),
+    ],
+)
+def test_what_was_measured_elsewhere_is_not_used(measured, change: dict, reason: str) -> None:
+    info, found = measured
+    moved = replace(found, machine=replace(found.machine, **change))
+    speed = known_speed(info, moved)
+    assert speed.trainer is None
+    assert speed.not_used.startswith(reason)
+
+
+def test_devices_alone_are_no_calibration(measured, cache: Path) -> None:
+    keep(measured[1])
+    # A run starts without a prediction, and without a word: nobody has calibrated.
+    assert usable() == (None, "")
+    with pytest.raises(CalibrationError, match="only the devices of this machine"):
+        read_calibration()
+
+
+def test_what_is_measured_joins_what_is_known(measured, cache: Path) -> None:
+    info, found = measured
+    sampling = (SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),)
+    gat = TrainerRates(memory_gb_s=3.0, macs_per_s=1e9)
+    slow = TrainerRates(memory_gb_s=1e-3, macs_per_s=1e3)
+    host = replace(
+        found.platform.host,
+        sampling=sampling,
+        models={"graphsage": slow, "gat": gat},
+        models_alone={"gat": gat},
+    )
+    whole = replace(found, platform=replace(found.platform, host=host, relative_error=0.1))
+    keep(whole)
+    again, _ = measure_devices([info], kinds=["graphsage"])
+    keep(again)
+    now = read_calibration()
+    assert now.platform.host.sampling == sampling
+    assert now.platform.relative_error == 0.1
+    assert now.platform.host.models["gat"] == gat
+    assert now.platform.host.models_alone == {"gat": gat}
+    # A machine is not a million times slower than it was.
+    assert now.platform.host.models["graphsage"].macs_per_s > 1e3 * slow.macs_per_s
+    assert usable()[0] == now
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "machine: 3", "machine: {node: x}"])
+def test_a_damaged_file_counts_as_none(cache: Path, text: str) -> None:
+    cache.mkdir()
+    calibration_file().write_text(text)
+    assert read_measured() is None
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1.0", ".nan", "fast", "null"])
+def test_rates_that_are_none_are_left_out(cache: Path, measured, wrong: str) -> None:
+    keep(measured[1])
+    lines = calibration_file().read_text().splitlines()
+    changed = [
+        f"{line.partition(':')[0]}: {wrong}" if line.startswith("      macs_per_s:") else line
+        for line in lines
+    ]
+    assert changed != lines
+    calibration_file().write_text("\n".join(changed))
+    assert read_measured() is None
+
+
+def test_an_older_file_is_ignored_with_a_sentence_until_it_is_replaced(measured, cache: Path) -> None:
+    assert why_old() == ""
+    cache.mkdir()
+    (cache / "device-rates.json").write_text('{"cpu:0": {"macs_per_s": 1}}')
+    assert read_measured() is None
+    assert "device-rates.json" in why_old()
+    keep(measured[1])
+    assert why_old() == ""
+
+
+class Clocked(NullDevice):
+    """Copies in the background and has a clock of its own: propagate's call also waits for the copy."""
+
+    def propagate(self, staged: MiniBatch) -> StepResult:
+        result = super().propagate(staged)
+        moved = staged.inputs.numel() * staged.inputs.element_size()
+        result.seconds = {"transfer": 1e-3 + moved / 1e10, "propagate": 0.02}
+        return result
+
+
+def test_the_devices_own_clock_counts() -> None:
+    info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
+    graph = open_graph("synthetic:tiny")
+    device = Clocked.open(info, None)
+    found = [measure(device, "graphsage", probe, graph) for probe in PROBES]
+    assert [each.propagate.seconds for each in found] == [0.02] * len(PROBES)
+    latency_s, gb_s = fit_link(found)
+    # The steps of a probe are not all of one size: of their times the lower quartile counts.
+    assert gb_s == pytest.approx(10, rel=0.03)
+    assert latency_s == pytest.approx(1e-3, rel=0.03)
+    assert np.all([each.propagate.spread == 0 for each in found])
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataNotWritten, match="XDG_CACHE_HOME"):
+        keep(measured[1])
+
+
+def test_assumed_rates_stand_until_measured() -> None:
+    assumed = Rates(macs_per_s=1, memory_bytes_per_s=1, link_bytes_per_s=1, source="assumed: data sheet")
+    info = DeviceInfo(kind="npu", index=0, description="", memory_bytes=1, rates=assumed)
+    speed = known_speed(info, None)
+    assert (speed.rates, speed.not_used) == (assumed, "")
+    assert speed.trainer is not None
+    assert speed.trainer.rates == TrainerRates(memory_gb_s=1e-9, macs_per_s=1)
