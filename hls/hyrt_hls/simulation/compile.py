@@ -20,17 +20,8 @@ HEADERS = Path(__file__).parents[1] / "include"
 # A product is rounded before it is added, as the separate multipliers and adders of hardware do. Without
 # unique symbols two libraries of other designs in one process share no thread-local state.
 FLAGS = (
-    *(
-        "-O3",
-        "-march=native",
-        "-std=c++17",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        "-ffp-contract=off",
-        "-fno-gnu-unique",
-    ),
-    *("-Wall", "-Wextra", "-Wno-unknown-pragmas"),
+    *("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread"),
+    *("-ffp-contract=off", "-fno-gnu-unique", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
 )
 _SHOWN_ERRORS = 5
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|include_next|import)\b[ \t]*(.*)$", re.MULTILINE)

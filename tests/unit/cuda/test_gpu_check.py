@@ -15,7 +15,7 @@ def test_without_the_device_it_says_so_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "cuda:99 is not there" in done.stderr
+    assert "cuda:99 is not available" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
