@@ -23,7 +23,7 @@ Index = Annotated[int, Field(ge=0, lt=2**31), NoTruth]
 
 
 class Section(BaseModel):
-    """One branch of the tree of settings: unknown keys are errors, and values do not change after construction.
+    """One branch of the tree of settings: unknown keys are errors, and values never change.
 
     The docstring below a field is its meaning in `docs/configuration.md`.
     """

@@ -56,8 +56,8 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Confi
     settings
         The settings that are not at their defaults.
     lenient
-        Drop the keys of other kinds, which have no effect: for the settings of a run that was started, maybe by an
-        earlier version.
+        Drop the keys of other kinds, which have no effect: for the settings of a run that was started, maybe
+        by an earlier version.
 
     Raises
     ------

@@ -21,8 +21,9 @@ LENIENT = {"foreign keys": "dropped"}
 class ByKind:
     """Annotates a field with where the class of its section is found.
 
-    A key that only another kind has is an error that names this kind. At its default it is dropped, since earlier
-    versions wrote the keys of all kinds into settings files; in the settings of a run that was started it always is.
+    A key that only another kind has is an error that names this kind. At its default it is dropped, since
+    earlier versions wrote the keys of all kinds into settings files; in the settings of a run that was
+    started it always is.
 
     Parameters
     ----------
@@ -94,9 +95,9 @@ class ByKind:
             other: found.model_fields[key] for other, found in self.sections() if key in found.model_fields
         }
         if owners and not lenient and all(value != field.default for field in owners.values()):
-            section_name = self.group.noun.partition(".")[0]
+            noun = self.group.noun
             raise ConfigError(
-                f"{section_name}.{key} is a setting of {self.group.noun}={' or '.join(owners)}, and has no effect "
-                f"with {self.group.noun}={kind}: leave it out"
+                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={' or '.join(owners)}, and has no "
+                f"effect with {noun}={kind}: leave it out"
             )
         return bool(owners)

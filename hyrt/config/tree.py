@@ -86,8 +86,8 @@ class TrainConfig(Section):
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets."""
     metric: str = "auto"
-    """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or `loss`.
-    `auto` is the objective's first, which is accuracy for `classification`."""
+    """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
+    `loss`. `auto` is the objective's first, which is accuracy for `classification`."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32."""

@@ -15,6 +15,31 @@ _ALIGNMENT = 64
 _PAGE = 4096
 
 
+class TakenArrays:
+    """Arrays that are taken from a pool for one purpose, and given back together.
+
+    Parameters
+    ----------
+    pool
+        The pool to take from.
+    """
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._arrays: list[NDArray[Any]] = []
+
+    def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """As `BufferPool.take`."""
+        array = self._pool.take(shape, dtype)
+        self._arrays.append(array)
+        return array
+
+    def give_back(self) -> None:
+        """Give all of them back; they must not be read afterwards."""
+        for array in self._arrays:
+            self._pool.give(array)
+
+
 class BufferPool:
     """Hands out arrays over recycled memory; any thread may take and give back.
 

@@ -41,8 +41,9 @@ class Transposed:
 class Block:
     """One layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
 
-    Destinations are the prefix of sources. In a block that is read in place (`in_place`), columns are vertices of
-    the graph instead and rows of the whole feature matrix are its sources: nothing was relabelled or copied.
+    Destinations are the prefix of sources. In a block that is read in place (`in_place`), columns are
+    vertices of the graph instead and rows of the whole feature matrix are its sources: nothing was relabelled
+    or copied.
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ class Block:
     step
         Step of the run, with `seed` the key of the dropout masks.
     source_scale
-        Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when needed.
+        Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed
+        when needed.
     weights
         [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
     resident

@@ -8,7 +8,8 @@ import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
 
-# Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
+# Above this fan-out, looking a position up in the list of those taken costs more than a pass over the
+# neighbours.
 FLOYD_LIMIT = 64
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -38,9 +39,9 @@ def prefix_sum(counts, offsets):
 def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
     """Sampled neighbours of vertices[start:stop], uniformly without replacement.
 
-    Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection sampling
-    (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of `neighbors`: positions are
-    computed first, so that the reads of `indices` are independent and overlap.
+    Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection
+    sampling (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of
+    `neighbors`: positions are computed first, so that the reads of `indices` are independent and overlap.
     """
     for i in range(start, stop):
         first = indptr[vertices[i]]
@@ -104,7 +105,7 @@ def relabel(destinations, neighbors, local, sources, columns):
 
 @_compile
 def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
-    """CSR over outgoing edges by counting sort: out_rows are destinations in order, out_edges their edge numbers."""
+    """CSR over outgoing edges by counting sort: destinations in order, and the numbers of their edges."""
     for j in range(num_src + 1):
         out_indptr[j] = 0
     for e in range(len(columns)):

@@ -1,15 +1,17 @@
-"""Node-wise neighbour sampling without replacement (Hamilton et al., "Inductive representation learning", 2017)."""
+"""Node-wise neighbour sampling without replacement.
+
+Hamilton, Ying and Leskovec, "Inductive representation learning on large graphs", NeurIPS 2017.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
@@ -24,8 +26,8 @@ _GRAIN = 1024
 class NeighborSampler:
     """Samples L blocks around targets; a unit is one target.
 
-    A vertex's neighbours in layer l of a step are drawn with the key (seed, step, l, vertex), so they are the same
-    in every mini-batch, on every thread and for every split.
+    A vertex's neighbours in layer l of a step are drawn with the key (seed, step, l, vertex), so they are the
+    same in every mini-batch, on every thread and for every split.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ class NeighborSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        taken: list[NDArray[Any]] = []
+        arrays = TakenArrays(self._pool)
         blocks: list[Block] = []
         layers = len(self._fanouts)
         destinations = units
@@ -79,10 +81,10 @@ class NeighborSampler:
             key = stream_key(self._seed, SAMPLE, step, layer)
             reads_in_place = in_place and layer == 1
             if hops is None:
-                hop = self._draw(destinations, fanout, key, layer, step, workers, taken)
+                hop = self._draw(destinations, fanout, key, layer, step, workers, arrays)
             else:
                 hop = hops.draw(destinations, fanout, key, relabel=not reads_in_place)
-            block = self._block(destinations, hop, layer, step, workers, reads_in_place, taken)
+            block = self._block(destinations, hop, layer, step, workers, reads_in_place, arrays)
             blocks.append(block)
             if block.sources is not None:
                 destinations = block.sources
@@ -95,18 +97,8 @@ class NeighborSampler:
             target_weights=None if self._class_weights is None else self._class_weights[labels],
             normalizer=float(len(units)),
         )
-
-        def give_back() -> None:
-            for array in taken:
-                self._pool.give(array)
-
-        batch.when_released(give_back)
+        batch.when_released(arrays.give_back)
         return batch
-
-    def _take(self, taken: list[NDArray[Any]], size: int, dtype: Any) -> NDArray[Any]:
-        array = self._pool.take(size, dtype)
-        taken.append(array)
-        return array
 
     def _draw(
         self,
@@ -116,39 +108,31 @@ class NeighborSampler:
         layer: int,
         step: int,
         workers: Workers,
-        taken: list[NDArray[Any]],
+        arrays: TakenArrays,
     ) -> Hop:
-        graph = self._graph
+        topology = self._graph.topology
         num = len(vertices)
-        degrees = self._take(taken, num, np.int32)
+        degrees = arrays.take(num, np.int32)
         counts = np.empty(num, np.int32)
         workers.run(
             lambda start, stop: count_neighbors(
-                graph.topology.indptr, vertices, fanout, start, stop, degrees, counts
+                topology.indptr, vertices, fanout, start, stop, degrees, counts
             ),
             num,
             4 * _GRAIN,
         )
-        offsets = self._take(taken, num + 1, np.int32)
+        offsets = arrays.take(num + 1, np.int32)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
                 f"layer {layer} of step {step} has {edges:,} sampled edges: lower the fan-out"
             )
         prefix_sum(counts, offsets)
-        neighbors = self._take(taken, edges, self.ids)
+        neighbors = arrays.take(edges, self.ids)
         positions = self._pool.take(edges, np.int64)
         workers.run(
             lambda start, stop: draw_neighbors(
-                graph.topology.indptr,
-                graph.topology.indices,
-                vertices,
-                offsets,
-                key,
-                start,
-                stop,
-                positions,
-                neighbors,
+                topology.indptr, topology.indices, vertices, offsets, key, start, stop, positions, neighbors
             ),
             num,
             _GRAIN,
@@ -164,24 +148,19 @@ class NeighborSampler:
         step: int,
         workers: Workers,
         in_place: bool,
-        taken: list[NDArray[Any]],
+        arrays: TakenArrays,
     ) -> Block:
-        graph = self._graph
+        topology = self._graph.topology
         if in_place:
             sources, columns = None, hop.neighbors
-            num_src, source_degrees = graph.num_vertices, graph.topology.in_degrees
+            num_src, source_degrees = topology.num_vertices, topology.in_degrees
         else:
-            sources, columns = self._relabelled(destinations, hop, taken)
+            sources, columns = self._relabelled(destinations, hop, arrays)
             num_src = len(sources)
-            source_degrees = self._take(taken, num_src, np.int32)
+            source_degrees = arrays.take(num_src, np.int32)
 
             def look_up(start: int, stop: int) -> None:
-                np.take(
-                    graph.topology.in_degrees,
-                    sources[start:stop],
-                    out=source_degrees[start:stop],
-                    mode="clip",
-                )
+                np.take(topology.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
 
             workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
@@ -192,17 +171,17 @@ class NeighborSampler:
             num_src=num_src,
             degrees=hop.degrees,
             source_degrees=source_degrees,
-            source_scale=(lambda: graph.topology.gcn_scale) if in_place else None,
+            source_scale=(lambda: topology.gcn_scale) if in_place else None,
             layer=layer,
             step=step,
             seed=self._seed,
             resident=hop.resident,
         )
 
-    def _relabelled(self, destinations: Ids, hop: Hop, taken: list[NDArray[Any]]) -> tuple[Ids, Ids]:
+    def _relabelled(self, destinations: Ids, hop: Hop, arrays: TakenArrays) -> tuple[Ids, Ids]:
         """Sources and columns, from whoever numbers them."""
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
-        room = self._take(taken, len(destinations) + len(hop.neighbors), self.ids)
-        columns = self._take(taken, len(hop.neighbors), np.int32)
+        room = arrays.take(len(destinations) + len(hop.neighbors), self.ids)
+        columns = arrays.take(len(hop.neighbors), np.int32)
         return room[: relabel(destinations, hop.neighbors, self._local, room, columns)], columns

@@ -19,8 +19,8 @@ class NeighborSettings(SamplerSettings):
     """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer."""
 
     on_device: bool = False
-    """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges are
-    the same."""
+    """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges
+    are the same."""
 
     @property
     def draws_on_device(self) -> bool:

@@ -1,14 +1,15 @@
-"""Random-walk subgraphs (Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020)."""
+"""Random-walk subgraphs.
+
+Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
@@ -34,31 +35,32 @@ _ROUND = 64
 class SaintSampler:
     """Samples induced subgraphs of random walks; a unit is one subgraph, known by its global number.
 
-    A subgraph holds the vertices that `roots` walks of `walk_length` steps meet, and all edges between them. Walks
-    start at training targets, drawn uniformly with replacement, and go from a vertex to the source of one of its
-    incoming edges, drawn uniformly; a vertex without any stays put. Walk i of a subgraph is drawn with the key
-    (seed, walk, subgraph, i, step of the walk), so the subgraph is the same beside whatever others it is in a
-    mini-batch.
+    A subgraph holds the vertices that `roots` walks of `walk_length` steps meet, and all edges between them.
+    Walks start at training targets, drawn uniformly with replacement, and go from a vertex to the source of
+    one of its incoming edges, drawn uniformly; a vertex without any stays put. Walk i of a subgraph is drawn
+    with the key (seed, walk, subgraph, i, step of the walk), so the subgraph is the same beside whatever
+    others it is in a mini-batch.
 
-    The subgraphs of one mini-batch are a disjoint union: a vertex that is in two of them has two rows. All blocks
-    are the same square adjacency, but that the last has only the targets as destinations; for this the rows start
-    with the targets of all subgraphs.
+    The subgraphs of one mini-batch are a disjoint union: a vertex that is in two of them has two rows. All
+    blocks are the same square adjacency, but that the last has only the targets as destinations; for this the
+    rows start with the targets of all subgraphs.
 
-    Both normalisations of the paper's section 3.2 rest on counts over N subgraphs that are sampled beforehand (with
-    draws of their own), in how many vertex v is (C_v) and in how many edge (u, v) (C_uv):
+    Both normalisations of the paper's section 3.2 rest on counts over N subgraphs that are sampled beforehand
+    (with draws of their own), in how many vertex v is (C_v) and in how many edge (u, v) (C_uv):
 
-    - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in), so that its
-      expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
-    - loss: v's loss counts N / (C_v n), an estimate of 1 / (p_v n) with n the number of training targets. The sum
-      over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's `normalizer` is its
-      number of subgraphs.
+    - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in),
+      so that its expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
+    - loss: v's loss counts N / (C_v n), an estimate of 1 / (p_v n) with n the number of training targets. The
+      sum over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's
+      `normalizer` is its number of subgraphs.
 
-    Both ratios are taken as (a + 1) / (b + 1). For b of a binomial distribution (a, p) the expectation of this is
-    (1 - (1 - p)^(a + 1)) / p: nearly unbiased, while a / b is too large on average; and it is finite for a vertex or
-    an edge that was never met beforehand (other implementations put a constant there and clip the ratio).
+    Both ratios are taken as (a + 1) / (b + 1). For b of a binomial distribution (a, p) the expectation of
+    this is (1 - (1 - p)^(a + 1)) / p: nearly unbiased, while a / b is too large on average; and it is finite
+    for a vertex or an edge that was never met beforehand (other implementations put a constant there and clip
+    the ratio).
 
-    Pre-sampling ends when the targets have been met `coverage` times on average, as in the authors' code. It keeps
-    4 bytes an edge and a vertex for the counts.
+    Pre-sampling ends when the targets have been met `coverage` times on average, as in the authors' code. It
+    keeps 4 bytes an edge and a vertex for the counts.
 
     Parameters
     ----------
@@ -129,8 +131,8 @@ class SaintSampler:
     def steps_per_epoch(self) -> int:
         """Targets / (roots * walk_length * units_per_step), rounded up.
 
-        This is the authors' count: in an epoch the walks make as many steps as there are targets, which does not
-        mean that each is met.
+        This is the authors' count: in an epoch the walks make as many steps as there are targets, which does
+        not mean that each is met.
         """
         return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
 
@@ -148,14 +150,9 @@ class SaintSampler:
         hops: HopSampler | None = None,
     ) -> MiniBatch:
         assert hops is None, "subgraphs are not made of hops"
-        taken: list[NDArray[Any]] = []
-
-        def take(size: int, dtype: type) -> NDArray[Any]:
-            array = self._pool.take(size, dtype)
-            taken.append(array)
-            return array
-
-        graph = self._graph
+        arrays = TakenArrays(self._pool)
+        take = arrays.take
+        topology = self._graph.topology
         subgraphs, num_targets = self._find_vertices(units, workers)
         num = sum(len(vertices) for vertices, _ in subgraphs)
         sources = take(num, self.ids)
@@ -167,7 +164,7 @@ class SaintSampler:
         for vertices, _ in subgraphs:
             self._pool.give(vertices)
         degrees = take(num, np.int32)
-        np.take(graph.topology.in_degrees, sources, out=degrees, mode="clip")
+        np.take(topology.in_degrees, sources, out=degrees, mode="clip")
 
         blocks = []
         for layer in range(1, self._layers + 1):
@@ -189,12 +186,12 @@ class SaintSampler:
                 vertices = take(block.num_edges, self.ids)
                 np.take(sources, block.columns, out=vertices, mode="clip")
                 block.columns, block.sources = vertices, None
-                block.num_src, block.source_degrees = graph.num_vertices, graph.topology.in_degrees
-                block.source_scale = lambda: graph.topology.gcn_scale
+                block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
+                block.source_scale = lambda: topology.gcn_scale
             blocks.append(block)
 
         targets = sources[:num_targets]
-        labels = graph.labels[targets].astype(np.int64)
+        labels = self._graph.labels[targets].astype(np.int64)
         loss_weights = (self.num_presampled + 1.0) / (
             (self._vertex_counts[targets] + 1.0) * len(self._targets)
         )
@@ -208,29 +205,17 @@ class SaintSampler:
             target_weights=loss_weights.astype(np.float32),
             normalizer=float(len(units)),
         )
-
-        def give_back() -> None:
-            for array in taken:
-                self._pool.give(array)
-
-        batch.when_released(give_back)
+        batch.when_released(arrays.give_back)
         return batch
 
     def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
-        """[roots * (walk_length + 1)] the vertices that one subgraph's walks meet, with repeats; from the pool."""
-        graph = self._graph
+        """[roots * (walk_length + 1)] the vertices that a subgraph's walks meet, with repeats."""
+        topology = self._graph.topology
         visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
         key = stream_key(self._seed, purpose, subgraph, 0)
         workers.run(
             lambda start, stop: walk(
-                graph.topology.indptr,
-                graph.topology.indices,
-                self._targets,
-                self._walk_length,
-                key,
-                start,
-                stop,
-                visited,
+                topology.indptr, topology.indices, self._targets, self._walk_length, key, start, stop, visited
             ),
             self._roots,
             4 * _GRAIN,
@@ -239,8 +224,8 @@ class SaintSampler:
 
     def _presample(self, coverage: int, workers: Workers) -> int:
         """Count vertices and edges over subgraphs until the targets are covered; how many there were."""
-        graph = self._graph
-        members = np.empty(graph.num_vertices, np.uint64)
+        topology = self._graph.topology
+        members = np.empty(topology.num_vertices, np.uint64)
         num = 0
         met = 0
         while met < coverage * len(self._targets):
@@ -251,15 +236,15 @@ class SaintSampler:
                 self._pool.give(visited)
             workers.run(
                 lambda start, stop: count_members(
-                    graph.topology.indptr,
-                    graph.topology.indices,
+                    topology.indptr,
+                    topology.indices,
                     members,
                     start,
                     stop,
                     self._vertex_counts,
                     self._edge_counts,
                 ),
-                graph.num_vertices,
+                topology.num_vertices,
                 16 * _GRAIN,
             )
             num += _ROUND
@@ -289,14 +274,14 @@ class SaintSampler:
         workers: Workers,
     ) -> int:
         """Fill `sources` and `offsets` of the union; its number of edges."""
-        graph, local = self._graph, self._local
+        topology, local = self._graph.topology, self._local
         counts = self._pool.take(len(sources), np.int32)
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
             number_rows(vertices, targets, target_row, other_row, local, sources)
             workers.run(
                 lambda start, stop, vertices=vertices: count_edges(  # type: ignore[misc]
-                    graph.topology.indptr, graph.topology.indices, vertices, local, start, stop, counts
+                    topology.indptr, topology.indices, vertices, local, start, stop, counts
                 ),
                 len(vertices),
                 _GRAIN,
@@ -321,14 +306,14 @@ class SaintSampler:
         weights: NDArray[np.float32],
         workers: Workers,
     ) -> None:
-        graph, local = self._graph, self._local
+        topology, local = self._graph.topology, self._local
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
             number_rows(vertices, targets, target_row, other_row, local, sources)
             workers.run(
                 lambda start, stop, vertices=vertices: write_edges(  # type: ignore[misc]
-                    graph.topology.indptr,
-                    graph.topology.indices,
+                    topology.indptr,
+                    topology.indices,
                     vertices,
                     local,
                     offsets,

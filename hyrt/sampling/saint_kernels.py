@@ -1,4 +1,4 @@
-"""Compiled loops of random-walk subgraph sampling. All release the interpreter lock and write disjoint ranges."""
+"""Compiled loops of random-walk sampling. All release the interpreter lock and write disjoint ranges."""
 
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
 from __future__ import annotations
@@ -29,8 +29,8 @@ def count_ones(bits):
 def walk(indptr, indices, starts, length, key, start, stop, visited):
     """Walks number start..stop-1 of one subgraph, from random `starts` against the direction of the edges.
 
-    Walk i writes its root and `length` further vertices at visited[i * (length + 1)]; a vertex without neighbours
-    is met again and again.
+    Walk i writes its root and `length` further vertices at visited[i * (length + 1)]; a vertex without
+    neighbours is met again and again.
     """
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(i))
@@ -95,7 +95,7 @@ def distinct(visited, is_target, local, vertices):
 
 @_compile
 def number_rows(vertices, num_targets, target_row, other_row, local, sources):
-    """Give one subgraph its rows of the union: its targets from `target_row` on, the rest from `other_row` on."""
+    """Give a subgraph its rows of the union: its targets from `target_row` on, the rest from `other_row`."""
     for i in range(len(vertices)):
         row = target_row + i if i < num_targets else other_row + i - num_targets
         local[vertices[i]] = row

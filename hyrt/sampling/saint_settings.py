@@ -45,7 +45,7 @@ class SaintSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        """Distinct vertices as if the steps of walks were drawn uniformly, with the edges of all their neighbours."""
+        """Distinct vertices as if steps of walks were drawn uniformly, with the edges of all neighbours."""
         from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)

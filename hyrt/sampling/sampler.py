@@ -16,17 +16,17 @@ from hyrt.sampling.minibatch import MiniBatch
 class Sampler(Protocol):
     """Turns the work of a step into mini-batches.
 
-    A step's work is cut into units that the split moves between trainers: single targets where mini-batches can be
-    cut, whole subgraphs where they cannot. What a unit's sampled edges are depends on the seed and the step only,
-    never on the units beside it.
+    A step's work is cut into units that the split moves between trainers: single targets where mini-batches
+    can be cut, whole subgraphs where they cannot. What a unit's sampled edges are depends on the seed and the
+    step only, never on the units beside it.
     """
 
     def steps_per_epoch(self) -> int:
-        """Number of steps in which every training target is met (once, where the sampler visits each once)."""
+        """How many steps meet every training target (once, where the sampler visits each once)."""
         ...
 
     def units(self, step: int) -> Ids:
-        """[n] the units of one step of the run, in the order the split cuts them. The last step may have fewer."""
+        """[n] the units of a step of the run, in the order the split cuts them. The last may have fewer."""
         ...
 
     def sample(
@@ -63,8 +63,8 @@ class Hop:
     neighbors
         [E] vertices of the graph, of the ids' dtype.
     sources
-        [num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they are
-        met), where the sampler relabels; else None.
+        [num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they
+        are met), where the sampler relabels; else None.
     columns
         [E] int32 positions in `sources`, where the sampler relabels; else None.
     resident

@@ -1,4 +1,4 @@
-"""What a kind of sampler is: its section of the settings, which answers all that the rest of hyrt asks of it."""
+"""What a kind of sampler is: its section of the settings, which answers all that hyrt asks of the kind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SAMPLERS = EntryPointGroup("hyrt.samplers", "sampler.kind")
 class SamplerSettings(Section):
     """The section `sampler` of the settings, as one kind of sampler has it.
 
-    A kind derives a class from this one, adds its own settings as fields and overrides what differs. The class is
-    declared in the entry-point group `hyrt.samplers` under the kind's name. Importing it should be quick, since every
-    command that reads settings does it: what takes long is imported in `build`.
+    A kind derives a class from this one, adds its own settings as fields and overrides what differs. The
+    class is declared in the entry-point group `hyrt.samplers` under the kind's name. Importing it should be
+    quick, since every command that reads settings does it: what takes long is imported in `build`.
     """
 
     unit: ClassVar[str] = "target"
-    """What the split moves between trainers; `target` where a mini-batch can be cut between any two targets."""
+    """What the split moves; `target` where a mini-batch can be cut between any two targets."""
     units_setting: ClassVar[str] = "data.batch_size"
     """The setting that says how many units a step has."""
     preparation: ClassVar[str] = ""
@@ -38,12 +38,12 @@ class SamplerSettings(Section):
     """Why the time of a run cannot be predicted, and what to do; empty where it can."""
 
     kind: str = "neighbor"
-    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint` draws
-    subgraphs by GraphSAINT random walks; installed packages may declare more."""
+    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint`
+    draws subgraphs by GraphSAINT random walks; installed packages may declare more."""
     fanout: list[Annotated[int, NoTruth]] | None = None
-    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all neighbours.
-    By default 25, then 10 for each further layer. Kinds that draw no neighbours by layer use it for
-    `evaluate.mode=sampled`."""
+    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
+    neighbours. By default 25, then 10 for each further layer. Kinds that draw no neighbours by layer use it
+    for `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
         """The fan-out of each layer, the targets' first."""
