@@ -196,7 +196,7 @@ def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
             lines.append(decided)
     page = page_of(record(lines))
     assert len(page.encode()) < 2_000_000
-    assert "1,800 between the first and the last are left out here" in page
+    assert "1,800 between the first and the last are omitted here" in page
     assert "the 0th time" in page
     assert "the 1999th time" in page
     assert "the 1000th time" not in page
