@@ -169,6 +169,7 @@ def sampling(options: argparse.Namespace) -> Finding:
 
     import hyrt
     from hyrt.device import DeviceOptions
+    from hyrt.device.capabilities import device_sampler
     from hyrt.machine.generator import SAMPLE, stream_key
     from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 
@@ -177,7 +178,7 @@ def sampling(options: argparse.Namespace) -> Finding:
     graph = hyrt.load(options.equality)
     device = backend.open(info, DeviceOptions())
     try:
-        sampler = device.sampler(graph)
+        sampler = device_sampler(device, graph)
         if sampler is None:
             finding.lines.append(f"{info.name} ({info.description}) does not sample: the host does")
             return finding

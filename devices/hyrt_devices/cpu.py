@@ -10,8 +10,7 @@ import psutil
 import torch
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
-from hyrt.device.capabilities import TakesObjective
-from hyrt.graph.graph import Graph
+from hyrt.device.capabilities import Resizable, TakesObjective, Watchable
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import available_cores, vector_instructions
 from hyrt.machine.workers import Watch, Workers, working
@@ -21,11 +20,10 @@ from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.objective.on_host import numbers
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.host_staged import HostStaged
 
 
-class CpuDevice(TakesObjective):
+class CpuDevice(TakesObjective, Resizable, Watchable):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
 
     Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
@@ -76,12 +74,6 @@ class CpuDevice(TakesObjective):
             self._model = copy.deepcopy(model).train()
             self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self.update(parameters)
-
-    def sampler(self, graph: Graph) -> HopSampler | None:
-        return None
-
-    def gathers(self, graph: Graph) -> bool:
-        return False
 
     def resize(self, threads: int) -> None:
         """Compute with another number of threads; between two calls of `propagate`."""

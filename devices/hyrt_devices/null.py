@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
-from hyrt.graph.graph import Graph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.host_staged import HostStaged
 
@@ -34,12 +33,6 @@ class NullDevice:
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
         self._shapes = [parameter.shape for parameter in parameters]
-
-    def sampler(self, graph: Graph) -> None:
-        return None
-
-    def gathers(self, graph: Graph) -> bool:
-        return False
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()

@@ -79,12 +79,6 @@ class PlainDevice:
         self._at = {id(p): i for i, p in enumerate(trainable)}
         self.update(parameters)
 
-    def sampler(self, graph: Any) -> None:
-        return None
-
-    def gathers(self, graph: Any) -> bool:
-        return False
-
     def transfer(self, batch: Any) -> Staged:
         with self._health.terminal("transfer"):
             mixings = [Mixing(*pair) for pair in zip(self._layers, batch.blocks, strict=True)]

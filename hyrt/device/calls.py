@@ -77,6 +77,24 @@ def call_device(
     return answers[0]
 
 
+def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float) -> Device:
+    """Open a device in a bounded time.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If it cannot be opened, or what is returned is no device.
+    Stalled
+        If opening hangs.
+    """
+    device = call_device(
+        info.name, "open", lambda: backend.open(info, options), timeout_s=timeout_s, fault=DeviceUnavailable
+    )
+    if not isinstance(device, Device):
+        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+    return device
+
+
 def load_replica(
     device: Device, model: torch.nn.Module, parameters: Sequence[torch.Tensor], objective: Objective
 ) -> None:
@@ -110,11 +128,7 @@ def opened(
     Stalled
         If opening or closing hangs.
     """
-    device = call_device(
-        info.name, "open", lambda: backend.open(info, options), timeout_s=timeout_s, fault=DeviceUnavailable
-    )
-    if not hasattr(device, "info"):
-        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+    device = open_device(backend, info, options, timeout_s)
     try:
         yield device
     finally:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
 
+from hyrt.device import Device, DeviceInfo
+from hyrt.device.capabilities import why_missing
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe
 from hyrt.machine.entry_points import EntryPointGroup, provider
-
-if TYPE_CHECKING:
-    from hyrt.device import Device, DeviceInfo
 
 BACKENDS = EntryPointGroup("hyrt.devices", "device kind", DeviceUnavailable, see="See `hyrt devices`")
 
@@ -113,8 +112,8 @@ def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
         try:
             backend: type[Device] = entry.load()
             found = tuple(backend.probe())
-            _check_found(entry.name, found)
-            answers.append(_Answer(backend, found, "" if found else _why_missing(backend)))
+            check_found(entry.name, found)
+            answers.append(_Answer(backend, found, "" if found else why_missing(backend)))
         except BaseException as error:
             # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
             answers.append(_Answer(None, problem=f"broken: {_in_one_line(describe(error))}", cause=error))
@@ -129,10 +128,14 @@ def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
     return answers[0]
 
 
-def _check_found(kind: str, found: tuple[DeviceInfo, ...]) -> None:
-    """A device under another kind's name could be listed but never asked for."""
-    from hyrt.device import DeviceInfo
+def check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
+    """Refuse what a probe found that could be listed but never asked for.
 
+    Raises
+    ------
+    DeviceUnavailable
+        If something of it is no device of that kind, or two devices have one number.
+    """
     for info in found:
         if not isinstance(info, DeviceInfo) or info.kind != kind:
             raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {kind!r}")
@@ -140,13 +143,6 @@ def _check_found(kind: str, found: tuple[DeviceInfo, ...]) -> None:
     for number in numbers:
         if numbers.count(number) > 1:
             raise DeviceUnavailable(f"its probe found two devices with the number {number}")
-
-
-def _why_missing(backend: Any) -> str:
-    """In the backend's own words, where it has some."""
-    speaks = getattr(backend, "missing", None)
-    words = _in_one_line(str(speaks())) if speaks is not None else ""
-    return words or "none found"
 
 
 def _in_one_line(text: str) -> str:

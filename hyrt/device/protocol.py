@@ -6,16 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from hyrt.errors import DeviceFault, HyrtError
 
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.graph.graph import Graph
     from hyrt.sampling.minibatch import MiniBatch
-    from hyrt.sampling.sampler import HopSampler
 
 InputForm = Literal["rows", "sparse", "aggregated", "in_place", "ids"]
 """What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
@@ -211,16 +209,14 @@ class Health:
         self._fault = DeviceFault(f"{self._name}: used after close")
 
 
+@runtime_checkable
 class Device(Protocol):
     """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
 
     `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
     propagated: `close` frees it too.
 
-    Three more methods are called where a device has them: `resize(threads: int)` between two calls of `propagate`, and
-    after `load`, when the run is traced, `trace(hear: QueueListener)`: from then on the device hands over what its queues
-    run, with the times of its profiling events; and `watch(watch: hyrt.machine.workers.Watch)`, of one that computes with
-    `hyrt.machine.workers`: it sets the team's `watch`.
+    What else a device can do, its class declares: see `hyrt.device.capabilities`.
     """
 
     info: DeviceInfo
@@ -237,18 +233,6 @@ class Device(Protocol):
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         """Make the replica. Raises UnsupportedModel naming layer and device."""
-        ...
-
-    def sampler(self, graph: Graph) -> HopSampler | None:
-        """Draws neighbours on the device from a topology it holds or sees, where it can; else None."""
-        ...
-
-    def gathers(self, graph: Graph) -> bool:
-        """Whether the device will gather feature rows itself; asked once, of devices that take the form `ids`.
-
-        On True every mini-batch comes without inputs, and the device reads the rows of the first block's sources from
-        the graph's feature matrix.
-        """
         ...
 
     def transfer(self, batch: MiniBatch) -> Any:

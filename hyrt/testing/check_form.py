@@ -6,10 +6,11 @@ import inspect
 from typing import get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
+from hyrt.device.capabilities import CAPABILITIES, GathersRows
 from hyrt.testing.findings import Failed
 from hyrt.testing.trial import Trial
 
-_CALLS = (*("probe", "open", "load", "sampler", "gathers", "transfer", "propagate", "update", "close"),)
+_CALLS = ("probe", "open", "load", "transfer", "propagate", "update", "close")
 
 
 def _demand(holds: bool, expected: str, happened: object) -> None:
@@ -48,17 +49,30 @@ def _check_info(info: DeviceInfo) -> None:
 
 
 def every_call_of_the_protocol_is_there(trial: Trial) -> None:
-    """Nothing is missing, and each call can be made as the protocol writes it."""
+    """Nothing is missing, and each call can be made as the protocol, or a declared capability, writes it."""
     device = trial.open()
-    for name in _CALLS:
+    calls = {name: getattr(Device, name) for name in _CALLS}
+    for capability in CAPABILITIES:
+        if isinstance(device, capability):
+            calls |= {name: getattr(capability, name) for name in capability.__abstractmethods__}
+    for name, written in calls.items():
         call = getattr(device, name, None)
         _demand(callable(call), f"a method {name}", call)
         assert call is not None
-        wanted = [p for p in inspect.signature(getattr(Device, name)).parameters if p not in ("self", "cls")]
+        wanted = [p for p in inspect.signature(written).parameters if p not in ("self", "cls")]
         try:
             inspect.signature(call).bind(*wanted)
         except TypeError as error:
             raise Failed(f"expected {name}({', '.join(wanted)}); {error}") from error
+
+
+def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
+    """A device whose forms have `ids` declares that it gathers rows: else no mini-batch comes in that form."""
+    device = trial.open()
+    gathers = isinstance(device, GathersRows)
+    _demand(
+        gathers or "ids" not in device.info.forms, "a device that takes ids to be a GathersRows", type(device)
+    )
 
 
 def probe_finds_devices_of_its_kind(trial: Trial) -> None:

@@ -11,6 +11,7 @@ import torch
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.device import InputForm, StepResult
+from hyrt.device.capabilities import usable_forms
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
@@ -395,7 +396,7 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             continue
         for half in (False, True) if form != "sparse" else (False,):
             graph = trial.graph(model=model, sparse=form == "sparse", half=half)
-            if form == "ids" and not device.gathers(graph):
+            if form == "ids" and form not in usable_forms(device, graph):
                 continue
             rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
             batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)

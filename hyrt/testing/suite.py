@@ -115,10 +115,8 @@ def check_device(
 def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
     """What an opened device says of itself. Whether it closes well is for the checks."""
     device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailable)
-    if not isinstance(getattr(device, "info", None), DeviceInfo):
-        raise DeviceUnavailable(
-            f"what open returned is {type(device).__name__} without an info: not a device"
-        )
+    if not isinstance(device, Device):
+        raise DeviceUnavailable(f"what open returned is {type(device).__name__}: not a device")
     with suppress(Exception):
         trial.close_all()
     return device.info
@@ -135,6 +133,7 @@ def all_checks(*, computes: bool) -> list[Check]:
     form: list[_Work] = [
         check_form.info_describes_the_device,
         check_form.every_call_of_the_protocol_is_there,
+        check_form.a_device_that_takes_ids_gathers_rows,
         check_form.probe_finds_devices_of_its_kind,
     ]
     structure: list[_Work] = [

@@ -11,9 +11,10 @@ from hyrt_perfmodel.assignment import Threads
 
 from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.device.calls import call_device, load_replica
+from hyrt.device.calls import call_device, load_replica, open_device
+from hyrt.device.capabilities import Resizable, device_sampler, usable_forms
 from hyrt.device.discovery import find_device
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, DeviceUnavailable, HyrtError
+from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
@@ -75,15 +76,13 @@ def open_trainers(
                 threads=threads.train, memory_bytes=None if limit is None else int(limit * 2**30)
             )
             call = partial(call_device, info.name, timeout_s=config.runtime.stall_timeout_s)
-            device = call("open", partial(backend.open, info, options), fault=DeviceUnavailable)
-            if not hasattr(device, "info"):
-                raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device")
+            device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
             # Torch's own operators round differently with other counts: their threads stay.
-            if threads_for(model, 2) == 1:
-                trainer.resize = getattr(device, "resize", None)
+            if threads_for(model, 2) == 1 and isinstance(device, Resizable):
+                trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            forms = [form for form in info.forms if form != "ids" or device.gathers(graph)]
+            forms = usable_forms(device, graph)
             trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
             try:
                 call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
@@ -93,7 +92,7 @@ def open_trainers(
                     "runtime.device_memory_gib if it is set"
                 ) from error
             if config.sampler.draws_on_device:
-                trainer.hops = device.sampler(graph)
+                trainer.hops = device_sampler(device, graph)
                 if trainer.hops is not None:
                     opened.callback(trainer.hops.close)
             trainers.append(trainer)

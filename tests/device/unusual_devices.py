@@ -11,6 +11,7 @@ import torch
 from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
+from hyrt.device.capabilities import GathersRows, SamplesNeighbors
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
@@ -50,7 +51,7 @@ class LimitedDevice(CpuDevice):
         return result
 
 
-class GatheringDevice(CpuDevice):
+class GatheringDevice(CpuDevice, GathersRows):
     """Reads feature rows itself."""
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
@@ -89,8 +90,8 @@ class HostHops:
         pass
 
 
-class SamplingDevice(CpuDevice):
+class SamplingDevice(CpuDevice, SamplesNeighbors):
     """Has a sampler."""
 
-    def sampler(self, graph: Graph) -> HostHops:  # type: ignore[override]
+    def sampler(self, graph: Graph) -> HostHops:
         return HostHops(graph)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.device.capabilities import TakesObjective
+from hyrt.device.capabilities import ExplainsAbsence, GathersRows, SamplesNeighbors, TakesObjective, Traceable
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
@@ -54,7 +54,7 @@ class Staged:
         self.arrived: Any = None
 
 
-class TorchDevice(TakesObjective):
+class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows, Traceable):
     """Trains on a torch device. Any module runs, by autograd.
 
     Parameters

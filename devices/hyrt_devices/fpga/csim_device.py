@@ -16,8 +16,8 @@ from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates, StepResult
+from hyrt.device.capabilities import ExplainsAbsence, Traceable
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
-from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
@@ -49,7 +49,7 @@ class _Staged:
     seconds: Mapping[str, float]
 
 
-class FpgaCsimDevice:
+class FpgaCsimDevice(ExplainsAbsence, Traceable):
     """Trains with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
 
     What it computes is what the card would compute. The seconds it reports are not the simulation's but those
@@ -120,12 +120,6 @@ class FpgaCsimDevice:
             self._take(_weight_bytes(layout), "weights and gradients", is_model=True)
             self._model, self._layout = model_words, layout
         self.update(parameters)
-
-    def sampler(self, graph: Graph) -> None:
-        return None
-
-    def gathers(self, graph: Graph) -> bool:
-        return False
 
     def trace(self, hear: QueueListener) -> None:
         """Tell what a card's link and trainer would have done, on a virtual clock and named so."""

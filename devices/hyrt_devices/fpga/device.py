@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
+from hyrt.device.capabilities import ExplainsAbsence, Traceable
 from hyrt.errors import UnsupportedModel
-from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.pools import Pools
@@ -26,7 +26,7 @@ from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
 
 
-class FpgaDevice:
+class FpgaDevice(ExplainsAbsence, Traceable):
     """Trains on one card; a mini-batch that does not fit on the chip is trained in tiles.
 
     One queue for transfers and one for launches, each with kernel objects of its own; events join them.
@@ -108,12 +108,6 @@ class FpgaDevice:
             self._units = Units(self._programs, self._pools, self._stager, self._launches, layout.num_floats)
             self._model, self._layout = model_words, layout
         self.update(parameters)
-
-    def sampler(self, graph: Graph) -> None:
-        return None
-
-    def gathers(self, graph: Graph) -> bool:
-        return False
 
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what each queue has run: `transfers` and `launches`."""

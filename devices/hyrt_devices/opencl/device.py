@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.device.capabilities import TakesObjective
+from hyrt.device.capabilities import ExplainsAbsence, SamplesNeighbors, TakesObjective, Traceable
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import describe
@@ -33,7 +33,7 @@ from hyrt_devices.opencl_host.survey import opening
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
-class OpenclDevice(TakesObjective):
+class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable):
     """Trains with kernels of our own on one OpenCL device.
 
     One queue for transfers and one for computing, each with kernel objects of its own; events join them.
@@ -144,9 +144,6 @@ class OpenclDevice(TakesObjective):
             if made is not None:
                 self._samplers.append(made)
             return made
-
-    def gathers(self, graph: Graph) -> bool:
-        return False
 
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what each queue has run: `copies`, `compute` and `sample`."""

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.device.discovery import BACKENDS
-from hyrt.errors import DeviceUnavailable, describe
+from hyrt.device.capabilities import why_missing
+from hyrt.device.discovery import BACKENDS, check_found
+from hyrt.errors import describe
 
 _LEARNING_RATE = 1e-3
 
@@ -31,12 +32,9 @@ def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: An
     """
     backend: type[Device] = BACKENDS.entry(item).load()
     found = list(backend.probe())
-    for info in found:
-        if not isinstance(info, DeviceInfo) or info.kind != item:
-            raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {item!r}")
+    check_found(item, found)
     if not found:
-        speaks = getattr(backend, "missing", None)
-        say(missing=(str(speaks()) if speaks is not None else "") or "none found")
+        say(missing=why_missing(backend))
         return
     say(found=[_facts(info) for info in found])
     for info in _chosen(found):

@@ -13,6 +13,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt import __version__
 from hyrt.device import Device, QueueListener
 from hyrt.device.calls import call_device
+from hyrt.device.capabilities import Traceable, Watchable
 from hyrt.errors import ConfigError, DeviceFault, describe
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.workers import Chunk, Worked
@@ -75,13 +76,12 @@ class TracedRun(Hook):
         self._split = [trace.counter(f"split {name}", "units") for name in self._trainers]
         for device in devices:
             name = device.info.name
-            ask = getattr(device, "trace", None)
-            if ask is not None:
+            if isinstance(device, Traceable):
                 hear: QueueListener = partial(trace.hear, name)
-                call_device(name, "trace", partial(ask, hear), timeout_s=self._timeout_s, fault=DeviceFault)
-            watch = getattr(device, "watch", None)
-            if watch is not None:
-                watch(self.watch)
+                ask = partial(device.trace, hear)
+                call_device(name, "trace", ask, timeout_s=self._timeout_s, fault=DeviceFault)
+            if isinstance(device, Watchable):
+                device.watch(partial(watched, trace))
 
     def around(self, call: Call, work: Callable[[], T]) -> T:
         """Note the call as a slice of the calling thread."""

@@ -13,6 +13,7 @@ from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt.device import Device
+from hyrt.device.capabilities import usable_forms
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import VertexTable
@@ -114,8 +115,7 @@ def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
         )
     )
     device.load(model, list(model.parameters()))
-    forms = [form for form in device.info.forms if form != "ids" or device.gathers(graph)]
-    plan = plan_input(model, graph, forms, fuse=True)
+    plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
     sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
     loader = Loader(graph.features)
     propagate: list[float] = []

@@ -302,7 +302,8 @@ def test_sampling_on_a_device_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     from unit.pipeline.test_recovery_rules import Hops
 
     monkeypatch.setattr(
-        CpuDevice, "sampler", lambda self, graph: Hops(graph, -1, None) if self.info.name == "cpu:1" else None
+        "hyrt.training.trainers.device_sampler",
+        lambda device, graph: Hops(graph, -1, None) if device.info.name == "cpu:1" else None,
     )
     policy = unmoved()
     train(policy, sampler={"fanout": [4, 3], "on_device": True})

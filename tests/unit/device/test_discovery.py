@@ -7,6 +7,7 @@ import pytest
 
 from hyrt.device import DeviceInfo
 from hyrt.device import discovery as registry
+from hyrt.device.capabilities import ExplainsAbsence
 from hyrt.errors import DeviceUnavailable, PluginConflict
 
 
@@ -98,7 +99,7 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
         registry.find_device("h", timeout_s=0.1)
 
 
-class Absent:
+class Absent(ExplainsAbsence):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         return []

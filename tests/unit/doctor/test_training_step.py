@@ -10,6 +10,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceInfo, StepResult
+from hyrt.device.capabilities import ExplainsAbsence
 from hyrt.doctor.children import backends
 
 
@@ -37,13 +38,13 @@ class MisnamedDevice(CpuDevice):
         return [DeviceInfo(kind="other", index=0, description="", memory_bytes=0)]
 
 
-class AbsentDevice(CpuDevice):
+class AbsentDevice(CpuDevice, ExplainsAbsence):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         return []
 
-    @staticmethod
-    def missing() -> str:
+    @classmethod
+    def missing(cls) -> str:
         return "install a driver"
 
 

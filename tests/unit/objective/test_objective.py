@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,8 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("twice", f"{here}:Two", "hyrt.objectives"),
     ]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+        "hyrt.machine.entry_points.entry_points",
+        lambda group: entries if group == "hyrt.objectives" else entry_points(group=group),
     )
 
 

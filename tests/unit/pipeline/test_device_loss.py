@@ -152,9 +152,8 @@ def test_who_samples_is_said_and_samplers_are_closed(
             closed.append(self)
 
     monkeypatch.setattr(
-        CpuDevice,
-        "sampler",
-        lambda self, graph: Closing(graph, -1, None) if self.info.name == "cpu:1" else None,
+        "hyrt.training.trainers.device_sampler",
+        lambda device, graph: Closing(graph, -1, None) if device.info.name == "cpu:1" else None,
     )
     run = Run(["cpu:0", "cpu:1"], sampler={"on_device": True}, balance={"policy": "static"})
     np.testing.assert_allclose(run.weights, undisturbed.weights, atol=1e-4)
