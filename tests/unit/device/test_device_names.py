@@ -28,7 +28,7 @@ def test_a_name_may_carry_a_share() -> None:
         ({"devices": "auto=2"}, "auto chooses shares itself"),
         ({"devices": "cpu=1,null:0=1", "split": [512, 512]}, "give one of them"),
         ({"devices": "auto", "split": [1024]}, "give one of them"),
-        ({"sampler": {"kind": "saint", "on_device": True}}, "only sampler.kind=neighbor"),
+        ({"sampler": {"kind": "saint", "on_device": True}}, "is a setting of sampler.kind=neighbor"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict, message: str) -> None:
