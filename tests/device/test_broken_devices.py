@@ -901,13 +901,29 @@ def test_a_device_that_says_it_computes_nothing_is_simulated() -> None:
 
 
 def test_a_missing_call_is_found_out() -> None:
-    class NoGathers(CpuDevice):
-        gathers = None  # type: ignore[assignment]
+    class NoUpdate(CpuDevice):
+        update = None  # type: ignore[assignment]
+
+    class OtherResize(CpuDevice):
+        def resize(self):
+            pass
+
+    class TakesIds(CpuDevice):
+        def __init__(self, info, options):
+            super().__init__(replace(info, forms=("rows", "ids")), options)
 
     class OtherCall(CpuDevice):
         def transfer(self, batch, stream):
             return super().transfer(batch)
 
-    for kind, says in ((NoGathers, "a method gathers"), (OtherCall, r"expected transfer\(batch\)")):
+    for kind, says in {
+        NoUpdate: "a method update",
+        OtherCall: r"expected transfer\(batch\)",
+        OtherResize: r"expected resize\(threads\)",
+        TakesIds: "a device that takes ids to be a GathersRows",
+    }.items():
         with pytest.raises(ConformanceError, match=says):
-            check_device(lambda options, kind=kind: kind(INFO, options), only="every call")
+            check_device(
+                lambda options, kind=kind: kind(INFO, options),
+                only="takes ids" if kind is TakesIds else "every call",
+            )
