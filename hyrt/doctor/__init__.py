@@ -1,1 +1,4 @@
-"""What `hyrt doctor` looks at, one file a group. What is checked is imported in child processes only (`children`)."""
+"""What `hyrt doctor` looks at: `machine`, `software`, and the `settings` of a run.
+
+What is checked is imported in a child process only: `processes` holds the parent's end of it, `children` what runs there.
+"""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hyrt import __version__
 from hyrt.doctor.examine import examine
-from hyrt.doctor.finding import STATES, Finding, exit_code
+from hyrt.doctor.finding import STATES, DoctorFinding, exit_code
 from hyrt.doctor.settings import Asked
 from hyrt.doctor.table import finding_lines, last_line
 
@@ -34,7 +34,7 @@ def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> in
         `hyrt`, `python`, `seconds`, `exit_code`, `counts` by state, and `findings`.
     """
     started = time.monotonic()
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
     coloured = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -6,26 +6,26 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hyrt.doctor.backends import Backends, ask_backends, causes_of, judge_backends
-from hyrt.doctor.bandwidth import check_bandwidth
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.cpus import check_cpus
-from hyrt.doctor.disk import check_disk
-from hyrt.doctor.finding import Finding, one_line
-from hyrt.doctor.kept_rates import check_kept_rates
-from hyrt.doctor.kernel_cache import check_kernel_cache
-from hyrt.doctor.locked_memory import check_locked_memory
-from hyrt.doctor.memory import check_memory, host_memory
-from hyrt.doctor.packages import check_packages, check_python
+from hyrt.doctor.finding import DoctorFinding, one_line
+from hyrt.doctor.machine.bandwidth import check_bandwidth
+from hyrt.doctor.machine.cpus import check_cpus
+from hyrt.doctor.machine.disk import check_disk
+from hyrt.doctor.machine.locked_memory import check_locked_memory
+from hyrt.doctor.machine.memory import check_memory, host_memory
+from hyrt.doctor.machine.shared_memory import check_shared_memory
+from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
-from hyrt.doctor.shared_memory import check_shared_memory
+from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
+from hyrt.doctor.software.kept_rates import check_kept_rates
+from hyrt.doctor.software.kernel_cache import check_kernel_cache
+from hyrt.doctor.software.packages import check_packages, check_python
 from hyrt.errors import describe
 
 LIMIT_S = 60.0
 """For each package, backend and measurement, of waiting."""
 
 
-def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Finding]:
+def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[DoctorFinding]:
     """Look at everything a run needs. Nothing that is checked is imported into this process.
 
     Parameters
@@ -64,7 +64,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Fi
     yield from bandwidth
 
 
-def _host(settings: Answer | None, backends: Backends, output: Path) -> Iterator[Finding]:
+def _host(settings: Answer | None, backends: Backends, output: Path) -> Iterator[DoctorFinding]:
     needs = None if settings is None else settings.first("needs")
     need = {} if needs is None else needs
     yield from _guarded("memory", lambda: check_memory(host_memory(), need.get("host")))
@@ -75,7 +75,7 @@ def _host(settings: Answer | None, backends: Backends, output: Path) -> Iterator
     yield from _guarded("run folder", lambda: check_disk(output, need.get("disk")))
 
 
-def _guarded(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
+def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[DoctorFinding]:
     """A check that fails is a finding; the others go on."""
     try:
         return check()
@@ -83,7 +83,7 @@ def _guarded(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
         if os.environ.get("HYRT_TRACEBACK"):
             raise
         return [
-            Finding(
+            DoctorFinding(
                 check=name,
                 state="warning",
                 found=f"could not be checked: {one_line(describe(error))}",

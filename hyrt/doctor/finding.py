@@ -13,7 +13,7 @@ STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """One line of a diagnosis.
 
     Parameters
@@ -65,7 +65,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[DoctorFinding]) -> int:
     """1 if something a run needs is broken, else 0."""
     return int(any(finding.state == "broken" for finding in findings))
 

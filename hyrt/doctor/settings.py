@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding, one_line, size
+from hyrt.doctor.finding import DoctorFinding, one_line, size
+from hyrt.doctor.processes.child import Answer, Children
 
 # What a run without settings trains on.
 _DEFAULT_DEVICES = ("cpu",)
@@ -68,7 +68,7 @@ def wanted_devices(answer: Answer | None) -> list[str]:
     return list(_DEFAULT_DEVICES if config is None else config["devices"])
 
 
-def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
+def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFinding]:
     """Findings of settings, dataset, threads and device memory; none without settings.
 
     Parameters
@@ -86,7 +86,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
             "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
         )
         return [
-            Finding(
+            DoctorFinding(
                 check="settings", state="broken", found=f"cannot be read: {answer.problem}", remedy=remedy
             )
         ]
@@ -94,7 +94,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
     config = answer.first("config")
     if config is not None:
         findings = [
-            Finding(
+            DoctorFinding(
                 check="settings",
                 state="ok",
                 found=f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}",
@@ -108,10 +108,12 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
         sizes = answer.first("sizes")
         held = f"{size(sizes['memory_bytes'])} in memory"
         held += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
-        findings.append(Finding(check="data", state="ok", found=f"{data}: {held}", figures=sizes))
+        findings.append(DoctorFinding(check="data", state="ok", found=f"{data}: {held}", figures=sizes))
     unknown = answer.first("unknown")
     if unknown is not None:
-        findings.append(Finding(check="data", state="note", found=f"its needs are not estimated: {unknown}"))
+        findings.append(
+            DoctorFinding(check="data", state="note", found=f"its needs are not estimated: {unknown}")
+        )
     needs = answer.first("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():
@@ -119,7 +121,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[Finding]:
     return findings
 
 
-def _wrong(what: str, why: str) -> Finding:
+def _wrong(what: str, why: str) -> DoctorFinding:
     remedy = "correct the setting; `hyrt run --print-config` lists all settings"
     if what == "data":
         remedy = (
@@ -127,15 +129,15 @@ def _wrong(what: str, why: str) -> Finding:
             if "ogb package" in why
             else "give another data.source, or repair it: hyrt data info"
         )
-    return Finding(check=what, state="broken", found=one_line(why), remedy=remedy)
+    return DoctorFinding(check=what, state="broken", found=one_line(why), remedy=remedy)
 
 
-def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[Finding]:
+def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding]:
     over = [f"runtime.{name}={count}" for name, count in threads.items() if count > usable_cpus]
     if not over:
         return []
     return [
-        Finding(
+        DoctorFinding(
             check="threads",
             state="warning",
             found=f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they "
@@ -146,14 +148,14 @@ def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[Finding]:
     ]
 
 
-def _device_memory(name: str, need: int, have: int | None) -> list[Finding]:
+def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding]:
     figures = {"need_bytes": need, "have_bytes": have}
     if have is None or need <= have:
         there = "" if have is None else f" of {size(have)}"
         text = f"{name} needs about {size(need)}{there}"
-        return [Finding(check="device memory", state="ok", found=text, figures=figures)]
+        return [DoctorFinding(check="device memory", state="ok", found=text, figures=figures)]
     return [
-        Finding(
+        DoctorFinding(
             check="device memory",
             state="warning",
             found=f"{name} would need about {size(need)} of {size(have)}: its share of each step will "

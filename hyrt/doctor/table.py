@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from hyrt.doctor.finding import STATES, Finding, State
+from hyrt.doctor.finding import STATES, DoctorFinding, State
 
 _STATE_WIDTH = max(map(len, STATES))
 _CHECK_WIDTH = 15
@@ -15,7 +15,7 @@ _LEAST_WIDTH = 60
 _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken": "1;31"}
 
 
-def finding_lines(finding: Finding, width: int | None, *, coloured: bool) -> list[str]:
+def finding_lines(finding: DoctorFinding, width: int | None, *, coloured: bool) -> list[str]:
     """One finding.
 
     Parameters
@@ -42,7 +42,7 @@ def finding_lines(finding: Finding, width: int | None, *, coloured: bool) -> lis
     return lines
 
 
-def last_line(findings: Sequence[Finding], seconds: float) -> str:
+def last_line(findings: Sequence[DoctorFinding], seconds: float) -> str:
     """How many of what, and what that means for a run."""
     counts = Counter(finding.state for finding in findings)
     parts = [

@@ -76,7 +76,7 @@ def _stale() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class MachinePrediction:
     """What the performance model says of some work on a machine.
 
     Parameters
@@ -107,7 +107,7 @@ def predict_on(
     *,
     counts: Sequence[int] = (),
     paper: bool = False,
-) -> Answer:
+) -> MachinePrediction:
     """Predict work on a machine.
 
     Parameters
@@ -141,7 +141,7 @@ def predict_on(
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
     known = [] if config is None else assumptions_of(config)
-    return Answer(
+    return MachinePrediction(
         machine=on_it,
         now=now,
         advice=advice,

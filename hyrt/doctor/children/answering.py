@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from typing import Any, TextIO
 
-from hyrt.doctor.process import BEGIN
+from hyrt.doctor.processes.process import BEGIN
 from hyrt.errors import describe
 from hyrt.machine.process_settings import prepare_process
 

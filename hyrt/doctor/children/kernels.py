@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt import errors
-from hyrt.doctor.writable import why_not_writable
+from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.errors import describe
 
 _PACKAGES = ("hyrt", "hyrt_devices", "hyrt_perfmodel")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hyrt.doctor.backends import Backends, ask_backends, causes_of, judge_backends
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.processes.child import Answer, Children
+from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
 
 
 def info(name: str, **more: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def states(asked: Backends, *wanted: str) -> dict[str, str]:
     return {found.check: found.state for found in judge_backends(asked, wanted or ("cpu",))}
 
 
-def only(found: list[Finding], check: str) -> Finding:
+def only(found: list[DoctorFinding], check: str) -> DoctorFinding:
     (one,) = [each for each in found if each.check == check]
     return one
 
@@ -101,8 +101,8 @@ def test_auto_needs_one_that_computes() -> None:
     assert "devices" not in states(backends(null=simulated, cpu=CPU), "auto")
 
 
-def finding(check: str, **figures: Any) -> Finding:
-    return Finding(check=check, state="broken", found="bad", remedy="mend it", figures=figures)
+def finding(check: str, **figures: Any) -> DoctorFinding:
+    return DoctorFinding(check=check, state="broken", found="bad", remedy="mend it", figures=figures)
 
 
 def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:

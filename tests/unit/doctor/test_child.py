@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor.child import Answer, Children
+from hyrt.doctor.processes.child import Answer, Children
 
 PACKAGES = {
     "fine_package": "__version__ = '1.2'\nprint('noise on standard output')",

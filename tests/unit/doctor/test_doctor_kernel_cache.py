@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding
-from hyrt.doctor.kernel_cache import check_kernel_cache, judge_kernel_cache
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.processes.child import Answer, Children
+from hyrt.doctor.software.kernel_cache import check_kernel_cache, judge_kernel_cache
 
 COMPILE = (
     "import numpy as np\nfrom hyrt.graph.row_kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
@@ -38,7 +38,7 @@ def truncated(request: pytest.FixtureRequest, cache: Path) -> Iterator[Path]:
     file.write_bytes(whole)
 
 
-def checked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Finding:
+def checked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> DoctorFinding:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
     with Children() as children:
         (found,) = check_kernel_cache(children, 60.0)
@@ -78,7 +78,7 @@ def test_a_file_in_place_of_the_chosen_folder(tmp_path: Path, monkeypatch: pytes
     assert f"NUMBA_CACHE_DIR={file} cannot be used" in found.found
 
 
-def judged(used: Answer, chosen: str | None = None) -> Finding:
+def judged(used: Answer, chosen: str | None = None) -> DoctorFinding:
     (found,) = judge_kernel_cache({"beside": Answer(({"damaged": {}, "places": []},)), "used": used}, chosen)
     return found
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor.disk import check_disk
-from hyrt.doctor.finding import Finding
-from hyrt.doctor.kept_rates import check_kept_rates
-from hyrt.doctor.writable import nearest_folder, why_not_writable
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.machine.disk import check_disk
+from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
+from hyrt.doctor.software.kept_rates import check_kept_rates
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
     state = os.statvfs(tmp_path)
     free = state.f_bavail * state.f_frsize
 
-    def found(checkpoint: int, keep: int) -> Finding:
+    def found(checkpoint: int, keep: int) -> DoctorFinding:
         need = {"checkpoints_bytes": keep * checkpoint, "total_bytes": keep * checkpoint}
         (one,) = check_disk(tmp_path / "runs", {**need, "least_bytes": checkpoint})
         return one

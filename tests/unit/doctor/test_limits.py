@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor import shared_memory
-from hyrt.doctor.cpus import check_cpus
-from hyrt.doctor.locked_memory import check_locked_memory
-from hyrt.doctor.memory import HostMemory, check_memory, host_memory
-from hyrt.doctor.shared_memory import check_shared_memory
+from hyrt.doctor.machine import shared_memory
+from hyrt.doctor.machine.cpus import check_cpus
+from hyrt.doctor.machine.locked_memory import check_locked_memory
+from hyrt.doctor.machine.memory import HostMemory, check_memory, host_memory
+from hyrt.doctor.machine.shared_memory import check_shared_memory
 
 MEBI, GIBI = 2**20, 2**30
 V1_NO_LIMIT = 2**63 - 4096

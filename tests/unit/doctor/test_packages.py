@@ -4,8 +4,14 @@ from importlib import metadata
 
 import pytest
 
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.packages import Requirement, check_packages, check_python, judge_packages, requirements
+from hyrt.doctor.processes.child import Answer, Children
+from hyrt.doctor.software.packages import (
+    Requirement,
+    check_packages,
+    check_python,
+    judge_packages,
+    requirements,
+)
 
 
 def said(version: str | None, origin: str = "/site/x.py") -> Answer:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from hyrt.config import build_config
-from hyrt.doctor.child import Answer, Children
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
 from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
+from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures

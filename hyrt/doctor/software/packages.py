@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from hyrt import __version__
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.processes.child import Answer, Children
 
 _OLDEST_PYTHON = (3, 11)
 # Where the name to import is not that of the package.
@@ -33,15 +33,15 @@ class Requirement:
         return f"{self.package}>={self.least}" if self.least else self.package
 
 
-def check_python() -> list[Finding]:
+def check_python() -> list[DoctorFinding]:
     """The interpreter's version."""
     found = f"{platform.python_version()} ({sys.executable})"
     figures = {"version": platform.python_version(), "executable": sys.executable}
     if sys.version_info >= _OLDEST_PYTHON:
-        return [Finding(check="python", state="ok", found=found, figures=figures)]
+        return [DoctorFinding(check="python", state="ok", found=found, figures=figures)]
     least = ".".join(map(str, _OLDEST_PYTHON))
     return [
-        Finding(
+        DoctorFinding(
             check="python",
             state="broken",
             found=f"{found} is too old",
@@ -65,7 +65,7 @@ def requirements() -> list[Requirement] | None:
     return found
 
 
-def check_packages(children: Children, limit_s: float) -> list[Finding]:
+def check_packages(children: Children, limit_s: float) -> list[DoctorFinding]:
     """Every package that hyrt needs, imported in a child process.
 
     Parameters
@@ -78,7 +78,7 @@ def check_packages(children: Children, limit_s: float) -> list[Finding]:
     wanted = requirements()
     if wanted is None:
         return [
-            Finding(
+            DoctorFinding(
                 check="packages",
                 state="broken",
                 found="hyrt is on the path but not installed, so no backends are declared",
@@ -89,7 +89,7 @@ def check_packages(children: Children, limit_s: float) -> list[Finding]:
     return judge_packages(wanted, children.ask("packages", modules, limit_s=limit_s, bar=True))
 
 
-def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) -> list[Finding]:
+def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) -> list[DoctorFinding]:
     """Findings from what the imports said; all good packages are one."""
     versions: dict[str, str | None] = {"hyrt": __version__}
     problems = []
@@ -98,10 +98,13 @@ def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) ->
         problems += _problems(each, versions[each.package], answers[each.module])
     bad = {finding.check.partition(" ")[2] for finding in problems}
     good = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in bad)
-    return [Finding(check="packages", state="ok", found=good, figures={"versions": versions}), *problems]
+    return [
+        DoctorFinding(check="packages", state="ok", found=good, figures={"versions": versions}),
+        *problems,
+    ]
 
 
-def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[Finding]:
+def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[DoctorFinding]:
     check = f"package {wanted.package}"
     origin = answer.first("origin")
     figures = {
@@ -114,7 +117,7 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
         where = f" from {origin}" if origin else ""
         missing = version is None and origin is None
         return [
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="broken",
                 found="is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
@@ -132,7 +135,7 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
         return []
     if _is_older(running, wanted.least):
         return [
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="broken",
                 found=f"is {running}, but hyrt needs {wanted.least} or newer",
@@ -142,7 +145,7 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
         ]
     if version is not None and _release(running) != _release(version):
         return [
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="warning",
                 found=f"reports version {running} ({origin}), but {version} is installed",

@@ -9,8 +9,8 @@ from typing import Any
 
 from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import AUTO
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding, State, one_line
+from hyrt.doctor.finding import DoctorFinding, State, one_line
+from hyrt.doctor.processes.child import Answer, Children
 from hyrt.errors import describe
 from hyrt.machine.entry_points import provider
 
@@ -33,7 +33,7 @@ class Cause:
     problem: str
 
 
-def causes_of(findings: Iterable[Finding]) -> list[Cause]:
+def causes_of(findings: Iterable[DoctorFinding]) -> list[Cause]:
     """Those among findings of packages and kernels.
 
     Parameters
@@ -103,7 +103,9 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
     return Backends(entries, children.ask("backends", kinds, limit_s=limit_s, threads=threads))
 
 
-def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Cause] = ()) -> list[Finding]:
+def judge_backends(
+    asked: Backends, wanted: Sequence[str], causes: Sequence[Cause] = ()
+) -> list[DoctorFinding]:
     """Findings; what the settings name and does not work is broken, what they do not name a warning.
 
     Parameters
@@ -118,8 +120,8 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
     if asked.problem:
         found = f"the entry points of the installed distributions cannot be read: {asked.problem}"
         remedy = "run pip check, and reinstall the distribution whose *.dist-info is damaged"
-        return [Finding(check="backends", state="broken", found=found, remedy=remedy)]
-    findings: list[Finding] = []
+        return [DoctorFinding(check="backends", state="broken", found=found, remedy=remedy)]
+    findings: list[DoctorFinding] = []
     for kind in sorted(asked.declared):
         findings += [_pointing(finding, causes) for finding in _judge(kind, asked, wanted)]
     for name in dict.fromkeys(wanted):
@@ -128,7 +130,7 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
         finding.state == "ok" and finding.figures.get("computes") for finding in findings
     ):
         findings.append(
-            Finding(
+            DoctorFinding(
                 check="devices",
                 state="broken",
                 found="devices=auto found no device that can train",
@@ -138,14 +140,14 @@ def judge_backends(asked: Backends, wanted: Sequence[str], causes: Sequence[Caus
     return findings
 
 
-def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
+def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFinding]:
     check = f"backend {kind}"
     kinds = {name.partition(":")[0] for name in wanted}
     if kind not in asked.answers:
         owners = " and ".join(sorted(provider(entry) for entry in asked.declared[kind]))
         remedy = "uninstall one of them"
         return [
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="broken" if kind in kinds else "warning",
                 found=f"is declared by {owners}",
@@ -158,7 +160,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
     missing = answer.first("missing")
     if missing is not None:
         # A device that the settings name and is not there has a finding of its own.
-        return [Finding(check=check, state="note", found=one_line(str(missing)), figures=figures)]
+        return [DoctorFinding(check=check, state="note", found=one_line(str(missing)), figures=figures)]
     findings = [
         each
         for info in answer.first("found") or ()
@@ -166,7 +168,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
     ]
     if answer.problem and not any(finding.state != "ok" for finding in findings):
         findings.append(
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="broken" if kind in kinds else "warning",
                 found=f"{package}: {answer.problem}",
@@ -177,7 +179,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def _pointing(finding: Finding, causes: Sequence[Cause]) -> Finding:
+def _pointing(finding: DoctorFinding, causes: Sequence[Cause]) -> DoctorFinding:
     if not finding.remedy:
         return finding
     cause = next((each for each in causes if finding.found.endswith(each.problem)), None)
@@ -186,7 +188,7 @@ def _pointing(finding: Finding, causes: Sequence[Cause]) -> Finding:
     )
 
 
-def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[Finding]:
+def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
     """What its step said; nothing of a device that was not tried, as it is another one's cores."""
     name = info["name"]
     events = [said for said in answer.said if said.get("device") == name]
@@ -202,13 +204,15 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
             if last["computes"]
             else "takes and gives back mini-batches (simulated)"
         )
-        return [Finding(check=check, state="ok", found=f"{info['description']}: {what}", figures=figures)]
+        return [
+            DoctorFinding(check=check, state="ok", found=f"{info['description']}: {what}", figures=figures)
+        ]
     why = last.get("why") or answer.problem
     # auto takes every real device that has cores of its own, and the CPU.
     needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
     state: State = "broken" if needed else "warning"
     return [
-        Finding(
+        DoctorFinding(
             check=check,
             state=state,
             found=f"{info['description']}: a training step fails: {one_line(why)}",
@@ -218,7 +222,7 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
     ]
 
 
-def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
+def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:
     """A device that the settings name and is not there."""
     kind, _, number = name.partition(":")
     if name == AUTO or (kind in asked.declared and kind not in asked.answers):
@@ -227,7 +231,9 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
     if kind not in asked.declared:
         there = ", ".join(sorted(asked.declared)) or "none"
         remedy = f"give one of these kinds: {there}; or install the package that provides it"
-        return [Finding(check=check, state="broken", found=f"there is no backend {kind!r}", remedy=remedy)]
+        return [
+            DoctorFinding(check=check, state="broken", found=f"there is no backend {kind!r}", remedy=remedy)
+        ]
     answer = asked.answers[kind]
     infos = answer.first("found")
     if infos is None and answer.problem:
@@ -235,7 +241,7 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
     numbers = {info["index"] for info in infos or ()}
     if number and not number.isdecimal():
         return [
-            Finding(
+            DoctorFinding(
                 check=check,
                 state="broken",
                 found="is not the name of a device",
@@ -247,7 +253,9 @@ def _judge_wanted(name: str, asked: Backends) -> list[Finding]:
     why = answer.first("missing") or f"there are only {len(numbers)} of this kind"
     remedy = "run without it (--devices), or make it available: see hyrt devices"
     return [
-        Finding(check=check, state="broken", found=f"is not available: {one_line(str(why))}", remedy=remedy)
+        DoctorFinding(
+            check=check, state="broken", found=f"is not available: {one_line(str(why))}", remedy=remedy
+        )
     ]
 
 

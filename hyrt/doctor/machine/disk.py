@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.finding import Finding, size
-from hyrt.doctor.writable import nearest_folder, why_not_writable
+from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 
 _LITTLE_BYTES = 2**30
 _REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 _SUMS = ("total_bytes", "least_bytes")
 
 
-def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
+def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
     """The folder that will hold the run folders.
 
     Parameters
@@ -28,7 +28,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
     problem = why_not_writable(output)
     if problem:
         return [
-            Finding(
+            DoctorFinding(
                 check="run folder",
                 state="broken",
                 found=f"no run folder can be made in {output}: {problem}",
@@ -55,7 +55,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
         found = f"{found}; a run writes about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
         if need["least_bytes"] > free:
             return [
-                Finding(
+                DoctorFinding(
                     check="run folder",
                     state="broken",
                     found=f"{found}: the first checkpoint needs {size(need['least_bytes'])} and does not fit",
@@ -65,7 +65,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
             ]
         if need["total_bytes"] > free:
             return [
-                Finding(
+                DoctorFinding(
                     check="run folder",
                     state="warning",
                     found=f"{found}: the first checkpoint fits, but not all of them",
@@ -75,7 +75,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
             ]
     elif free < _LITTLE_BYTES:
         return [
-            Finding(
+            DoctorFinding(
                 check="run folder",
                 state="warning",
                 found=f"only {found}",
@@ -83,4 +83,4 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[Finding]:
                 figures=figures,
             )
         ]
-    return [Finding(check="run folder", state="ok", found=found, figures=figures)]
+    return [DoctorFinding(check="run folder", state="ok", found=found, figures=figures)]

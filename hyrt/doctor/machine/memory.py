@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.control_group_memory import memory_left
-from hyrt.doctor.finding import Finding, size
+from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.machine.control_group_memory import memory_left
 from hyrt.machine.cores import cgroup_limits, read_system_file
 
 # What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
@@ -82,7 +82,7 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     )
 
 
-def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Finding]:
+def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
     """What there is, and whether the settings' run fits.
 
     Parameters
@@ -114,11 +114,11 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Findi
     elif tight or taken:
         found = f"{found}; the smallest run needs about {size(wanted)}"
     if impossible:
-        return [Finding(check="memory", state="broken", found=found, remedy=remedy, figures=figures)]
+        return [DoctorFinding(check="memory", state="broken", found=found, remedy=remedy, figures=figures)]
     if tight or taken:
         remedy = remedy if tight else f"stop whatever else uses memory, or {remedy}"
-        return [Finding(check="memory", state="warning", found=found, remedy=remedy, figures=figures)]
-    return [Finding(check="memory", state="ok", found=found, figures=figures)]
+        return [DoctorFinding(check="memory", state="warning", found=found, remedy=remedy, figures=figures)]
+    return [DoctorFinding(check="memory", state="ok", found=found, figures=figures)]
 
 
 def _remedy(need: Mapping[str, Any]) -> str:

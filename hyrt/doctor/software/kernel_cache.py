@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding, size
+from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.processes.child import Answer, Children
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
 _TEMPORARY = "hyrt-kernels-"
@@ -17,7 +17,7 @@ _FIRST_REMEDY = "first follow the lines on the packages above"
 _SHOWN = 3
 
 
-def check_kernel_cache(children: Children, limit_s: float) -> list[Finding]:
+def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding]:
     """Read every cached kernel back in a child process, and write to its folder.
 
     Parameters
@@ -33,7 +33,7 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[Finding]:
     return judge_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
 
 
-def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[Finding]:
+def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[DoctorFinding]:
     """Findings from what the two passes said.
 
     Parameters
@@ -61,7 +61,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
         shown = ", ".join(names[:_SHOWN])
         # A kernel without its index is compiled anew, so all of a folder may go.
         return [
-            Finding(
+            DoctorFinding(
                 check="kernel cache",
                 state="broken",
                 found=f"{len(names)} damaged: {shown}{more} ({damaged[names[0]]})",
@@ -71,7 +71,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
         ]
     if used.problem or beside.problem:
         return [
-            Finding(
+            DoctorFinding(
                 check="kernel cache",
                 state="broken",
                 found=f"the kernels cannot be loaded: {used.problem or beside.problem}",
@@ -84,7 +84,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
         ]
     if chosen is not None and Path(chosen).name.startswith(_TEMPORARY):
         return [
-            Finding(
+            DoctorFinding(
                 check="kernel cache",
                 state="warning",
                 found="no folder for compiled kernels is writable, so every run compiles them again "
@@ -103,7 +103,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
             f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}",
         )
         return [
-            Finding(
+            DoctorFinding(
                 check="kernel cache",
                 state="warning",
                 found=f"{problem}{': kernels are compiled again in every run' if unwritable else ''}",
@@ -114,7 +114,7 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[F
     found = f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_short(folders)}"
     if not figures["files"]:
         found = f"empty and writable: {_short(folders)}; the first run compiles for half a minute"
-    return [Finding(check="kernel cache", state="ok", found=found, figures=figures)]
+    return [DoctorFinding(check="kernel cache", state="ok", found=found, figures=figures)]
 
 
 def _removal(folders: Iterable[str]) -> str:

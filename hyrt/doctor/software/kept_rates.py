@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyrt.doctor.finding import Finding
-from hyrt.doctor.writable import why_not_writable
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.machine.writable import why_not_writable
 
 
-def check_kept_rates(cache: Path | None = None) -> list[Finding]:
+def check_kept_rates(cache: Path | None = None) -> list[DoctorFinding]:
     """Whether what is measured can be kept.
 
     Parameters
@@ -22,7 +22,7 @@ def check_kept_rates(cache: Path | None = None) -> list[Finding]:
     problem = why_not_writable(folder)
     if problem:
         return [
-            Finding(
+            DoctorFinding(
                 check="kept rates",
                 state="warning",
                 found=f"measured rates and the calibration cannot be stored: {problem}",
@@ -33,7 +33,7 @@ def check_kept_rates(cache: Path | None = None) -> list[Finding]:
     calibrated = any(folder.glob("calibration-*.yaml")) if folder.is_dir() else False
     found = str(folder) if calibrated else f"{folder}; `hyrt calibrate` lets runs start from a prediction"
     return [
-        Finding(
+        DoctorFinding(
             check="kept rates",
             state="ok" if calibrated else "note",
             found=found,

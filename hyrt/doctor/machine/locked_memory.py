@@ -6,7 +6,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt.doctor.finding import Finding, size
+from hyrt.doctor.finding import DoctorFinding, size
 from hyrt.machine.cores import read_system_file
 
 _CAP_IPC_LOCK = 1 << 14
@@ -20,7 +20,7 @@ def check_locked_memory(
     *,
     limits: tuple[int, int] | None = None,
     status: Path = Path("/proc/self/status"),
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """The limit, against what devices with memory of their own are sent in one step.
 
     Parameters
@@ -45,11 +45,11 @@ def check_locked_memory(
         "devices": list(devices),
     }
     if soft == resource.RLIM_INFINITY:
-        return [Finding(check="locked memory", state="ok", found="no limit", figures=figures)]
+        return [DoctorFinding(check="locked memory", state="ok", found="no limit", figures=figures)]
     found = f"at most {size(soft)} may be pinned"
     if exempt:
         return [
-            Finding(
+            DoctorFinding(
                 check="locked memory",
                 state="ok",
                 found=f"{found}, but this process is exempt (CAP_IPC_LOCK)",
@@ -58,10 +58,10 @@ def check_locked_memory(
         ]
     if not devices:
         text = f"{found}; no device here has memory of its own, so no locked memory is needed"
-        return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
+        return [DoctorFinding(check="locked memory", state="ok", found=text, figures=figures)]
     if need <= soft:
         text = f"{found}; a run stages about {size(need)}"
-        return [Finding(check="locked memory", state="ok", found=text, figures=figures)]
+        return [DoctorFinding(check="locked memory", state="ok", found=text, figures=figures)]
     allowed = hard == resource.RLIM_INFINITY or hard >= need
     first = "ulimit -l unlimited" if hard == resource.RLIM_INFINITY else f"ulimit -l {int(hard) // 1024}"
     rest = (
@@ -69,7 +69,7 @@ def check_locked_memory(
         "/etc/security/limits.conf"
     )
     return [
-        Finding(
+        DoctorFinding(
             check="locked memory",
             state="warning",
             found=f"{found}; {', '.join(devices)} stage about {size(need)}: a driver that counts pinned pages "

@@ -6,11 +6,13 @@ import math
 import os
 from pathlib import Path
 
-from hyrt.doctor.finding import Finding
+from hyrt.doctor.finding import DoctorFinding
 from hyrt.machine.cores import cgroup_limits, processor_name
 
 
-def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | None = None) -> list[Finding]:
+def check_cpus(
+    root: Path = Path("/"), affinity: int | None = None, host: int | None = None
+) -> list[DoctorFinding]:
     """CPUs of the machine, of this process, and of its control group.
 
     Parameters
@@ -41,7 +43,7 @@ def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | 
     found = f"{usable} of {host}{': ' if reasons else ''}{' and '.join(reasons)}"
     if quota is not None and quota < 1:
         return [
-            Finding(
+            DoctorFinding(
                 check="cpus",
                 state="warning",
                 found=f"{found}: less than one, so all threads of a run are paused repeatedly",
@@ -49,7 +51,7 @@ def check_cpus(root: Path = Path("/"), affinity: int | None = None, host: int | 
                 figures=figures,
             )
         ]
-    return [Finding(check="cpus", state="ok", found=found, figures=figures)]
+    return [DoctorFinding(check="cpus", state="ok", found=found, figures=figures)]
 
 
 def _affinity(host: int) -> int:

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from hyrt.doctor.finding import one_line
-from hyrt.doctor.process import Process
-from hyrt.doctor.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
+from hyrt.doctor.processes.process import Process
+from hyrt.doctor.processes.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
 
 # Starting an interpreter and importing hyrt.
 _START_S = 15.0
@@ -90,7 +90,7 @@ class Children:
         items
             Distinct; what ends the process is the answer to the item that it was at, and another process goes on.
         limit_s
-            For each item, of waiting; see `hyrt.doctor.watch.Watch`.
+            For each item, of waiting; see `hyrt.doctor.processes.watch.Watch`.
         bar
             Whether items are packages that no later process imports where they have ended one.
         **arguments

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hyrt.doctor.child import Answer, Children
-from hyrt.doctor.finding import Finding
+from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.processes.child import Answer, Children
 
 # More than caches hold; little enough for a container of half a gigabyte.
 _MOST_BYTES = 64 * 2**20
@@ -16,7 +16,7 @@ _PART_OF_CALIBRATED = 0.4
 
 def check_bandwidth(
     children: Children, limit_s: float, threads: int, memory_now: int | None
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """Copy and gather, with nothing else of the doctor's running.
 
     Parameters
@@ -37,13 +37,13 @@ def check_bandwidth(
     return judge_bandwidth(answers["host"], threads)
 
 
-def judge_bandwidth(answer: Answer, threads: int) -> list[Finding]:
+def judge_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
     """Findings from what was measured."""
     copy, gather, calibrated = (answer.first(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s"))
     figures = {"copy_gb_s": copy, "gather_gb_s": gather, "calibrated_gb_s": calibrated, "threads": threads}
     if answer.problem:
         return [
-            Finding(
+            DoctorFinding(
                 check="bandwidth",
                 state="warning",
                 found=f"could not be measured: {answer.problem}",
@@ -60,10 +60,12 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[Finding]:
             "stop whatever else uses the memory, or run `hyrt calibrate` again if the machine has changed"
         )
         text = f"{found}; when it was calibrated, it gathered at {calibrated:.1f} GB/s"
-        return [Finding(check="bandwidth", state="warning", found=text, remedy=remedy, figures=figures)]
+        return [DoctorFinding(check="bandwidth", state="warning", found=text, remedy=remedy, figures=figures)]
     if gather < _SLOW_GB_S:
         remedy = "stop whatever else uses the machine; a container may have too little CPU time (see cpus)"
         return [
-            Finding(check="bandwidth", state="warning", found=f"only {found}", remedy=remedy, figures=figures)
+            DoctorFinding(
+                check="bandwidth", state="warning", found=f"only {found}", remedy=remedy, figures=figures
+            )
         ]
-    return [Finding(check="bandwidth", state="ok", found=found, figures=figures)]
+    return [DoctorFinding(check="bandwidth", state="ok", found=found, figures=figures)]

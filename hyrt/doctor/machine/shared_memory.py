@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from hyrt.doctor.finding import Finding, size
-from hyrt.doctor.writable import why_not_writable
+from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.machine.writable import why_not_writable
 
 _SMALL_BYTES = 64 * 2**20
 _REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
 
 
-def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
+def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     """Its size.
 
     hyrt's own stages are threads and need none of it; processes that hand each other data (torch's DataLoader, NCCL)
@@ -42,8 +42,8 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
                 figures,
             )
         ]
-    return [Finding(check="shared memory", state="ok", found=found, figures=figures)]
+    return [DoctorFinding(check="shared memory", state="ok", found=found, figures=figures)]
 
 
-def _warning(found: str, figures: dict[str, int]) -> Finding:
-    return Finding(check="shared memory", state="warning", found=found, remedy=_REMEDY, figures=figures)
+def _warning(found: str, figures: dict[str, int]) -> DoctorFinding:
+    return DoctorFinding(check="shared memory", state="warning", found=found, remedy=_REMEDY, figures=figures)

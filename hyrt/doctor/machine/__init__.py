@@ -1,0 +1,1 @@
+"""Checks of the machine: CPUs, memory and its limits, disk, bandwidth."""

@@ -1,0 +1,1 @@
+"""The child process that is asked everything: its pipes, and when it hangs."""
