@@ -211,7 +211,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "model.aggregate=max"], "the FPGA trainer cannot run layer 'layers.0' (SageLayer"),
         (["explore", "--model", "sage"], "model.kind"),
         (["explore", "--fanout", "x"], "sampler.fanout"),
-        (["explore", "--workload", "w.yaml", "--model", "gcn"], "leave --model out"),
+        (["explore", "--workload", "w.yaml", "--model", "gcn"], "omit --model"),
         (["explore", "--workload", "none.yaml"], "none.yaml: cannot be read"),
         (["explore", "--workload", "w.yaml", "--reports", "none"], "none: cannot be read"),
         (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth is 0"),
