@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from hyrt.config.by_kind import ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
+from hyrt.nn.models.model_kind import check_model
 from hyrt.objective import Objective
 from hyrt.objective.registry import build_objective, check_metric
 from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
@@ -38,9 +39,9 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    kind: Literal["graphsage", "gcn", "gin", "gat"] = "graphsage"
-    """The model: GraphSAGE (Hamilton et al. 2017), GCN (Kipf and Welling 2017), GIN (Xu et al. 2019) or GAT
-    (Veličković et al. 2018)."""
+    kind: str = "graphsage"
+    """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019) or
+    `gat` (Veličković et al. 2018); installed packages may declare more."""
     layers: Count = 2
     """The number of layers of the model, and so of blocks in a mini-batch."""
     hidden: Count = 128
@@ -57,6 +58,8 @@ class ModelConfig(Section):
     """The normalisation after each hidden layer. `layer` is LayerNorm."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments for a model of an installed package; the built-in models take none."""
 
 
 class TrainConfig(Section):
@@ -217,10 +220,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         self.sampler.check(self.model.layers)
-        if self.model.kind == "gat" and self.model.hidden % self.model.heads:
-            raise ValueError(
-                f"model.hidden={self.model.hidden} is not a multiple of model.heads={self.model.heads}"
-            )
+        model = self.model
+        check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
         requests = parse_requests(self.devices)
         if self.split is not None:
             if requests[0].name == AUTO or requests[0].share is not None:

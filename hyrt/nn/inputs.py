@@ -83,6 +83,21 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     return x[: block.num_dst]
 
 
+def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
+    """Dense rows of the sources, [num_src, f], as `hyrt.nn.operators.aggregate.aggregate` takes them.
+
+    Raises
+    ------
+    TypeError
+        If they are not there any more: aggregated, or multiplied.
+    """
+    if isinstance(x, Aggregated | Multiplied):
+        raise TypeError("the rows of the sources are needed here, not their aggregate or product")
+    if isinstance(x, InPlace):
+        return x.values
+    return x.dense() if isinstance(x, SparseRows) else x
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
     """The forms of input features that a model takes besides gathered rows.

@@ -9,7 +9,7 @@ from torch import nn
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows, own_rows
+from hyrt.nn.inputs import Aggregated, Multiplied, Rows, own_rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
@@ -57,9 +57,7 @@ class ConvolutionLayer(Layer):
         if isinstance(x, Aggregated):
             combined = x.values
         else:
-            assert not isinstance(x, Multiplied)
-            rows = x.dense() if isinstance(x, SparseRows) else x.values if isinstance(x, InPlace) else x
-            combined = aggregate(block, rows, self.aggregation)
+            combined = aggregate(block, source_rows(x), self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
     def source_weight(self) -> torch.Tensor | None:
@@ -200,8 +198,6 @@ class GatLayer(Layer):
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
-        if isinstance(x, Aggregated):
-            raise TypeError("attention needs the rows of its sources, not their aggregate")
         heads, width, _ = self.weight.shape
         if isinstance(x, Multiplied):
             products = x.products.reshape(-1, heads, width)
@@ -212,7 +208,7 @@ class GatLayer(Layer):
         else:
             u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)
             u_dst = torch.einsum("hdf,hd->hf", self.weight, self.destination)
-            combined = attend(block, x.values if isinstance(x, InPlace) else x, u_src, u_dst)
+            combined = attend(block, source_rows(x), u_src, u_dst)
             per_head = torch.stack(
                 [linear(combined[h], self.weight[h], low_precision=self.low_precision) for h in range(heads)]
             )

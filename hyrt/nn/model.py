@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from hyrt.errors import UnsupportedModel
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription
 from hyrt.nn.inputs import Aggregated, DeclaresInputs, InPlace, ModelInputs, Multiplied, Rows, own_rows
 from hyrt.nn.layer import Footprint, Layer
-from hyrt.nn.layers import GatLayer, GcnLayer, GinLayer, SageLayer
+from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.sampling.block import Block
-
-Kind = Literal["graphsage", "gcn", "gin", "gat"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """What makes a model: equal architectures have parameters of equal names and shapes."""
-
-    kind: Kind = "graphsage"
-    in_features: int
-    hidden: int = 128
-    num_classes: int
-    layers: int = 2
-    aggregate: Literal["mean", "sum", "max"] = "mean"
-    heads: int = 4
-    dropout: float = 0.0
-    input_dropout: float = 0.0
-    norm: Literal["none", "layer"] = "none"
-    residual: bool = False
-    low_precision: bool = False
-
-    @property
-    def widths(self) -> list[int]:
-        """Columns of the input features and of each layer's result."""
-        return [self.in_features, *[self.hidden] * (self.layers - 1), self.num_classes]
-
-
-def _layer(a: Architecture, in_features: int, out_features: int, last: bool) -> Layer:
-    makers: dict[str, Callable[[], Layer]] = {
-        "graphsage": lambda: SageLayer(
-            in_features, out_features, reduce=a.aggregate, low_precision=a.low_precision
-        ),
-        "gcn": lambda: GcnLayer(in_features, out_features, low_precision=a.low_precision),
-        "gin": lambda: GinLayer(in_features, out_features, low_precision=a.low_precision),
-        "gat": lambda: GatLayer(
-            in_features,
-            out_features if last else out_features // a.heads,
-            a.heads,
-            average=last,
-            low_precision=a.low_precision,
-        ),
-    }
-    return makers[a.kind]()
 
 
 class GNN(nn.Module, DeclaresInputs):
@@ -79,15 +35,12 @@ class GNN(nn.Module, DeclaresInputs):
         a = self.architecture = architecture
         if a.layers < 1:
             raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
-        if a.kind == "gat" and a.layers > 1 and a.hidden % a.heads:
-            raise ValueError(
-                f"the hidden width {a.hidden} is not a multiple of {a.heads} heads: change one of them"
-            )
-        widths = a.widths
+        kind, widths, hidden = find_model(a.kind), a.widths, a.layers - 1
+        if hidden:
+            kind.check(hidden=a.hidden, heads=a.heads)
         self.layers = nn.ModuleList(
-            _layer(a, widths[i], widths[i + 1], i == a.layers - 1) for i in range(a.layers)
+            kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options) for i in range(a.layers)
         )
-        hidden = a.layers - 1
         self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
         self.shortcuts = nn.ModuleList(
             nn.Identity() if widths[i] == a.hidden else nn.Linear(widths[i], a.hidden, bias=False)

@@ -22,6 +22,7 @@ from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
 from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
+from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
 from hyrt.predict.block_sizes import expected_block_sizes
 from hyrt.predict.calibrate.machine import measure_devices
@@ -75,13 +76,14 @@ def resolve_auto(
     surveys = survey_devices()
     calibration, work = read_measured(), None
     candidates = real_devices(surveys)
-    if any(not info.host_cores for info in candidates):
+    costs = find_model(config.model.kind).costs_like
+    if costs and any(not info.host_cores for info in candidates):
         # There is something to compare the CPU with.
-        calibration = _with_cpu(candidates, calibration, config)
+        calibration = _with_cpu(candidates, calibration, costs)
         work = _work(config, graph)
     choice = choose(
         surveys,
-        lambda info: _step_s(info, calibration, config.model.kind, work),
+        lambda info: _step_s(info, calibration, costs, work),
         lambda info: _why_not(info, module, config.train.build_objective()),
     )
     balance = config.balance
@@ -143,11 +145,8 @@ def choose(
     return Choice(tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused))
 
 
-def _with_cpu(
-    candidates: Sequence[DeviceInfo], known: Calibration | None, config: Config
-) -> Calibration | None:
-    """What was measured; with the CPU measured now where its speed with the configured model is not known."""
-    kind = config.model.kind
+def _with_cpu(candidates: Sequence[DeviceInfo], known: Calibration | None, kind: str) -> Calibration | None:
+    """What was measured; with the CPU measured now where its speed with the kind of model is not known."""
     cpu = [info for info in candidates if info.kind == "cpu"]
     for info in cpu:
         speed = known_speed(info, known, kind)

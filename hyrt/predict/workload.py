@@ -14,6 +14,7 @@ from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Worklo
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
+from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, graph_sizes, published_sizes
 
@@ -40,12 +41,13 @@ def training_workload(
         Gives the sizes of a mini-batch by its number of targets, or of subgraphs where the sampler makes these.
     """
     model = config.model
+    costs = find_model(model.kind).costs_like
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
     def at(targets: float) -> Workload:
         found = sizes(targets)
         return model_workload(
-            model.kind,
+            costs,
             found.vertices,
             found.edges,
             widths,
@@ -57,7 +59,7 @@ def training_workload(
         at=at,
         targets_per_epoch=dataset.targets,
         batch_size=min(config.units_per_step, dataset.targets),
-        model=model.kind,
+        model=costs,
         best_form=_best_form(config),
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
@@ -69,9 +71,8 @@ def _best_form(config: Config) -> LoadForm:
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
-    if model.kind == "gat":
-        return "in_place"
-    return "rows" if model.residual and model.layers > 1 else "aggregated"
+    form = find_model(model.kind).best_form
+    return "rows" if form == "aggregated" and model.residual and model.layers > 1 else form
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:
@@ -96,7 +97,8 @@ def sampled_workload(
 ) -> TrainingWorkload | None:
     """The work of a run on an open graph, from a few sampled mini-batches; None for runs the model has no words for.
 
-    Those are runs over sampled subgraphs, over sparse features, and without training vertices.
+    Those are runs over sampled subgraphs, over sparse features, without training vertices, and of models that do
+    not say what they cost.
 
     Parameters
     ----------
@@ -113,7 +115,8 @@ def sampled_workload(
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
 
-    if config.sampler.unpredictable or not (isinstance(graph.features, DenseFeatures) or sparse_as_rows):
+    has_costs = bool(find_model(config.model.kind).costs_like) and not config.sampler.unpredictable
+    if not has_costs or not (isinstance(graph.features, DenseFeatures) or sparse_as_rows):
         return None
     targets = graph.split("train", config.data.split)
     if not len(targets):
@@ -148,6 +151,10 @@ def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = No
         raise ConfigError(
             f"sampler.kind={config.sampler.kind} cannot be predicted: {config.sampler.unpredictable}"
         )
+    if not find_model(config.model.kind).costs_like:
+        raise ConfigError(
+            f"model.kind={config.model.kind} cannot be predicted: it does not say what it costs"
+        )
     if source in DATASETS:
         return expected_workload(config, published_sizes(DATASETS[source]))
     if source.startswith(_GENERATED):
@@ -180,16 +187,12 @@ def assumptions_of(config: Config) -> list[str]:
         The settings, as `configured_workload` takes them.
     """
     found = []
-    source, kind = config.data.source, config.model.kind
+    source, of_model = config.data.source, find_model(config.model.kind).assumption
     if source in DATASETS:
         found.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith(_GENERATED):
         found.append(f"{source} has the degrees of the distribution that it is drawn from")
-    if kind == "gin":
-        found.append("a gin layer costs its aggregation and two products; its activation costs nothing")
-    elif kind == "gat":
-        found.append("a gat layer reads a row for each edge and head; scores and softmax cost nothing")
-    return found
+    return [*found, of_model] if of_model else found
 
 
 def terms_of(config: Config) -> Terms:

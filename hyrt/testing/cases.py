@@ -14,8 +14,9 @@ from hyrt.device import InputForm
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import inputs_of
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block

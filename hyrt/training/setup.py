@@ -14,7 +14,8 @@ from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
@@ -69,6 +70,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
         norm=model.norm,
         residual=model.residual,
         low_precision=config.train.precision == "bf16",
+        options=model.options,
     )
 
 

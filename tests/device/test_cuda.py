@@ -28,7 +28,8 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.nn.operators import product
 from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.pipeline.load import Loader

@@ -21,8 +21,9 @@ from hyrt.device import DeviceOptions
 from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import Aggregated
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import plan_input

@@ -27,7 +27,7 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
         (["train.epoch=5"], "unknown setting 'train.epoch': did you mean 'train.epochs'?"),
         (["train.epochs=none"], "setting train.epochs='none'"),
         (["no.yaml"], "no.yaml: no such settings file"),
-        (["--model", "gnn"], "model.kind='gnn'"),
+        (["--model", "gnn"], "unknown model.kind 'gnn' (did you mean 'gin'?)"),
         (["--resume", "nothing"], "nothing: no such folder"),
         (["--resume", "."], "not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,10 @@ from end_to_end.terminal import TINY, hyrt
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.inputs import InPlace
 from hyrt.sampling.block import Block
+from hyrt.sampling.neighbor import NeighborSampler
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,57 @@ def test_what_cannot_train_for_it_says_so(installed: dict[str, str], tmp_path: P
     assert "did you mean 'focal'" in unknown.stderr
     missing = hyrt("run", *focal, cwd=tmp_path, code=2)
     assert "the known ones are classification" in missing.stderr
+
+
+CONTRAST = [*TINY, "model.kind=contrast"]
+
+
+def test_a_model_of_its_own(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Training in any split, evaluation layer by layer and by whole mini-batches, and options."""
+    options = "model.options={strength: 0.5}"
+    done = hyrt("run", *CONTRAST, options, "--name", "alone", cwd=tmp_path, **installed)
+    assert "contrast 16-" in done.stdout
+    two = ["--devices", "cpu:0,cpu:1", "split=[56,200]", "evaluate.memory_gib=0.0001"]
+    hyrt("run", *CONTRAST, options, *two, "--name", "both", cwd=tmp_path, **installed)
+    hyrt("run", *CONTRAST, "--name", "whole", cwd=tmp_path, **installed)
+    alone, both, whole = (tmp_path / "runs" / name for name in ("alone", "both", "whole"))
+    assert losses(both) == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(whole) != pytest.approx(losses(alone), rel=1e-4)
+    assert losses(alone)[-1] < losses(alone)[0]
+
+
+def test_its_layer_is_what_it_says(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(installed["PYTHONPATH"].split(os.pathsep)[0])
+    from hyrt_extras.contrast import Contrast  # type: ignore[import-not-found,unused-ignore]
+
+    graph = open_graph("synthetic:tiny")
+    topology, x = graph.topology, graph.features.values.astype(np.float64)
+    a = Architecture(kind="contrast", in_features=x.shape[1], num_classes=3, layers=1)
+    layer = Contrast().layer(a, x.shape[1], 3, last=True, strength=0.25)
+    everyone = np.arange(graph.num_vertices, dtype=np.int32)
+    sampler = NeighborSampler(graph, everyone, [-1], len(everyone), 0)
+    with Workers(1, "test") as workers, torch.no_grad():
+        block = sampler.sample(0, everyone, workers, in_place=True).blocks[0]
+        out = layer(block, InPlace(graph.features.matrix), relu=True).double().numpy()
+    means = np.stack(
+        [
+            x[topology.indices[i:j]].mean(0) if j > i else 0 * x[0]
+            for i, j in itertools.pairwise(topology.indptr)
+        ]
+    )
+    weight, bias = (p.detach().double().numpy() for p in layer.product.parameters())
+    assert out == pytest.approx(np.maximum((x - 0.25 * means) @ weight.T + bias, 0), abs=1e-5)
+
+
+def test_what_is_wrong_with_a_model_is_said(installed: dict[str, str], tmp_path: Path) -> None:
+    wrong = hyrt("run", *CONTRAST, "model.options={power: 2}", cwd=tmp_path, code=2, **installed).stderr
+    assert "unexpected keyword argument 'power'" in wrong
+    refused = hyrt("run", *CONTRAST, "--devices", "fpga-csim", cwd=tmp_path, code=2, **installed).stderr
+    assert "ContrastLayer" in refused
+    unknown = hyrt("run", *TINY, "--model", "contrasts", cwd=tmp_path, code=2, **installed).stderr
+    assert "did you mean 'contrast'?" in unknown
 
 
 LABOR = [*TINY, "sampler.kind=labor", "sampler.fanout=[5,5]"]

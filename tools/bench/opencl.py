@@ -86,7 +86,8 @@ def main() -> None:
     from hyrt.device import DeviceOptions
     from hyrt.device.discovery import find_device
     from hyrt.machine.workers import Workers
-    from hyrt.nn.model import GNN, Architecture
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.model import GNN
     from hyrt.nn.torch_threads import use_one_torch_thread
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input

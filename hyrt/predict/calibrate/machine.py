@@ -34,7 +34,6 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import Kind
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.host import LARGE, SMALL
 from hyrt.predict.calibrate.short_run import short_run
@@ -42,7 +41,7 @@ from hyrt.predict.calibrate.store import accelerators_by_name, read_measured, re
 from hyrt.predict.calibrate.trainers import PROBES, Measured, fit_link, fit_trainer, measure, with_widths
 from hyrt.predict.workload import sampled_workload
 
-KINDS: tuple[Kind, ...] = ("graphsage", "gcn", "gin", "gat")
+KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: dict[str, LoadForm] = {"rows": "rows", "aggregated": "aggregated", "in_place": "in_place"}
 
 Say = Callable[[str], None]
@@ -115,7 +114,7 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
 
 
 def measure_devices(
-    infos: Sequence[DeviceInfo], say: Say = lambda text: None, kinds: Sequence[Kind] = KINDS
+    infos: Sequence[DeviceInfo], say: Say = lambda text: None, kinds: Sequence[str] = KINDS
 ) -> tuple[Calibration, dict[str, str]]:
     """Measure devices alone, beside what is known of this machine as long as that still holds.
 
@@ -229,7 +228,7 @@ def _measure_trainers(
     graph: Graph,
     say: Say,
     threads: Callable[[DeviceInfo], int],
-    kinds: Sequence[Kind] = KINDS,
+    kinds: Sequence[str] = KINDS,
     most: int = len(KINDS),
 ) -> tuple[list[_Trainer], dict[str, str]]:
     """Every device that can be measured; and by name why others cannot. Without the CPU nothing is."""
@@ -247,7 +246,7 @@ def _measure_trainers(
 
 
 def _measure_trainer(
-    info: DeviceInfo, graph: Graph, threads: int, kinds: Sequence[Kind] = KINDS, most: int = len(KINDS)
+    info: DeviceInfo, graph: Graph, threads: int, kinds: Sequence[str] = KINDS, most: int = len(KINDS)
 ) -> _Trainer:
     """Rates of a device for the kinds of models that it runs, for so many of them at most."""
     backend, there = find_device(info.name)
@@ -331,7 +330,7 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 class _Run:
     """A short run: its widths are a probe's, so that nothing is compiled anew. `steps` count."""
 
-    kind: Kind
+    kind: str
     probe: int
     batch: int
     graph: str
@@ -370,7 +369,7 @@ def _runs(
     return runs
 
 
-def _can(trainers: Sequence[_Trainer], kind: Kind) -> bool:
+def _can(trainers: Sequence[_Trainer], kind: str) -> bool:
     return all(kind in trainer.rates for trainer in trainers)
 
 

@@ -18,8 +18,9 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import Aggregated, InPlace
-from hyrt.nn.model import GNN, Architecture, Kind
+from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.block_sizes import sizes_of
@@ -95,7 +96,7 @@ def with_widths(graph: Graph, probe: Probe) -> Graph:
     return Graph(graph.name, graph.topology, table)
 
 
-def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
+def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
     """Train a few mini-batches of one shape; the first, which compiles, is left out.
 
     Raises
@@ -141,7 +142,7 @@ def measure(device: Device, kind: Kind, probe: Probe, graph: Graph) -> Measured:
     return Measured(sizes, summarize(propagate[1:]), summarize(transfer[1:]), moved)
 
 
-def _workload(kind: Kind, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
+def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
     sizes = sizes_of(batch)
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]

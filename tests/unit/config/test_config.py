@@ -138,7 +138,7 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("train.lr=0", "setting train.lr=0: .*greater than 0"),
         ("train.lr=.nan", "setting train.lr=nan"),
         ("model.dropout=1", "setting model.dropout=1: .*less than 1"),
-        ("model.kind=gnc", "setting model.kind='gnc': .*'gcn'"),
+        ("model.kind=gnc", "unknown model.kind 'gnc' .*: the known ones are gat, gcn,"),
         ("model=gcn", "setting model='gcn'"),
         ("devices=[]", r"setting devices=\[\]: .*at least 1"),
         ("balance.policy=fastest", r"setting balance.policy='fastest': .*'static'"),

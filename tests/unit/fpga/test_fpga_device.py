@@ -21,7 +21,8 @@ from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases, check_device
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription, Product, describe
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.model import GNN
 
 MEAN = Aggregation("mean", "none")
 BESIDE = Aggregation("mean", "concat")

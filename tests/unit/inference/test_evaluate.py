@@ -7,7 +7,8 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 
 
 def two_class_graph():

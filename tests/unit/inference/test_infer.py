@@ -13,7 +13,8 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.pipeline.trainer import plan_input
 
 

@@ -10,8 +10,9 @@ import torch
 from closeness import gradients
 from torch import Tensor
 
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import Rows
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block
 
 KINDS = ("gcn", "graphsage-mean", "graphsage-max", "gin", "gat")

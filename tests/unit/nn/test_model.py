@@ -15,8 +15,9 @@ from model_cases import KINDS, model_of, ours, reference
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers, working
+from hyrt.nn.architecture import Architecture
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.model import GNN
 from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -225,7 +226,7 @@ def test_mistakes_are_named() -> None:
         model(batch.blocks, x[:, :-1])
     with pytest.raises(ValueError, match="heads of width"):
         model_of("gat", graph.num_features, 2)(batch.blocks, x[:, :-1])
-    with pytest.raises(ValueError, match="not a multiple of 4 heads"):
+    with pytest.raises(ValueError, match=r"not a multiple of model.heads=4"):
         GNN(Architecture(kind="gat", in_features=3, hidden=10, num_classes=2, heads=4))
     with pytest.raises(ValueError, match="at least 1 layer"):
         GNN(Architecture(in_features=3, num_classes=2, layers=0))

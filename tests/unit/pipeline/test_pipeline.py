@@ -14,7 +14,8 @@ from hyrt_devices.null import NullDevice
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceFault, StageFailure, Stalled
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps

@@ -14,7 +14,8 @@ from hyrt.balance.resource_manager import ResourceManager
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline

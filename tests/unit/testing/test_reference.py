@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch

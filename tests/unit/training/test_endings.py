@@ -13,7 +13,8 @@ from hyrt.device import DeviceOptions
 from hyrt.errors import StageFailure, Stalled
 from hyrt.flow.channel import ChannelClosed
 from hyrt.machine.workers import Workers
-from hyrt.nn.model import GNN, Architecture
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps

@@ -1,0 +1,29 @@
+"""GAT (Velickovic et al., 2018)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Gat(ModelKind):
+    """Neighbours weighted by attention; hidden layers lay their heads side by side, the last one averages them."""
+
+    costs_like = "gat"
+    assumption = "a gat layer reads a row for each edge and head; scores and softmax cost nothing"
+
+    def check(self, *, hidden: int, heads: int) -> None:
+        if hidden % heads:
+            raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.layers import GatLayer
+
+        heads = architecture.heads
+        width = out_features if last else out_features // heads
+        return GatLayer(in_features, width, heads, average=last, low_precision=architecture.low_precision)

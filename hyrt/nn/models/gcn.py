@@ -1,0 +1,23 @@
+"""GCN (Kipf and Welling, 2017)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Gcn(ModelKind):
+    """Neighbours and a self loop, weighted by their degrees."""
+
+    best_form = "aggregated"
+    costs_like = "gcn"
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.layers import GcnLayer
+
+        return GcnLayer(in_features, out_features, low_precision=architecture.low_precision)

@@ -1,0 +1,24 @@
+"""GIN (Xu et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Gin(ModelKind):
+    """The sum of neighbours and the own row, through two products."""
+
+    best_form = "aggregated"
+    costs_like = "gin"
+    assumption = "a gin layer costs its aggregation and two products; its activation costs nothing"
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.layers import GinLayer
+
+        return GinLayer(in_features, out_features, low_precision=architecture.low_precision)

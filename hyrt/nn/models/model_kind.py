@@ -1,0 +1,98 @@
+"""What a kind of model is: its layers, its checks and its costs. Needs no torch."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from hyrt.errors import ConfigError
+from hyrt.machine.entry_points import EntryPointGroup
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+MODELS = EntryPointGroup("hyrt.models", "model.kind")
+
+
+class ModelKind(ABC):
+    """A kind of model: a `hyrt.nn.model.GNN` of the kind's own layers.
+
+    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` gives. Importing it
+    should be quick, since every command that reads settings does it: what needs torch is imported in `layer`.
+    """
+
+    best_form: ClassVar[Literal["rows", "aggregated", "in_place"]] = "in_place"
+    """The form of input that costs its first layer least, where a trainer takes it; see
+    `hyrt.pipeline.trainer.InputPlan`."""
+    costs_like: ClassVar[str] = ""
+    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; a run is not predicted without."""
+    assumption: ClassVar[str] = ""
+    """What a prediction assumes of its costs, in a sentence; empty for nothing."""
+
+    @abstractmethod
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        """A layer of the model.
+
+        A kind may add keyword arguments with defaults: they are its own settings, given by `model.options`.
+
+        Parameters
+        ----------
+        architecture
+            What the whole model is built from.
+        in_features, out_features
+            Widths of the layer's source rows and of its result.
+        last
+            Whether its result is the scores.
+        """
+
+    def check(self, *, hidden: int, heads: int) -> None:  # noqa: B027
+        """Check that the settings of the model go together.
+
+        Raises
+        ------
+        ValueError
+            Naming the settings that do not.
+        """
+
+
+def find_model(name: str) -> ModelKind:
+    """The kind of model that is declared under a name.
+
+    Raises
+    ------
+    ConfigError
+        If no model of that name is declared, with the nearest name, or its package is broken.
+    PluginConflict
+        If two distributions declare the name.
+    """
+    found = MODELS.load(name)
+    if not (isinstance(found, type) and issubclass(found, ModelKind)):
+        raise ConfigError(
+            f"model.kind {name!r}: {MODELS.entry(name).value} is no class derived from {__name__}.ModelKind"
+        )
+    return found()
+
+
+def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: int) -> None:
+    """Check the settings of a model.
+
+    Raises
+    ------
+    ConfigError
+        As `find_model`.
+    ValueError
+        If the settings do not go together, or the kind does not know its options.
+    PluginConflict
+        If two distributions declare the name.
+    """
+    kind = find_model(name)
+    kind.check(hidden=hidden, heads=heads)
+    try:
+        inspect.signature(kind.layer).bind(None, 1, 1, last=True, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"model.options={dict(options)} does not go with model.kind={name}: {error}"
+        ) from None

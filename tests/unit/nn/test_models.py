@@ -1,0 +1,84 @@
+"""The registry of models, from synthetic entry points."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from hyrt.errors import ConfigError, PluginConflict
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.layers import GcnLayer
+from hyrt.nn.model import GNN
+from hyrt.nn.models.model_kind import ModelKind, check_model, find_model
+
+
+class Biased(ModelKind):
+    """A GCN whose biases start at the value of an option."""
+
+    def layer(
+        self, architecture: Any, in_features: int, out_features: int, *, last: bool, bias: float = 0.0
+    ) -> Any:
+        layer = GcnLayer(in_features, out_features)
+        layer.bias.data.fill_(bias)
+        return layer
+
+
+class Unfinished(ModelKind):
+    pass
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "unit.nn.test_models"
+    entries = [
+        EntryPoint("gcn", "hyrt.nn.models.gcn:Gcn", "hyrt.models"),
+        EntryPoint("biased", f"{here}:Biased", "hyrt.models"),
+        EntryPoint("number", f"{here}:ENTRIES", "hyrt.models"),
+        EntryPoint("twice", f"{here}:Biased", "hyrt.models"),
+        EntryPoint("twice", f"{here}:Unfinished", "hyrt.models"),
+    ]
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+    )
+
+
+ENTRIES = 5
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_model_is_built_by_its_kind_with_its_options() -> None:
+    a = Architecture(kind="biased", in_features=4, num_classes=3, hidden=6, layers=3, options={"bias": 0.5})
+    model = GNN(a)
+    assert [type(layer).__name__ for layer in model.layers] == ["GcnLayer"] * 3
+    assert [tuple(p.shape) for p in model.parameters()] == [(6, 4), (6,), (6, 6), (6,), (3, 6), (3,)]
+    assert all((layer.bias == 0.5).all() for layer in model.layers)  # type: ignore[union-attr]
+    check_model("biased", {"bias": 1}, hidden=6, heads=4)
+    with pytest.raises(ValueError, match=r"model.options=.*model.kind=biased: .*'scale'"):
+        check_model("biased", {"scale": 1}, hidden=6, heads=4)
+    with pytest.raises(ValueError, match="'bias'"):
+        check_model("gcn", {"bias": 1}, hidden=6, heads=4)
+
+
+@pytest.mark.usefixtures("declared")
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"unknown model.kind 'gnc' \(did you mean 'gcn'\?\)"):
+        find_model("gnc")
+    with pytest.raises(
+        ConfigError, match=r"'number': unit\.nn\.test_models:ENTRIES is no class derived from"
+    ):
+        find_model("number")
+    with pytest.raises(PluginConflict, match="twice"):
+        find_model("twice")
+
+
+def test_settings_of_the_built_in_models_are_checked_without_torch() -> None:
+    code = (
+        "import sys; from hyrt.config import build_config\n"
+        "for kind in ('graphsage', 'gcn', 'gin', 'gat'): build_config({'model': {'kind': kind}})\n"
+        "assert 'torch' not in sys.modules and 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
