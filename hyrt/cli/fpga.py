@@ -93,8 +93,8 @@ def explore(
     from hyrt_hls.parts.part import load_part
 
     from hyrt.errors import ConfigError
-    from hyrt.report.fpga_table import Explored, explored_json, explored_lines
-    from hyrt.report.terminal import print_wrapped
+    from hyrt.report.tables.fpga_table import Explored, explored_json, explored_lines
+    from hyrt.report.terminal.printed_lines import print_wrapped
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
     try:
@@ -163,8 +163,8 @@ def build_files(
     from hyrt_hls.vitis.build_files import doubts, write_build_files
 
     from hyrt.errors import ConfigError
-    from hyrt.report.fpga_table import resource_line
-    from hyrt.report.terminal import print_wrapped
+    from hyrt.report.tables.fpga_table import resource_line
+    from hyrt.report.terminal.printed_lines import print_wrapped
 
     try:
         card = load_part(part)

@@ -84,9 +84,9 @@ def predict(
 
     from hyrt.errors import ConfigError
     from hyrt.predict.any_machine import machine, predict_on
-    from hyrt.report.predict_table import prediction_lines, scaling_lines
-    from hyrt.report.scaling_plot import check_plot, draw_scaling
-    from hyrt.report.terminal import print_wrapped
+    from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
+    from hyrt.report.tables.scaling_plot import check_plot, draw_scaling
+    from hyrt.report.terminal.printed_lines import print_wrapped
 
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:

@@ -26,8 +26,8 @@ def report(
     """
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.page import REPORT, page_beside, page_of
-    from hyrt.report.html.run_record import read_run
     from hyrt.report.html.write_page import write_page
+    from hyrt.report.records.run_record import read_run
 
     # The same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())

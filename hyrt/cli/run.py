@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.observe.events import Emit
-    from hyrt.report.progress import Progress
-    from hyrt.report.run_folder import RunFolder
+    from hyrt.report.records.run_folder import RunFolder
+    from hyrt.report.terminal.progress import Progress
 
 
 def run(
@@ -97,13 +97,13 @@ def run(
     if resume is None:
         config = new_config(file, overrides)
     else:
-        from hyrt.report.run_folder import RunFolder
+        from hyrt.report.records.run_folder import RunFolder
 
         folder = RunFolder.open(resume)
         config = resumed_config(folder.config(), file, overrides)
     shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
     if tensorboard:
-        from hyrt.report.tensorboard import check_tensorboard
+        from hyrt.report.records.tensorboard import check_tensorboard
 
         check_tensorboard()
     if print_config:
@@ -126,7 +126,7 @@ class _Shown:
     tensorboard: bool
 
     def progress(self) -> Progress:
-        from hyrt.report.progress import Progress
+        from hyrt.report.terminal.progress import Progress
 
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
@@ -136,7 +136,7 @@ class _Shown:
         if not self.tensorboard:
             yield []
             return
-        from hyrt.report.tensorboard import FOLDER, TensorboardLog
+        from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
 
         with TensorboardLog(folder.path / FOLDER) as log:
             yield [log.handle]
@@ -154,8 +154,8 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
         from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
-        from hyrt.report.run_folder import RunFolder
-        from hyrt.report.run_lock import locked
+        from hyrt.report.records.run_folder import RunFolder
+        from hyrt.report.records.run_lock import locked
 
         config = located(config)
         # Opened first, so that bad data leaves nothing behind.
@@ -177,7 +177,7 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
 
 def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
     from hyrt.machine.stop_signals import StopSignals
-    from hyrt.report.run_lock import locked
+    from hyrt.report.records.run_lock import locked
 
     with StopSignals() as signals, locked(folder.path):
         folder.remove_leftovers()

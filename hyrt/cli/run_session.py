@@ -18,8 +18,8 @@ from hyrt.machine.stop_signals import StopSignals
 from hyrt.observe.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.observe.injected_faults import faults_of_environment
 from hyrt.predict.this_run import predict_run
-from hyrt.report.progress import Progress
-from hyrt.report.run_folder import RunFolder
+from hyrt.report.records.run_folder import RunFolder
+from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
@@ -149,8 +149,8 @@ class Session:
     def _write_report(self) -> Path | None:
         """The page of the run so far; a run that went well does not fail for it."""
         from hyrt.report.html.page import REPORT, page_of
-        from hyrt.report.html.run_record import read_run
         from hyrt.report.html.write_page import write_page
+        from hyrt.report.records.run_record import read_run
 
         path = self._folder.path / REPORT
         try:

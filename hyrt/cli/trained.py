@@ -12,7 +12,7 @@ from hyrt.errors import CheckpointError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
-from hyrt.report.run_folder import RunFolder
+from hyrt.report.records.run_folder import RunFolder
 from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint
 from hyrt.training.setup import build_model
 

@@ -62,7 +62,7 @@ def evaluate(
     prepare_process()
     from hyrt.cli.trained import open_trained
     from hyrt.inference.evaluate import Evaluator
-    from hyrt.report.progress_line import metric_name, number
+    from hyrt.report.terminal.progress_line import metric_name, number
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     # All metrics are shown: the one that chose among epochs need not exist on other data.

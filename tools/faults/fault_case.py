@@ -24,7 +24,7 @@ from trials import write_data
 
 from hyrt.errors import CheckpointError
 from hyrt.observe.faults import WRITES, Fault, parse_faults
-from hyrt.report.run_folder import read_metrics
+from hyrt.report.records.run_folder import read_metrics
 from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
 
 STEPS = 18

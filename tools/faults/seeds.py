@@ -16,7 +16,7 @@ from fault_case import told
 from forked_runs import ForkedRuns
 from trials import DATA, parser, workplace, write_data
 
-from hyrt.report.run_folder import read_metrics
+from hyrt.report.records.run_folder import read_metrics
 
 # Losses that depend on everything that is drawn: order, neighbours, dropout.
 SETTINGS = [

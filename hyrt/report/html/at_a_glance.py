@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from hyrt_perfmodel.assignment import STAGES
 
-from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
+from hyrt.report.records.run_record import Line, RunRecord
 
 # The channel that a stage puts its work into.
 _CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}

@@ -10,9 +10,9 @@ from itertools import groupby
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.report.html.chart import Chart, Series
-from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
+from hyrt.report.records.run_record import Line, RunRecord
 
 
 def charts_of(run: RunRecord) -> list[Chart]:

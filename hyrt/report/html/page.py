@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from hyrt.report.html.at_a_glance import bottleneck_text, median, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
-from hyrt.report.html.run_record import Line, RunRecord
 from hyrt.report.html.simulated import labelled, labelled_keys
 from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent
+from hyrt.report.records.run_record import Line, RunRecord
 
 REPORT = "report.html"
 # Decisions and notices that a page lists, of long runs.

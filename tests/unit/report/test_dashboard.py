@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
 
-from hyrt.report.dashboard import dashboard
-from hyrt.report.progress import Progress
+from hyrt.report.terminal.dashboard import dashboard
+from hyrt.report.terminal.progress import Progress
 
 
 def shown(width: int, **changes: object) -> str:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from hyrt.machine.cores import cgroup_limits
-from hyrt.report.environment import describe_environment
+from hyrt.report.records.environment import describe_environment
 
 
 def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_imports_nothing_large() -> None:
     code = (
-        "import sys; from hyrt.report.environment import describe_environment as d; d();"
+        "import sys; from hyrt.report.records.environment import describe_environment as d; d();"
         "print([m for m in ('torch', 'numpy', 'numba', 'pydantic') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]

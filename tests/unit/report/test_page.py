@@ -12,7 +12,7 @@ import pytest
 
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.page import page_beside, page_of
-from hyrt.report.html.run_record import RunRecord
+from hyrt.report.records.run_record import RunRecord
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 

@@ -10,7 +10,7 @@ from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 from hyrt.errors import ConfigError, DataNotWritten
-from hyrt.report.scaling_plot import check_plot, draw_scaling
+from hyrt.report.tables.scaling_plot import check_plot, draw_scaling
 
 PLATFORM = Platform(
     name="a $ box",

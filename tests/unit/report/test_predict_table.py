@@ -12,8 +12,8 @@ from hyrt_perfmodel.prediction.advice import Advice
 from hyrt_perfmodel.prediction.predict import Memory, Prediction
 from hyrt_perfmodel.prediction.stage_times import StageTimes
 
-from hyrt.report.predict_table import prediction_lines, scaling_lines, seconds
-from hyrt.report.terminal import encodable, wrapped
+from hyrt.report.tables.predict_table import prediction_lines, scaling_lines, seconds
+from hyrt.report.terminal.printed_lines import encodable, wrapped
 
 GIB = 2**30
 PLATFORM = Platform(

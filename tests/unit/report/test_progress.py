@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,8 +19,8 @@ from rich.console import Console
 from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
-from hyrt.report.progress import Progress
-from hyrt.report.progress_line import (
+from hyrt.report.terminal.progress import Progress
+from hyrt.report.terminal.progress_line import (
     milliseconds,
     number,
     prediction_line,
@@ -298,6 +299,14 @@ def test_an_error_ends_the_redrawn_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert sys.stdout is stdout
 
 
+def everything(leader: int) -> str:
+    """What was written to a terminal, which hands it over in parts on a busy machine."""
+    raw = b""
+    while select.select([leader], [], [], 0.5)[0]:
+        raw += os.read(leader, 65536)
+    return raw.decode()
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_a_real_terminal(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -312,7 +321,7 @@ def test_a_real_terminal(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
         with Progress(stream) as progress:
             for event in (STARTED, steps(20), steps(40)):
                 progress.handle(event)
-        raw = os.read(leader, 65536).decode()
+        raw = everything(leader)
     os.close(leader)
     assert "\x1b[?25l" in raw
     assert ("\x1b[1;33m" in raw or "\x1b[1m" in raw) if colour else "33m" not in raw
@@ -345,16 +354,16 @@ def test_terminals_that_cannot_redraw_get_plain_lines(
         with Progress(stream) as progress:
             progress.handle(STARTED)
             progress.handle(steps(1))
-        raw = os.read(leader, 65536)
+        raw = everything(leader)
     os.close(leader)
-    assert b"\x1b" not in raw
-    assert raw.startswith(b"data      synthetic:community")
+    assert "\x1b" not in raw
+    assert raw.startswith("data      synthetic:community")
 
 
 CLOSED_PIPE = """
 import sys
 from unit.report.run_events import STARTED, epoch_ended, steps
-from hyrt.report.progress import Progress
+from hyrt.report.terminal.progress import Progress
 sys.stdin.readline()
 with Progress() as progress:
     progress.handle(STARTED)
@@ -403,7 +412,8 @@ def test_numbers() -> None:
 
 def test_importing_it_imports_no_rich() -> None:
     code = (
-        "import sys, hyrt.report.progress; print([m for m in ('rich', 'torch', 'numpy') if m in sys.modules])"
+        "import sys, hyrt.report.terminal.progress;"
+        "print([m for m in ('rich', 'torch', 'numpy') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, ev
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
-from hyrt.report.run_folder import RunFolder, default_name, read_metrics, short_name
+from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
 
 
 class Clock:
@@ -288,7 +288,8 @@ def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_undecodable_command_line(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hyrt.config import Config;"
-        "from hyrt.report.run_folder import RunFolder; RunFolder.create(Path(sys.argv[1]), 'run', Config())"
+        "from hyrt.report.records.run_folder import RunFolder;"
+        "RunFolder.create(Path(sys.argv[1]), 'run', Config())"
     )
     root = Path(__file__).parents[3]
     command = [sys.executable.encode(), b"-c", code.encode(), str(tmp_path).encode(), b"\xff.npz"]

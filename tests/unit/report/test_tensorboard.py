@@ -10,7 +10,7 @@ import pytest
 from unit.report.run_events import BALANCED, epoch_ended, evaluated, steps
 
 from hyrt.errors import ConfigError
-from hyrt.report.tensorboard import TensorboardLog
+from hyrt.report.records.tensorboard import TensorboardLog
 
 
 def read_scalars(folder: Path) -> dict[tuple[str, int], float]:

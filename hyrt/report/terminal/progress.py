@@ -23,8 +23,9 @@ from hyrt.observe.events import (
     RunStarted,
     StepGroup,
 )
-from hyrt.report.dashboard import dashboard
-from hyrt.report.progress_line import (
+from hyrt.report.terminal.dashboard import dashboard
+from hyrt.report.terminal.printed_lines import encodable
+from hyrt.report.terminal.progress_line import (
     epoch_line,
     evaluation_line,
     prediction_line,
@@ -33,7 +34,6 @@ from hyrt.report.progress_line import (
     seconds_beside,
     step_line,
 )
-from hyrt.report.terminal import encodable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -31,7 +31,7 @@ from hyrt.observe.events import (
     RunStarted,
     StepGroup,
 )
-from hyrt.report.environment import describe_environment
+from hyrt.report.records.environment import describe_environment
 
 _NAMES = {
     Predicted: "predicted",

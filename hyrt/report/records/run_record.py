@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.errors import DataError
-from hyrt.report.run_folder import RunFolder, read_metrics
+from hyrt.report.records.run_folder import RunFolder, read_metrics
 
 Line = Mapping[str, Any]
 

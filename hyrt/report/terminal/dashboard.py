@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.observe.events import StepGroup
-from hyrt.report.progress_line import bar, memory_text, milliseconds, number
+from hyrt.report.terminal.progress_line import bar, memory_text, milliseconds, number
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -1,0 +1,1 @@
+"""Predictions and explorations as tables, and a picture of one."""

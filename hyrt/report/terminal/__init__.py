@@ -1,0 +1,1 @@
+"""What a terminal shows: the progress of a run, and lines of text."""
