@@ -76,7 +76,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
 
     @classmethod
     def why_unsupported(cls, model: torch.nn.Module) -> str:
-        """Why the kernels do not run a model, whose parameters may be on the meta device; empty where they do."""
+        """Why the kernels do not run a model (perhaps on the meta device); empty where they do."""
         try:
             described(model, "the FPGA trainer")
         except UnsupportedModel as error:
