@@ -72,6 +72,7 @@ def model_cases() -> list[ModelCase]:
     kinds: dict[str, dict[str, Any]] = {
         "gcn": {"kind": "gcn"},
         "graphsage (mean)": {"kind": "graphsage"},
+        "graphsage (sum)": {"kind": "graphsage", "aggregate": "sum"},
         "graphsage (max)": {"kind": "graphsage", "aggregate": "max"},
         "gin": {"kind": "gin"},
         "gat": {"kind": "gat", "heads": 3},

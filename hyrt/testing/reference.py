@@ -121,7 +121,7 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
 def _layer(kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], last: bool) -> Tensor:
     own = x[: block.num_dst]
     if kind == "graphsage":
-        mixed = _maxima(block, x) if reduce == "max" else _matrix(block, "mean") @ x
+        mixed = _maxima(block, x) if reduce == "max" else _matrix(block, reduce) @ x
         return torch.cat([own, mixed], 1) @ p["weight"].T + p["bias"]
     if kind == "gcn":
         loops = own / (_column(block.degrees) + 1)
