@@ -22,6 +22,8 @@ class RunStarted:
     steps_per_epoch: int
     first_step: int
     """Counted from 0 over the whole run; above 0 where a run resumes."""
+    simulated: tuple[str, ...] = ()
+    """The names of the devices that do not do their work on the hardware they are named after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

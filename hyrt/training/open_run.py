@@ -46,11 +46,6 @@ class OpenRun:
     manager: ResourceManager
     evaluate_workers: Workers
 
-    @property
-    def is_simulated(self) -> bool:
-        """Whether one of the trainers does not do its work on the hardware it is named after."""
-        return any(trainer.device.info.simulated for trainer in self.stages.trainers)
-
 
 @contextmanager
 def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:

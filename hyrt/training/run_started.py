@@ -45,7 +45,13 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         epochs=config.train.epochs,
         steps_per_epoch=parts.steps_per_epoch,
         first_step=step,
+        simulated=simulated_devices(stages),
     )
+
+
+def simulated_devices(stages: Stages) -> tuple[str, ...]:
+    """The names of the trainers' devices that do not do their work on the hardware they are named after."""
+    return tuple(trainer.name for trainer in stages.trainers if trainer.device.info.simulated)
 
 
 def named_split(stages: Stages, step: int) -> dict[str, int]:

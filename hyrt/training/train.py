@@ -19,7 +19,7 @@ from hyrt.training.compose import RunParts
 from hyrt.training.epoch_end import EpochEnd
 from hyrt.training.expected_run import expected_figures
 from hyrt.training.open_run import OpenRun, open_run, steps_of
-from hyrt.training.run_started import named_split, run_started
+from hyrt.training.run_started import named_split, run_started, simulated_devices
 from hyrt.training.run_state import RunState
 from hyrt.training.step_group import StepGroups
 
@@ -203,7 +203,8 @@ class Training:
         summary: dict[str, Any] = {
             "status": status,
             "devices": parts.config.devices,
-            "simulated": run.is_simulated,
+            "simulated": bool(simulated_devices(run.stages)),
+            "simulated_devices": simulated_devices(run.stages),
             "split": named_split(run.stages, state.step),
             "threads": run.stages.schedule.of(state.step).threads.by_stage,
             "balance": {"policy": run.manager.policy_name, "decisions": totals.decisions},

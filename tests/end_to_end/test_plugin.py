@@ -75,3 +75,25 @@ def test_a_second_claim_to_its_kind_is_a_conflict_that_names_both(
     listed = hyrt("devices", cwd=tmp_path, **both).stdout
     assert "uninstall one of them" in listed
     assert "cpu:0" in listed
+
+
+def test_a_plug_ins_simulated_device_is_labelled_in_the_report(tmp_path: Path) -> None:
+    info = tmp_path / "site" / "hyrt_pretend-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hyrt-pretend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.devices]\npretend = pretend:Pretend\n")
+    (info.parent / "pretend.py").write_text(
+        "from hyrt.device import DeviceInfo\nfrom hyrt_devices.null import NullDevice\n\n"
+        "class Pretend(NullDevice):\n    @classmethod\n    def probe(cls):\n"
+        "        what = {'description': 'pretends', 'memory_bytes': 0, 'simulated': True}\n"
+        "        return [DeviceInfo(kind='pretend', index=0, **what)]\n"
+    )
+    words = [*TINY, "--devices", "cpu=1,pretend=1", "--name", "r"]
+    hyrt("run", *words, cwd=tmp_path, PYTHONPATH=str(info.parent))
+    # Without the plug-in: the records say it.
+    hyrt("report", "runs/r", cwd=tmp_path)
+    (page,) = (tmp_path / "runs/r").glob("*.html")
+    assert '<th scope="row">pretend:0 (simulated)</th>' in page.read_text()
+    assert "cpu:0 (simulated)" not in page.read_text()
+    first = json.loads((tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()[0])
+    assert (first["event"], first["simulated"]) == ("started", ["pretend:0"])

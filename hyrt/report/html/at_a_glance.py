@@ -134,7 +134,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
         ]
         rows.append(
             TrainerRow(
-                name=labelled(name),
+                name=labelled(run, name),
                 units=f"{units:,}",
                 share=units / total,
                 busy=seconds(busy_s),

@@ -71,7 +71,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             title="Devices: fraction of the time spent propagating",
             series=[
-                _line(labelled(name), groups, lambda line, name=name: _part(line, name), colour)  # type: ignore[misc]
+                _line(labelled(run, name), groups, lambda line, name=name: _part(line, name), colour)  # type: ignore[misc]
                 for colour, name in enumerate(trainers)
             ],
             value=percent,

@@ -147,8 +147,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     add("mean step", "iteration_s", seconds)
     add("trained for", "trained_s", seconds)
     add("peak memory", "peak_memory_bytes", gibibytes)
-    add("devices", "devices", lambda names: ", ".join(map(labelled, names)))
-    add("last split", "split", lambda split: _pairs(labelled_keys(split)))
+    add("devices", "devices", lambda names: ", ".join(labelled(run, name) for name in names))
+    add("last split", "split", lambda split: _pairs(labelled_keys(run, split)))
     add("last threads", "threads", _pairs)
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
@@ -162,7 +162,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         last = steps[-1]
         found += [
             ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
-            ("last split", _pairs(labelled_keys(last["split"]))),
+            ("last split", _pairs(labelled_keys(run, last["split"]))),
             ("last threads", _pairs(last["threads"])),
         ]
     return found

@@ -1,26 +1,33 @@
-"""Names of a run's devices, those of simulated ones with a word that says so: their times are not of a clock on the wall."""
+"""Names of a run's devices; simulated ones say so, because their times are not those of a clock on the wall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# Kinds of which every device is simulated. An emulated `fpga` has the kind of a card: the run's status tells
-# of it.
+from hyrt.report.html.run_record import RunRecord
+
+# Kinds of which every device is simulated, for folders of runs that did not record which devices are.
 _KINDS = ("fpga-csim", "null")
 
 
-def labelled(name: str) -> str:
-    """`fpga-csim:0 (simulated)`; others as they are.
+def labelled(run: RunRecord, name: str) -> str:
+    """The name of a device, such as `fpga-csim:0 (simulated)`.
 
     Parameters
     ----------
+    run
+        The run that used the device.
     name
-        Of a device, `fpga-csim:0`, or its kind.
+        The device's name, or the request for it in the settings: `fpga-csim`, `fpga-csim:0=3`.
     """
-    return f"{name} (simulated)" if name.partition(":")[0] in _KINDS else name
+    device = name.partition("=")[0]
+    kind, _, index = device.partition(":")
+    known = run.simulated
+    simulated = kind in _KINDS if known is None else f"{kind}:{index or 0}" in known
+    return f"{name} (simulated)" if simulated else name
 
 
-def labelled_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same by labelled names."""
-    return {labelled(name): value for name, value in values.items()}
+def labelled_keys(run: RunRecord, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by labelled names of devices."""
+    return {labelled(run, name): value for name, value in values.items()}

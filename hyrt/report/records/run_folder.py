@@ -34,6 +34,7 @@ from hyrt.observe.events import (
 from hyrt.report.records.environment import describe_environment
 
 _NAMES = {
+    RunStarted: "started",
     Predicted: "predicted",
     Balanced: "balanced",
     StepGroup: "steps",
@@ -192,7 +193,7 @@ class RunFolder:
     def handle(self, event: Event) -> None:
         """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
 
-        Every line has `event` (predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice),
+        Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice),
         `time_s` since the run started, and the event's fields. A number that is not finite is null.
 
         Raises
@@ -200,7 +201,7 @@ class RunFolder:
         HyrtError
             If the file cannot be written, naming it and the reason; if it was removed or moved.
         """
-        if isinstance(event, RunStarted):
+        if isinstance(event, RunStarted) and not event.simulated:
             return
         if isinstance(event, RunEnded):
             path = self.path / "summary.json"
@@ -208,7 +209,10 @@ class RunFolder:
                 write_atomically(path, _pretty({"status": event.status, **event.summary}))
             return
         record = {"event": _NAMES[type(event)], "time_s": round(self._clock() - self._zero_s, 3)}
-        record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        if isinstance(event, RunStarted):
+            record |= {"step": event.first_step, "simulated": event.simulated}
+        else:
+            record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
         if isinstance(event, StepGroup):
             del record["training_metrics"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}

@@ -53,6 +53,14 @@ class RunRecord:
         """Its traces: of the run from its start, and of each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
+    @property
+    def simulated(self) -> frozenset[str] | None:
+        """The names of the simulated devices; None where the run did not record which are."""
+        told = [line["simulated"] for line in self.of("started")]
+        ended = self.summary.get("simulated_devices")
+        told += [] if ended is None else [ended]
+        return frozenset(name for names in told for name in names) if told else None
+
     def of(self, event: str) -> list[Line]:
         """The lines of one event."""
         return [line for line in self.lines if line["event"] == event]

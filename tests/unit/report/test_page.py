@@ -114,6 +114,26 @@ def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
     )
 
 
+def test_a_plug_ins_simulated_devices_are_labelled_by_what_the_run_recorded() -> None:
+    devices = {"busy_s": {"acme:0": 0.01, "acme:1": 0.002}, "split": {"acme:0": 256, "acme:1": 768}}
+    started = {"event": "started", "time_s": 0.0, "step": 0, "simulated": ["acme:1"]}
+    # While it runs, or where it was killed, and after its end.
+    for lines, summary in (
+        ([started], {}),
+        ([], {"status": "finished", "simulated_devices": ["acme:1"], "devices": ["acme", "acme:1=3"]}),
+    ):
+        run = record([*lines, line(1, **devices), line(2, **devices)], summary=summary)
+        assert [row.name for row in trainer_rows(run)] == ["acme:0", "acme:1 (simulated)"]
+        page = page_of(run)
+        assert '<th scope="row">acme:1 (simulated)</th>' in page
+        assert "acme:0 (simulated)" not in page
+    assert "<td>acme, acme:1=3 (simulated)</td>" in page
+    # A run that recorded none has none, whatever the names are.
+    real = {"busy_s": {"null:0": 0.01}, "split": {"null:0": 256}}
+    run = record([line(1, **real)], summary={"status": "finished", "simulated_devices": []})
+    assert [row.name for row in trainer_rows(run)] == ["null:0"]
+
+
 def test_the_sentence_on_the_bottleneck() -> None:
     assert bottleneck_text(record([line(1), line(2)])) == (
         "Propagate is the slowest stage in 100% of the steps: 30 ms of work per step, "
