@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hyrt.report.html.run_record import RunRecord
+from hyrt.report.records.run_record import RunRecord
 
 # Kinds of which every device is simulated, for folders of runs that did not record which devices are.
 _KINDS = ("fpga-csim", "null")
