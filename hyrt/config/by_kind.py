@@ -55,8 +55,8 @@ class ByKind:
         found = self.group.load(kind)
         if not (isinstance(found, type) and issubclass(found, self.parent)):
             raise ConfigError(
-                f"{self.group.noun} {kind!r}: {self.group.entry(kind).value} is no class derived from "
-                f"{self.parent.__module__}.{self.parent.__name__}"
+                f"{self.group.noun} {kind!r}: {self.group.entry(kind).value} is not a class derived "
+                f"from {self.parent.__module__}.{self.parent.__name__}"
             )
         return found
 
@@ -97,7 +97,7 @@ class ByKind:
         if owners and not lenient and all(value != field.default for field in owners.values()):
             noun = self.group.noun
             raise ConfigError(
-                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={' or '.join(owners)}, and has no "
-                f"effect with {noun}={kind}: leave it out"
+                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={' or '.join(owners)}, and has "
+                f"no effect with {noun}={kind}: omit it"
             )
         return bool(owners)

@@ -58,7 +58,7 @@ class Classification(Objective):
         if metric != "roc_auc":
             return ""
         if num_classes != 2:
-            return f"needs two classes, there are {num_classes}: use macro_f1"
+            return f"needs two classes, but there are {num_classes}: use macro_f1"
         there = np.unique(labels)
         if len(there) == 1:
             return (

@@ -27,7 +27,7 @@ class SaintSettings(SamplerSettings):
     preparation: ClassVar[str] = (
         "counting the vertices and edges of random walks, for GraphSAINT's normalisation ..."
     )
-    unpredictable: ClassVar[str] = "its mini-batches are random walks. Use neighbor"
+    unpredictable: ClassVar[str] = "its mini-batches are random walks: use neighbor"
 
     roots: Count = 2000
     """The number of random walks that make one subgraph."""

@@ -270,7 +270,7 @@ def equal_steps_give_equal_bits(trial: Trial) -> None:
     for _ in range(3):
         step(device, trial.batch(cases.some_targets(9)))
         same_bits(step(device, trial.batch()), first, "the next time")
-    same_bits(step(trial.loaded(model), trial.batch()), first, "on a device opened anew")
+    same_bits(step(trial.loaded(model), trial.batch()), first, "on a newly opened device")
 
 
 def a_result_stays_as_it_is(trial: Trial) -> None:

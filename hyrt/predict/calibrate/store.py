@@ -90,7 +90,7 @@ def why_old() -> str:
     path = calibration_file().with_name(_OLD_FILE)
     if not path.exists():
         return ""
-    return f"{path} was written by an older hyrt and is ignored: `hyrt devices --measure` measures anew"
+    return f"{path} was written by an older hyrt and is ignored: `hyrt devices --measure` measures again"
 
 
 def usable() -> tuple[Calibration | None, str]:

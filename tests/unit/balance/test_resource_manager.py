@@ -356,7 +356,7 @@ def test_a_policy_that_fails_ends_the_run_by_name(pipelined: bool) -> None:
 
 @pytest.mark.parametrize(
     ("split", "what"),
-    [((12, 13), "24 units in 2 parts"), ((24,), "24 units in 2 parts")],
+    [((12, 13), "24 units for 2 trainers"), ((24,), "24 units for 2 trainers")],
 )
 def test_what_no_policy_may_decide_ends_the_run(split: tuple[int, ...], what: str) -> None:
     with pytest.raises(StageFailure, match=f"policy scripted decided .*{what}"):

@@ -68,7 +68,7 @@ def test_files_of_earlier_versions_are_read(kind: str) -> None:
 
 def test_a_setting_without_effect_is_an_error_but_not_in_a_run_that_was_started() -> None:
     ignored = {"sampler": EARLIER | {"kind": "neighbor", "roots": 100}}
-    message = r"^sampler\.roots is a setting of sampler\.kind=saint, .* sampler\.kind=neighbor: leave it out$"
+    message = r"^sampler\.roots is a setting of sampler\.kind=saint, .* sampler\.kind=neighbor: omit it$"
     with pytest.raises(ConfigError, match=message):
         build_config(ignored)
     assert build_config(ignored, lenient=True) == build_config({})
@@ -117,7 +117,7 @@ def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
             "no_such_module:Sampler",
             r"sampler\.kind 'broken': its no_such_module:Sampler .* is broken: .*No module",
         ),
-        ("pathlib:Path", r"'broken': pathlib:Path is no class derived from .*\.SamplerSettings"),
+        ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
     ],
 )
 def test_a_broken_plug_in_is_heard_of_where_it_is_wanted(

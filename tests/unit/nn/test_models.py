@@ -68,7 +68,7 @@ def test_what_is_no_model_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown model.kind 'gnc' \(did you mean 'gcn'\?\)"):
         find_model("gnc")
     with pytest.raises(
-        ConfigError, match=r"'number': unit\.nn\.test_models:ENTRIES is no class derived from"
+        ConfigError, match=r"'number': unit\.nn\.test_models:ENTRIES is not a class derived from"
     ):
         find_model("number")
     with pytest.raises(PluginConflict, match="twice"):
