@@ -378,6 +378,100 @@ def attend_backward_rows(
 
 
 @_compile
+def score_edges(indptr, columns, at_source, at_destination, slope, out, start, stop):
+    """out[e] = leaky(at_source[columns[e]] + at_destination[i]) of each edge e into i, for every head."""
+    for i in range(start, stop):
+        own = at_destination[i]
+        for e in range(indptr[i], indptr[i + 1]):
+            other = at_source[columns[e]]
+            for h in range(len(own)):
+                score = other[h] + own[h]
+                out[e, h] = score if score > 0 else slope * score
+
+
+@_compile
+def sum_edges(indptr, edges, values, out, start, stop):
+    """out[i] = sum of the values of row i's edges; `edges` has their numbers, None where they are consecutive."""
+    for i in range(start, stop):
+        row = out[i]
+        for h in range(len(row)):
+            row[h] = 0
+        for t in range(indptr[i], indptr[i + 1]):
+            along = values[t] if edges is None else values[edges[t]]
+            for h in range(len(row)):
+                row[h] += along[h]
+
+
+@_compile
+def softmax_edges(indptr, scores, out, start, stop):
+    """Softmax over the edges of each row, for every head."""
+    for i in range(start, stop):
+        first, end = indptr[i], indptr[i + 1]
+        for h in range(scores.shape[1]):
+            top = -np.inf
+            for e in range(first, end):
+                top = max(top, scores[e, h])
+            total = out.dtype.type(0)
+            for e in range(first, end):
+                out[e, h] = np.exp(scores[e, h] - top)
+                total += out[e, h]
+            for e in range(first, end):
+                out[e, h] /= total
+
+
+@_compile
+def softmax_edges_backward(indptr, weights, grad, out, start, stop):
+    """Gradient of `softmax_edges` with respect to the scores."""
+    for i in range(start, stop):
+        first, end = indptr[i], indptr[i + 1]
+        for h in range(weights.shape[1]):
+            mean = out.dtype.type(0)
+            for e in range(first, end):
+                mean += weights[e, h] * grad[e, h]
+            for e in range(first, end):
+                out[e, h] = weights[e, h] * (grad[e, h] - mean)
+
+
+@_compile
+def sum_weighted(indptr, others, edges, x, weights, out, start, stop):
+    """out[i, h] = sum of weights[e, h] * x[others[t], h] over row i's edges, numbered by `edges` or consecutive.
+
+    Where x or out has one slice only, [n, 1, f], all heads read it, or are added up in it: so this is its own
+    gradient with respect to x, over the transposed edges.
+    """
+    heads, width = weights.shape[1], x.shape[2]
+    for i in range(start, stop):
+        for s in range(out.shape[1]):
+            row = out[i, s]
+            for k in range(width):
+                row[k] = 0
+        for t in range(indptr[i], indptr[i + 1]):
+            e = t if edges is None else edges[t]
+            other = x[others[t]]
+            for h in range(heads):
+                a = other[h] if x.shape[1] > 1 else other[0]
+                row = out[i, h] if out.shape[1] > 1 else out[i, 0]
+                weight = weights[e, h]
+                for k in range(width):
+                    row[k] += weight * a[k]
+
+
+@_compile
+def dot_edges(indptr, columns, x, grad, out, start, stop):
+    """out[e, h] = grad[i, h] . x[columns[e], h] of each edge e into i; x may have one slice for all heads."""
+    for i in range(start, stop):
+        for e in range(indptr[i], indptr[i + 1]):
+            other = x[columns[e]]
+            for h in range(out.shape[1]):
+                a = other[h] if x.shape[1] > 1 else other[0]
+                g = grad[i, h]
+                total = out.dtype.type(0)
+                for k in range(len(g)):
+                    total += g[k] * a[k]
+                out[e, h] = total
+
+
+@_compile
 def sparse_product(indptr, columns, values, weight_t, out, start, stop):
     """out[i] = sum of values[e] * weight_t[columns[e]] over row i."""
     width = out.shape[1]

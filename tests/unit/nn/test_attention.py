@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import dense_reference as dense
@@ -90,6 +91,17 @@ def test_rows_in_place_give_the_scores_and_gradients_of_gathered_rows(half: bool
         results.append([out, u_src.grad, u_dst.grad])  # type: ignore[list-item]
     for a, b in zip(*results, strict=True):
         assert distance(b, a) < 2e-6
+
+
+def test_offsets_of_64_bits_give_equal_bits() -> None:
+    narrow = sampled(awkward_graph(), range(90), [4]).blocks[0]
+    wide = dataclasses.replace(narrow, indptr=narrow.indptr.astype(np.int64), _transposed=None)
+    results = []
+    for block in (narrow, wide):
+        inputs = [drawn(block.num_src, 3), drawn(2, 3, seed=1), drawn(2, 3, seed=2)]
+        out = attend(block, *(t.requires_grad_() for t in inputs))
+        results.append([out, *torch.autograd.grad(out, inputs, torch.ones_like(out))])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_what_does_not_fit_is_named() -> None:
