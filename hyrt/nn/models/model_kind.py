@@ -71,7 +71,7 @@ def find_model(name: str) -> ModelKind:
     found = MODELS.load(name)
     if not (isinstance(found, type) and issubclass(found, ModelKind)):
         raise ConfigError(
-            f"model.kind {name!r}: {MODELS.entry(name).value} is no class derived from {__name__}.ModelKind"
+            f"model.kind {name!r}: {MODELS.entry(name).value} is not a class derived from {__name__}.ModelKind"
         )
     return found()
 
