@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.report.channels import CHANNELS, fill_and_depth
 from hyrt.report.html.simulated import labelled
 from hyrt.report.html.units import percent, seconds
-from hyrt.report.records.run_record import Line, RunRecord
+from hyrt.report.records.run_record import Line, RunRecord, median, weighted_median
 
-# The channel that a stage puts its work into.
-_CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 # Shorter waits are hand-overs.
 _LEAST_WAIT = 0.02
 
@@ -84,30 +82,25 @@ def stage_rows(run: RunRecord) -> list[StageRow]:
     lines = run.of("steps")
     if not lines:
         return []
-    work = {stage: median(lines, lambda line, stage=stage: line["stage_s"].get(stage)) for stage in STAGES}  # type: ignore[misc]
-    step_s = median(lines, lambda line: line["step_s"])
+    work = {stage: median(lines, "stage_s", stage) for stage in STAGES}
     slowest = max(work.values()) or 1.0
+    least_wait_s = _LEAST_WAIT * median(lines, "step_s")
     bounds, bottleneck = _bounds(lines)
     rows = []
     for stage in STAGES:
         waits = {
-            what: median(lines, lambda line, end=end: line["blocked_s"].get(end))  # type: ignore[misc]
-            for what, end in (("for input", f"{stage}.input"), ("for room", f"{stage}.output"))
+            "for input": median(lines, "blocked_s", f"{stage}.input"),
+            "for room": median(lines, "blocked_s", f"{stage}.output"),
         }
-        fill, depth = _queue(lines, lambda name, stage=stage: name.split(".")[0] == _CHANNELS.get(stage))  # type: ignore[misc]
-        threads = lines[-1]["threads"].get(stage)
+        fill, depth = _queue(lines, CHANNELS.get(stage, ""))
         rows.append(
             StageRow(
                 name=stage,
-                threads="" if threads is None else str(threads),
+                threads=str(lines[-1]["threads"].get(stage, "")),
                 share=work[stage] / slowest,
                 work=seconds(work[stage]),
                 bounds="" if stage == STAGES[-1] else percent(bounds[stage]),
-                waits=", ".join(
-                    f"{seconds(wait_s)} {what}"
-                    for what, wait_s in waits.items()
-                    if wait_s > _LEAST_WAIT * step_s
-                ),
+                waits=", ".join(f"{seconds(s)} {what}" for what, s in waits.items() if s > least_wait_s),
                 queue_share=fill / depth if depth else 0.0,
                 queue=_of_depth(fill, depth),
                 is_bottleneck=stage == bottleneck,
@@ -121,17 +114,13 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
     lines = run.of("steps")
     if not lines:
         return []
-    step_s = median(lines, lambda line: line["step_s"])
+    step_s = median(lines, "step_s")
     split: Mapping[str, int] = lines[-1]["split"]
     total = sum(split.values()) or 1
     rows = []
     for name, units in split.items():
-        busy_s = median(lines, lambda line, name=name: line.get("busy_s", {}).get(name))  # type: ignore[misc]
-        queues = [
-            f"{channel} {text}"
-            for channel in _CHANNELS.values()
-            if (text := _of_depth(*_queue(lines, lambda key, at=f"{channel}.{name}": key == at)))  # type: ignore[misc]
-        ]
+        busy_s = median(lines, "busy_s", name)
+        queues = {channel: _of_depth(*_queue(lines, f"{channel}.{name}")) for channel in CHANNELS.values()}
         rows.append(
             TrainerRow(
                 name=labelled(run, name),
@@ -139,7 +128,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
                 share=units / total,
                 busy=seconds(busy_s),
                 busy_share=min(1.0, busy_s / step_s) if step_s else 0.0,
-                queues=", ".join(queues),
+                queues=", ".join(f"{channel} {text}" for channel, text in queues.items() if text),
             )
         )
     return rows
@@ -150,8 +139,8 @@ def bottleneck_text(run: RunRecord) -> str:
     lines = run.of("steps")
     if not lines:
         return ""
-    work = {stage: median(lines, lambda line, stage=stage: line["stage_s"].get(stage)) for stage in STAGES}  # type: ignore[misc]
-    step_s = median(lines, lambda line: line["step_s"])
+    work = {stage: median(lines, "stage_s", stage) for stage in STAGES}
+    step_s = median(lines, "step_s")
     bounds, slowest = _bounds(lines)
     second = max((stage for stage in STAGES[:-1] if stage != slowest), key=lambda stage: work[stage])
     said = [
@@ -183,33 +172,13 @@ def _bounds(lines: Sequence[Line]) -> tuple[dict[str, float], str]:
     return {stage: count / total for stage, count in steps.items()}, max(steps, key=lambda s: steps[s])
 
 
-def _queue(lines: Sequence[Line], is_meant: Callable[[str], bool]) -> tuple[float, int]:
-    """Items in some channels together, and how many fit."""
-    depth: Mapping[str, int] = lines[-1].get("queue_depth", {})
-    names = [name for name in depth if is_meant(name)]
-
-    def fill(line: Line) -> float | None:
-        queued = line.get("queued", {})
-        return sum(queued.get(name, 0.0) for name in names) if queued else None
-
-    return (median(lines, fill) if names else 0.0), sum(depth[name] for name in names)
+def _queue(lines: Sequence[Line], channel: str) -> tuple[float, int]:
+    """Items in a channel in the middle of the steps, and how many fit."""
+    depths = lines[-1].get("queue_depth", {})
+    known = [line for line in lines if line.get("queued")]
+    fills = [fill_and_depth(channel, line["queued"], depths)[0] for line in known]
+    return weighted_median(known, fills), fill_and_depth(channel, {}, depths)[1]
 
 
 def _of_depth(fill: float, depth: int) -> str:
     return f"{fill:.1f} of {depth}" if depth else ""
-
-
-def median(lines: Sequence[Line], value: Callable[[Line], object]) -> float:
-    """Of a value over the steps, of which each line has some; 0 where none has one."""
-    found = sorted(
-        (float(y), len(line["losses"]))
-        for line in lines
-        if isinstance(y := value(line), int | float) and math.isfinite(y)
-    )
-    half = sum(count for _, count in found) / 2
-    passed = 0
-    for y, count in found:
-        passed += count
-        if passed >= half:
-            return y
-    return 0.0

@@ -13,11 +13,11 @@ from hyrt_perfmodel.assignment import STAGES
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hyrt.report.html.at_a_glance import bottleneck_text, median, stage_rows, trainer_rows
+from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.simulated import labelled, labelled_keys
 from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent
-from hyrt.report.records.run_record import Line, RunRecord
+from hyrt.report.records.run_record import Line, RunRecord, median
 
 REPORT = "report.html"
 # Decisions and notices that a page lists, of long runs.
@@ -99,10 +99,9 @@ def key_figures(run: RunRecord) -> list[tuple[str, str]]:
     if summary.get("epoch_s"):
         found.append(("mean epoch", seconds(summary["epoch_s"])))
     if steps:
-        mteps = median(steps, lambda line: line["mteps"])
         found += [
-            ("median step", seconds(median(steps, lambda line: line["step_s"]))),
-            ("median MTEPS", f"{mteps:.3g}"),
+            ("median step", seconds(median(steps, "step_s"))),
+            ("median MTEPS", f"{median(steps, 'mteps'):.3g}"),
             ("memory", gibibytes(max(line["memory_bytes"] for line in steps))),
         ]
     return found

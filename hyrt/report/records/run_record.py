@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,33 @@ def read_run(path: Path) -> RunRecord:
         summary=_json(path / "summary.json"),
         lines=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
     )
+
+
+def number_of(line: Line, *keys: str) -> float:
+    """A number of a line, under one key or nested ones; NaN where there is none, or one that was not finite."""
+    value: Any = line
+    for key in keys:
+        value = value.get(key, {})
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def median(lines: Sequence[Line], *keys: str) -> float:
+    """The median over the steps of a number, of which each line tells of some; 0 where none has it."""
+    return weighted_median(lines, [number_of(line, *keys) for line in lines])
+
+
+def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
+    """The median of one value a line, over the steps that the lines tell of; 0 where none is finite."""
+    found = sorted(
+        (y, len(line["losses"])) for line, y in zip(lines, values, strict=True) if math.isfinite(y)
+    )
+    half = sum(count for _, count in found) / 2
+    passed = 0
+    for y, count in found:
+        passed += count
+        if passed >= half:
+            return y
+    return 0.0
 
 
 def _first_step(trace: Path) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.observe.events import StepGroup
+from hyrt.report.channels import CHANNELS, fill_and_depth
 from hyrt.report.terminal.progress_line import bar, memory_text, milliseconds, number
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-# The channel that a stage puts its work into.
-_CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 _SHORTEST_BAR, _LONGEST_BAR = 8, 16
 _QUEUE_BAR = 5
 # Terminals from this wide on have room for the stages beside each other.
@@ -141,16 +140,10 @@ def _waits(group: StepGroup, stage: str) -> list[str]:
 
 def _queue(group: StepGroup, stage: str) -> list[str]:
     """The channel behind a stage as a bar and as `1.9/3`, summed over trainers; empty without one."""
-    names = [name for name in group.queue_depth if name.split(".")[0] == _CHANNELS.get(stage)]
-    fill, depth = (
-        sum(group.queued.get(name, 0.0) for name in names),
-        sum(group.queue_depth[name] for name in names),
-    )
-    return (
-        [bar(round(_QUEUE_BAR * fill / depth) / _QUEUE_BAR, _QUEUE_BAR), _of_depth(fill, depth)]
-        if depth
-        else []
-    )
+    fill, depth = fill_and_depth(CHANNELS.get(stage, ""), group.queued, group.queue_depth)
+    if not depth:
+        return []
+    return [bar(round(_QUEUE_BAR * fill / depth) / _QUEUE_BAR, _QUEUE_BAR), _of_depth(fill, depth)]
 
 
 def _style(group: StepGroup, stage: str) -> str:
@@ -173,7 +166,7 @@ def _trainers(group: StepGroup, width: int) -> Table:
         busy = min(1.0, group.busy_s.get(name, 0.0) / group.step_s) if group.step_s else 0.0
         queues = [
             f"{channel} {_of_depth(group.queued.get(key, 0.0), group.queue_depth[key])}"
-            for channel in _CHANNELS.values()
+            for channel in CHANNELS.values()
             if (key := f"{channel}.{name}") in group.queue_depth
         ]
         table.add_row(
