@@ -12,12 +12,15 @@ import torch
 from hyrt.config import build_config
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
 from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
+from hyrt.doctor.children.settings import answer
 from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
 from hyrt.predict.bare_model import bare_model
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.training.setup import build_model
 
 GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
@@ -276,3 +279,15 @@ def test_no_field_is_lost_between_the_processes() -> None:
     said: tuple[dict[str, Any], ...] = ({"a": 1}, {"b": 2, "a": 3})
     assert Answer(said).all("a") == [1, 3]
     assert Answer(said).first("c") is None
+
+
+def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NeighborSettings, "expected_sizes", SamplerSettings.expected_sizes)
+    said: dict[str, Any] = {}
+    answer("", said.update, words=["data.source=synthetic:tiny"], options={}, found=[])
+    assert said["sizes"]
+    assert "needs" not in said
+    assert said["unknown"] == (
+        "sampler.kind=neighbor cannot be predicted without its data: it does not say how large its "
+        "mini-batches become"
+    )
