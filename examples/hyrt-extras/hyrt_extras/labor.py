@@ -67,7 +67,7 @@ class Neighbors:
     graph: Graph
     key: np.uint64 | None
 
-    def random_bits(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         topology = self.graph.topology
         degrees = topology.in_degrees[vertices]
         offsets = np.zeros(len(vertices) + 1, np.int32)
