@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, one_line
+from hyrt.doctor.finding import DoctorFinding, one_line, warning
 from hyrt.doctor.machine.bandwidth import check_bandwidth
 from hyrt.doctor.machine.cpus import check_cpus
 from hyrt.doctor.machine.disk import check_disk
@@ -82,11 +82,8 @@ def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[Doctor
     except Exception as error:
         if os.environ.get("HYRT_TRACEBACK"):
             raise
-        return [
-            DoctorFinding(
-                check=name,
-                state="warning",
-                found=f"could not be checked: {one_line(describe(error))}",
-                remedy="run HYRT_TRACEBACK=1 hyrt doctor, and report its output as a bug in hyrt",
-            )
-        ]
+        return warning(
+            name,
+            f"could not be checked: {one_line(describe(error))}",
+            "run HYRT_TRACEBACK=1 hyrt doctor, and report its output as a bug in hyrt",
+        )

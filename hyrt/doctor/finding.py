@@ -12,7 +12,7 @@ STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
 """From best to worst; only `broken` makes the exit code 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DoctorFinding:
     """One line of a diagnosis.
 
@@ -54,6 +54,29 @@ class DoctorFinding:
             "remedy": self.remedy,
             "figures": _finite(self.figures),
         }
+
+
+_NONE: Mapping[str, Any] = {}
+
+
+def ok(check: str, found: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
+    """All that a check found where everything is as a run needs it."""
+    return [DoctorFinding(check, "ok", found, figures=figures)]
+
+
+def note(check: str, found: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
+    """All that a check found where it is good to know."""
+    return [DoctorFinding(check, "note", found, figures=figures)]
+
+
+def warning(check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
+    """All that a check found where a run is slower, or another run would fail."""
+    return [DoctorFinding(check, "warning", found, remedy, figures)]
+
+
+def broken(check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NONE) -> list[DoctorFinding]:
+    """All that a check found where a run fails."""
+    return [DoctorFinding(check, "broken", found, remedy, figures)]
 
 
 def _finite(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, one_line, size
+from hyrt.doctor.finding import DoctorFinding, broken, ok, one_line, size, warning
 from hyrt.doctor.processes.child import Answer, Children
 
 # What a run without settings trains on.
@@ -85,19 +85,15 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
         remedy = (
             "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
         )
-        return [
-            DoctorFinding(
-                check="settings", state="broken", found=f"cannot be read: {answer.problem}", remedy=remedy
-            )
-        ]
+        return broken("settings", f"cannot be read: {answer.problem}", remedy)
     findings = [_wrong(said["wrong"], said["why"]) for said in problems]
     config = answer.first("config")
     if config is not None:
         findings = [
             DoctorFinding(
-                check="settings",
-                state="ok",
-                found=f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}",
+                "settings",
+                "ok",
+                f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}",
                 figures=config,
             ),
             *_threads(config["threads"], usable_cpus),
@@ -108,12 +104,10 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
         sizes = answer.first("sizes")
         held = f"{size(sizes['memory_bytes'])} in memory"
         held += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
-        findings.append(DoctorFinding(check="data", state="ok", found=f"{data}: {held}", figures=sizes))
+        findings.append(DoctorFinding("data", "ok", f"{data}: {held}", figures=sizes))
     unknown = answer.first("unknown")
     if unknown is not None:
-        findings.append(
-            DoctorFinding(check="data", state="note", found=f"its needs are not estimated: {unknown}")
-        )
+        findings.append(DoctorFinding("data", "note", f"its needs are not estimated: {unknown}"))
     needs = answer.first("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():
@@ -129,23 +123,22 @@ def _wrong(what: str, why: str) -> DoctorFinding:
             if "ogb package" in why
             else "give another data.source, or repair it: hyrt data info"
         )
-    return DoctorFinding(check=what, state="broken", found=one_line(why), remedy=remedy)
+    return DoctorFinding(what, "broken", one_line(why), remedy)
 
 
 def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding]:
     over = [f"runtime.{name}={count}" for name, count in threads.items() if count > usable_cpus]
     if not over:
         return []
-    return [
-        DoctorFinding(
-            check="threads",
-            state="warning",
-            found=f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they "
-            "wait for each other",
-            remedy=f"lower them to {usable_cpus} or less, or set them to 0, which chooses",
-            figures={**threads, "usable": usable_cpus},
-        )
-    ]
+    return warning(
+        "threads",
+        (
+            f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they "
+            "wait for each other"
+        ),
+        f"lower them to {usable_cpus} or less, or set them to 0, which chooses",
+        {**threads, "usable": usable_cpus},
+    )
 
 
 def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding]:
@@ -153,14 +146,13 @@ def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding
     if have is None or need <= have:
         there = "" if have is None else f" of {size(have)}"
         text = f"{name} needs about {size(need)}{there}"
-        return [DoctorFinding(check="device memory", state="ok", found=text, figures=figures)]
-    return [
-        DoctorFinding(
-            check="device memory",
-            state="warning",
-            found=f"{name} would need about {size(need)} of {size(have)}: its share of each step will "
-            "shrink until it fits",
-            remedy=f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout",
-            figures=figures,
-        )
-    ]
+        return ok("device memory", text, figures)
+    return warning(
+        "device memory",
+        (
+            f"{name} would need about {size(need)} of {size(have)}: its share of each step will "
+            "shrink until it fits"
+        ),
+        f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout",
+        figures,
+    )

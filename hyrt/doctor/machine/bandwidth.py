@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.doctor.processes.child import Answer, Children
 
 # More than caches hold; little enough for a container of half a gigabyte.
@@ -42,15 +42,12 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
     copy, gather, calibrated = (answer.first(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s"))
     figures = {"copy_gb_s": copy, "gather_gb_s": gather, "calibrated_gb_s": calibrated, "threads": threads}
     if answer.problem:
-        return [
-            DoctorFinding(
-                check="bandwidth",
-                state="warning",
-                found=f"could not be measured: {answer.problem}",
-                remedy="see the lines on the packages and the kernel cache above",
-                figures=figures,
-            )
-        ]
+        return warning(
+            "bandwidth",
+            f"could not be measured: {answer.problem}",
+            "see the lines on the packages and the kernel cache above",
+            figures,
+        )
     found = (
         f"copies {copy:.1f} GB/s (read and written), gathers rows at {gather:.1f} GB/s, "
         f"{threads} thread{'s' * (threads > 1)}"
@@ -60,12 +57,8 @@ def judge_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
             "stop whatever else uses the memory, or run `hyrt calibrate` again if the machine has changed"
         )
         text = f"{found}; when it was calibrated, it gathered at {calibrated:.1f} GB/s"
-        return [DoctorFinding(check="bandwidth", state="warning", found=text, remedy=remedy, figures=figures)]
+        return warning("bandwidth", text, remedy, figures)
     if gather < _SLOW_GB_S:
         remedy = "stop whatever else uses the machine; a container may have too little CPU time (see cpus)"
-        return [
-            DoctorFinding(
-                check="bandwidth", state="warning", found=f"only {found}", remedy=remedy, figures=figures
-            )
-        ]
-    return [DoctorFinding(check="bandwidth", state="ok", found=found, figures=figures)]
+        return warning("bandwidth", f"only {found}", remedy, figures)
+    return ok("bandwidth", found, figures)

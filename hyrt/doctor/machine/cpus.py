@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.machine.cores import cgroup_limits, processor_name
 
 
@@ -42,16 +42,13 @@ def check_cpus(
         reasons.append(f"the control group allows the time of {quota:g} CPUs")
     found = f"{usable} of {host}{': ' if reasons else ''}{' and '.join(reasons)}"
     if quota is not None and quota < 1:
-        return [
-            DoctorFinding(
-                check="cpus",
-                state="warning",
-                found=f"{found}: less than one, so all threads of a run are paused repeatedly",
-                remedy="give the container at least one CPU (docker run --cpus, limits.cpu of a pod, cpu.max)",
-                figures=figures,
-            )
-        ]
-    return [DoctorFinding(check="cpus", state="ok", found=found, figures=figures)]
+        return warning(
+            "cpus",
+            f"{found}: less than one, so all threads of a run are paused repeatedly",
+            "give the container at least one CPU (docker run --cpus, limits.cpu of a pod, cpu.max)",
+            figures,
+        )
+    return ok("cpus", found, figures)
 
 
 def _affinity(host: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 
 _LITTLE_BYTES = 2**30
@@ -27,15 +27,12 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     """
     problem = why_not_writable(output)
     if problem:
-        return [
-            DoctorFinding(
-                check="run folder",
-                state="broken",
-                found=f"no run folder can be made in {output}: {problem}",
-                remedy=_REMEDY,
-                figures={"output": str(output)},
-            )
-        ]
+        return broken(
+            "run folder",
+            f"no run folder can be made in {output}: {problem}",
+            _REMEDY,
+            {"output": str(output)},
+        )
     place = nearest_folder(output)
     state = os.statvfs(place)
     free = state.f_bavail * state.f_frsize
@@ -54,33 +51,19 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
         )
         found = f"{found}; a run writes about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
         if need["least_bytes"] > free:
-            return [
-                DoctorFinding(
-                    check="run folder",
-                    state="broken",
-                    found=f"{found}: the first checkpoint needs {size(need['least_bytes'])} and does not fit",
-                    remedy=f"{_REMEDY}, or lower model.hidden",
-                    figures=figures,
-                )
-            ]
-        if need["total_bytes"] > free:
-            return [
-                DoctorFinding(
-                    check="run folder",
-                    state="warning",
-                    found=f"{found}: the first checkpoint fits, but not all of them",
-                    remedy=f"{_REMEDY}, or lower checkpoint.keep",
-                    figures=figures,
-                )
-            ]
-    elif free < _LITTLE_BYTES:
-        return [
-            DoctorFinding(
-                check="run folder",
-                state="warning",
-                found=f"only {found}",
-                remedy=_REMEDY,
-                figures=figures,
+            return broken(
+                "run folder",
+                f"{found}: the first checkpoint needs {size(need['least_bytes'])} and does not fit",
+                f"{_REMEDY}, or lower model.hidden",
+                figures,
             )
-        ]
-    return [DoctorFinding(check="run folder", state="ok", found=found, figures=figures)]
+        if need["total_bytes"] > free:
+            return warning(
+                "run folder",
+                f"{found}: the first checkpoint fits, but not all of them",
+                f"{_REMEDY}, or lower checkpoint.keep",
+                figures,
+            )
+    elif free < _LITTLE_BYTES:
+        return warning("run folder", f"only {found}", _REMEDY, figures)
+    return ok("run folder", found, figures)

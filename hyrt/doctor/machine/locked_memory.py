@@ -6,7 +6,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.finding import DoctorFinding, ok, size, warning
 from hyrt.machine.cores import read_system_file
 
 _CAP_IPC_LOCK = 1 << 14
@@ -45,39 +45,31 @@ def check_locked_memory(
         "devices": list(devices),
     }
     if soft == resource.RLIM_INFINITY:
-        return [DoctorFinding(check="locked memory", state="ok", found="no limit", figures=figures)]
+        return ok("locked memory", "no limit", figures)
     found = f"at most {size(soft)} may be pinned"
     if exempt:
-        return [
-            DoctorFinding(
-                check="locked memory",
-                state="ok",
-                found=f"{found}, but this process is exempt (CAP_IPC_LOCK)",
-                figures=figures,
-            )
-        ]
+        return ok("locked memory", f"{found}, but this process is exempt (CAP_IPC_LOCK)", figures)
     if not devices:
         text = f"{found}; no device here has memory of its own, so no locked memory is needed"
-        return [DoctorFinding(check="locked memory", state="ok", found=text, figures=figures)]
+        return ok("locked memory", text, figures)
     if need <= soft:
         text = f"{found}; a run stages about {size(need)}"
-        return [DoctorFinding(check="locked memory", state="ok", found=text, figures=figures)]
+        return ok("locked memory", text, figures)
     allowed = hard == resource.RLIM_INFINITY or hard >= need
     first = "ulimit -l unlimited" if hard == resource.RLIM_INFINITY else f"ulimit -l {int(hard) // 1024}"
     rest = (
         "docker run --ulimit memlock=-1, LimitMEMLOCK=infinity for a service, or memlock in "
         "/etc/security/limits.conf"
     )
-    return [
-        DoctorFinding(
-            check="locked memory",
-            state="warning",
-            found=f"{found}; {', '.join(devices)} stage about {size(need)}: a driver that counts pinned pages "
-            "refuses them, or copies twice",
-            remedy=f"{first}, or {rest}" if allowed else rest,
-            figures=figures,
-        )
-    ]
+    return warning(
+        "locked memory",
+        (
+            f"{found}; {', '.join(devices)} stage about {size(need)}: a driver that counts pinned pages "
+            "refuses them, or copies twice"
+        ),
+        f"{first}, or {rest}" if allowed else rest,
+        figures,
+    )
 
 
 def _may_lock_all(status: Path) -> bool:

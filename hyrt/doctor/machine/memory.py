@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
 from hyrt.doctor.machine.control_group_memory import memory_left
 from hyrt.machine.cores import cgroup_limits, read_system_file
 
@@ -114,11 +114,11 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Docto
     elif tight or taken:
         found = f"{found}; the smallest run needs about {size(wanted)}"
     if impossible:
-        return [DoctorFinding(check="memory", state="broken", found=found, remedy=remedy, figures=figures)]
+        return broken("memory", found, remedy, figures)
     if tight or taken:
         remedy = remedy if tight else f"stop whatever else uses memory, or {remedy}"
-        return [DoctorFinding(check="memory", state="warning", found=found, remedy=remedy, figures=figures)]
-    return [DoctorFinding(check="memory", state="ok", found=found, figures=figures)]
+        return warning("memory", found, remedy, figures)
+    return ok("memory", found, figures)
 
 
 def _remedy(need: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.finding import DoctorFinding, ok, size
 from hyrt.doctor.machine.writable import why_not_writable
 
 _SMALL_BYTES = 64 * 2**20
@@ -42,8 +42,8 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
                 figures,
             )
         ]
-    return [DoctorFinding(check="shared memory", state="ok", found=found, figures=figures)]
+    return ok("shared memory", found, figures)
 
 
 def _warning(found: str, figures: dict[str, int]) -> DoctorFinding:
-    return DoctorFinding(check="shared memory", state="warning", found=found, remedy=_REMEDY, figures=figures)
+    return DoctorFinding("shared memory", "warning", found, _REMEDY, figures=figures)

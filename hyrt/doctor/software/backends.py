@@ -9,7 +9,7 @@ from typing import Any
 
 from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import AUTO
-from hyrt.doctor.finding import DoctorFinding, State, one_line
+from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok, one_line
 from hyrt.doctor.processes.child import Answer, Children
 from hyrt.errors import describe
 from hyrt.machine.entry_points import provider
@@ -120,7 +120,7 @@ def judge_backends(
     if asked.problem:
         found = f"the entry points of the installed distributions cannot be read: {asked.problem}"
         remedy = "run pip check, and reinstall the distribution whose *.dist-info is damaged"
-        return [DoctorFinding(check="backends", state="broken", found=found, remedy=remedy)]
+        return broken("backends", found, remedy)
     findings: list[DoctorFinding] = []
     for kind in sorted(asked.declared):
         findings += [_pointing(finding, causes) for finding in _judge(kind, asked, wanted)]
@@ -131,10 +131,10 @@ def judge_backends(
     ):
         findings.append(
             DoctorFinding(
-                check="devices",
-                state="broken",
-                found="devices=auto found no device that can train",
-                remedy="see the lines on each backend above",
+                "devices",
+                "broken",
+                "devices=auto found no device that can train",
+                "see the lines on each backend above",
             )
         )
     return findings
@@ -147,12 +147,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFind
         owners = " and ".join(sorted(provider(entry) for entry in asked.declared[kind]))
         remedy = "uninstall one of them"
         return [
-            DoctorFinding(
-                check=check,
-                state="broken" if kind in kinds else "warning",
-                found=f"is declared by {owners}",
-                remedy=remedy,
-            )
+            DoctorFinding(check, "broken" if kind in kinds else "warning", f"is declared by {owners}", remedy)
         ]
     answer = asked.answers[kind]
     package = provider(asked.declared[kind][0])
@@ -160,7 +155,7 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFind
     missing = answer.first("missing")
     if missing is not None:
         # A device that the settings name and is not there has a finding of its own.
-        return [DoctorFinding(check=check, state="note", found=one_line(str(missing)), figures=figures)]
+        return note(check, one_line(str(missing)), figures)
     findings = [
         each
         for info in answer.first("found") or ()
@@ -169,10 +164,10 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFind
     if answer.problem and not any(finding.state != "ok" for finding in findings):
         findings.append(
             DoctorFinding(
-                check=check,
-                state="broken" if kind in kinds else "warning",
-                found=f"{package}: {answer.problem}",
-                remedy=_remedy(kind, answer.problem, package),
+                check,
+                "broken" if kind in kinds else "warning",
+                f"{package}: {answer.problem}",
+                _remedy(kind, answer.problem, package),
                 figures=figures,
             )
         )
@@ -204,19 +199,17 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
             if last["computes"]
             else "takes and gives back mini-batches (simulated)"
         )
-        return [
-            DoctorFinding(check=check, state="ok", found=f"{info['description']}: {what}", figures=figures)
-        ]
+        return ok(check, f"{info['description']}: {what}", figures)
     why = last.get("why") or answer.problem
     # auto takes every real device that has cores of its own, and the CPU.
     needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
     state: State = "broken" if needed else "warning"
     return [
         DoctorFinding(
-            check=check,
-            state=state,
-            found=f"{info['description']}: a training step fails: {one_line(why)}",
-            remedy=_remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} says more",
+            check,
+            state,
+            f"{info['description']}: a training step fails: {one_line(why)}",
+            _remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} says more",
             figures=figures,
         )
     ]
@@ -231,32 +224,21 @@ def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:
     if kind not in asked.declared:
         there = ", ".join(sorted(asked.declared)) or "none"
         remedy = f"give one of these kinds: {there}; or install the package that provides it"
-        return [
-            DoctorFinding(check=check, state="broken", found=f"there is no backend {kind!r}", remedy=remedy)
-        ]
+        return broken(check, f"there is no backend {kind!r}", remedy)
     answer = asked.answers[kind]
     infos = answer.first("found")
     if infos is None and answer.problem:
         return []  # The backend's own finding says it.
     numbers = {info["index"] for info in infos or ()}
     if number and not number.isdecimal():
-        return [
-            DoctorFinding(
-                check=check,
-                state="broken",
-                found="is not the name of a device",
-                remedy="write kind or kind:number, such as cpu or cuda:0",
-            )
-        ]
+        return broken(
+            check, "is not the name of a device", "write kind or kind:number, such as cpu or cuda:0"
+        )
     if int(number or 0) in numbers:
         return []
     why = answer.first("missing") or f"there are only {len(numbers)} of this kind"
     remedy = "run without it (--devices), or make it available: see hyrt devices"
-    return [
-        DoctorFinding(
-            check=check, state="broken", found=f"is not available: {one_line(str(why))}", remedy=remedy
-        )
-    ]
+    return broken(check, f"is not available: {one_line(str(why))}", remedy)
 
 
 def _remedy(kind: str, problem: str, package: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.finding import DoctorFinding, warning
 from hyrt.doctor.machine.writable import why_not_writable
 
 
@@ -21,22 +21,19 @@ def check_kept_rates(cache: Path | None = None) -> list[DoctorFinding]:
     folder = cache / "hyrt"
     problem = why_not_writable(folder)
     if problem:
-        return [
-            DoctorFinding(
-                check="kept rates",
-                state="warning",
-                found=f"measured rates and the calibration cannot be stored: {problem}",
-                remedy="set XDG_CACHE_HOME to a writable folder",
-                figures={"folder": str(folder)},
-            )
-        ]
+        return warning(
+            "kept rates",
+            f"measured rates and the calibration cannot be stored: {problem}",
+            "set XDG_CACHE_HOME to a writable folder",
+            {"folder": str(folder)},
+        )
     calibrated = any(folder.glob("calibration-*.yaml")) if folder.is_dir() else False
     found = str(folder) if calibrated else f"{folder}; `hyrt calibrate` lets runs start from a prediction"
     return [
         DoctorFinding(
-            check="kept rates",
-            state="ok" if calibrated else "note",
-            found=found,
+            "kept rates",
+            "ok" if calibrated else "note",
+            found,
             figures={"folder": str(folder), "calibrated": calibrated},
         )
     ]

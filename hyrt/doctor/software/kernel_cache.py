@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, size
+from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
 from hyrt.doctor.processes.child import Answer, Children
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
@@ -60,39 +60,31 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         shown = ", ".join(names[:_SHOWN])
         # A kernel without its index is compiled anew, so all of a folder may go.
-        return [
-            DoctorFinding(
-                check="kernel cache",
-                state="broken",
-                found=f"{len(names)} damaged: {shown}{more} ({damaged[names[0]]})",
-                remedy=_removal({str(Path(name).parent) for name in names}),
-                figures=figures,
-            )
-        ]
+        return broken(
+            "kernel cache",
+            f"{len(names)} damaged: {shown}{more} ({damaged[names[0]]})",
+            _removal({str(Path(name).parent) for name in names}),
+            figures,
+        )
     if used.problem or beside.problem:
-        return [
-            DoctorFinding(
-                check="kernel cache",
-                state="broken",
-                found=f"the kernels cannot be loaded: {used.problem or beside.problem}",
-                remedy=_WRITABLE_REMEDY
+        return broken(
+            "kernel cache",
+            f"the kernels cannot be loaded: {used.problem or beside.problem}",
+            (
+                _WRITABLE_REMEDY
                 if "no locator available" in used.problem
                 else _FIRST_REMEDY
-                + (f"; otherwise {_removal(places)}" if (places := beside.first("places")) else ""),
-                figures=figures,
-            )
-        ]
+                + (f"; otherwise {_removal(places)}" if (places := beside.first("places")) else "")
+            ),
+            figures,
+        )
     if chosen is not None and Path(chosen).name.startswith(_TEMPORARY):
-        return [
-            DoctorFinding(
-                check="kernel cache",
-                state="warning",
-                found="no folder for compiled kernels is writable, so every run compiles them again "
-                "(half a minute)",
-                remedy=_WRITABLE_REMEDY,
-                figures=figures,
-            )
-        ]
+        return warning(
+            "kernel cache",
+            ("no folder for compiled kernels is writable, so every run compiles them again (half a minute)"),
+            _WRITABLE_REMEDY,
+            figures,
+        )
     unwritable = {folder: problem for folder, problem in folders.items() if problem}
     ignored = chosen is not None and not any(
         Path(folder).is_relative_to(Path(chosen).absolute()) for folder in folders
@@ -102,19 +94,16 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
             iter(unwritable.values()),
             f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}",
         )
-        return [
-            DoctorFinding(
-                check="kernel cache",
-                state="warning",
-                found=f"{problem}{': kernels are compiled again in every run' if unwritable else ''}",
-                remedy=_WRITABLE_REMEDY,
-                figures=figures,
-            )
-        ]
+        return warning(
+            "kernel cache",
+            f"{problem}{': kernels are compiled again in every run' if unwritable else ''}",
+            _WRITABLE_REMEDY,
+            figures,
+        )
     found = f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_short(folders)}"
     if not figures["files"]:
         found = f"empty and writable: {_short(folders)}; the first run compiles for half a minute"
-    return [DoctorFinding(check="kernel cache", state="ok", found=found, figures=figures)]
+    return ok("kernel cache", found, figures)
 
 
 def _removal(folders: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from hyrt import __version__
-from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.doctor.processes.child import Answer, Children
 
 _OLDEST_PYTHON = (3, 11)
@@ -38,17 +38,9 @@ def check_python() -> list[DoctorFinding]:
     found = f"{platform.python_version()} ({sys.executable})"
     figures = {"version": platform.python_version(), "executable": sys.executable}
     if sys.version_info >= _OLDEST_PYTHON:
-        return [DoctorFinding(check="python", state="ok", found=found, figures=figures)]
+        return ok("python", found, figures)
     least = ".".join(map(str, _OLDEST_PYTHON))
-    return [
-        DoctorFinding(
-            check="python",
-            state="broken",
-            found=f"{found} is too old",
-            remedy=f"install hyrt for Python {least} or newer",
-            figures=figures,
-        )
-    ]
+    return broken("python", f"{found} is too old", f"install hyrt for Python {least} or newer", figures)
 
 
 def requirements() -> list[Requirement] | None:
@@ -77,14 +69,11 @@ def check_packages(children: Children, limit_s: float) -> list[DoctorFinding]:
     """
     wanted = requirements()
     if wanted is None:
-        return [
-            DoctorFinding(
-                check="packages",
-                state="broken",
-                found="hyrt is on the path but not installed, so no backends are declared",
-                remedy="pip install hyrt, or pip install -e . in its source folder",
-            )
-        ]
+        return broken(
+            "packages",
+            "hyrt is on the path but not installed, so no backends are declared",
+            "pip install hyrt, or pip install -e . in its source folder",
+        )
     modules = [each.module for each in wanted]
     return judge_packages(wanted, children.ask("packages", modules, limit_s=limit_s, bar=True))
 
@@ -99,7 +88,7 @@ def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) ->
     bad = {finding.check.partition(" ")[2] for finding in problems}
     good = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in bad)
     return [
-        DoctorFinding(check="packages", state="ok", found=good, figures={"versions": versions}),
+        DoctorFinding("packages", "ok", good, figures={"versions": versions}),
         *problems,
     ]
 
@@ -116,43 +105,36 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
     if answer.problem:
         where = f" from {origin}" if origin else ""
         missing = version is None and origin is None
-        return [
-            DoctorFinding(
-                check=check,
-                state="broken",
-                found="is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
-                remedy=f"pip install '{wanted}'"
+        return broken(
+            check,
+            "is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
+            (
+                f"pip install '{wanted}'"
                 if missing
                 else (
                     f"pip install --force-reinstall '{wanted}', unless something at that place hides "
                     "the package"
-                ),
-                figures=figures,
-            )
-        ]
+                )
+            ),
+            figures,
+        )
     running = answer.first("version") or version
     if running is None:
         return []
     if _is_older(running, wanted.least):
-        return [
-            DoctorFinding(
-                check=check,
-                state="broken",
-                found=f"is {running}, but hyrt needs {wanted.least} or newer",
-                remedy=f"pip install --upgrade '{wanted}'",
-                figures=figures,
-            )
-        ]
+        return broken(
+            check,
+            f"is {running}, but hyrt needs {wanted.least} or newer",
+            f"pip install --upgrade '{wanted}'",
+            figures,
+        )
     if version is not None and _release(running) != _release(version):
-        return [
-            DoctorFinding(
-                check=check,
-                state="warning",
-                found=f"reports version {running} ({origin}), but {version} is installed",
-                remedy=f"remove {origin} from the path (PYTHONPATH), or pip install --force-reinstall '{wanted}'",
-                figures=figures,
-            )
-        ]
+        return warning(
+            check,
+            f"reports version {running} ({origin}), but {version} is installed",
+            f"remove {origin} from the path (PYTHONPATH), or pip install --force-reinstall '{wanted}'",
+            figures,
+        )
     return []
 
 

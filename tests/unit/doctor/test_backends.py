@@ -102,7 +102,7 @@ def test_auto_needs_one_that_computes() -> None:
 
 
 def finding(check: str, **figures: Any) -> DoctorFinding:
-    return DoctorFinding(check=check, state="broken", found="bad", remedy="mend it", figures=figures)
+    return DoctorFinding(check, "broken", "bad", "mend it", figures=figures)
 
 
 def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:

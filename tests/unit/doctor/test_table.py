@@ -9,15 +9,13 @@ from hyrt.doctor.table import finding_lines, last_line
 
 
 def finding(state: State, found: str = "as it is", check: str = "cpus") -> DoctorFinding:
-    return DoctorFinding(
-        check=check, state=state, found=found, remedy="" if state in ("ok", "note") else "mend it"
-    )
+    return DoctorFinding(check, state, found, "" if state in ("ok", "note") else "mend it")
 
 
 @pytest.mark.parametrize("state", ["warning", "broken"])
 def test_what_is_wrong_needs_a_remedy(state: State) -> None:
     with pytest.raises(ValueError, match="say what to do about: as it is"):
-        DoctorFinding(check="cpus", state=state, found="as it is")
+        DoctorFinding("cpus", state, "as it is")
 
 
 def test_only_what_is_broken_makes_the_exit_code_1() -> None:
@@ -72,7 +70,7 @@ def test_sizes(num_bytes: int, text: str) -> None:
 
 def test_json_has_no_infinity() -> None:
     figures = {"a": float("inf"), "b": [1.5, float("nan")], "c": {"d": -float("inf")}}
-    found = DoctorFinding(check="x", state="ok", found="y", figures=figures).to_json()
+    found = DoctorFinding("x", "ok", "y", figures=figures).to_json()
     assert json.loads(json.dumps(found, allow_nan=False))["figures"] == {
         "a": None,
         "b": [1.5, None],
