@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from hyrt.report.html.render import render
 
 WIDTH, HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
@@ -70,7 +72,7 @@ class Chart:
     title: str
     series: Sequence[Series]
     x_name: str = "step"
-    value: Format = field(default=lambda y: f"{y:.3g}")
+    value: Format = "{:.3g}".format
     marks: Sequence[tuple[float, str]] = ()
     step: bool = False
     bands: Sequence[tuple[float, float, int, str]] = ()
@@ -116,8 +118,19 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """The picture; the page escapes nothing of it, so every text in it is escaped here."""
-        return _Drawing(self).svg()
+        """The picture, whose texts are escaped."""
+        return render(
+            "chart.svg",
+            chart=self,
+            frame=_Frame(self),
+            width=WIDTH,
+            height=HEIGHT,
+            left=_LEFT,
+            right=WIDTH - _RIGHT,
+            top=_TOP,
+            bottom=HEIGHT - _BOTTOM,
+            colours=COLOURS,
+        )
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -136,88 +149,40 @@ class Chart:
         return [self.x_name, *(series.name for series in self.series)], rows
 
 
-class _Drawing:
+class _Frame:
+    """Where the numbers of a chart lie in its picture, in its units from the left and from above."""
+
     def __init__(self, chart: Chart) -> None:
-        self._chart = chart
+        self._step = chart.step
         self._top = chart.top
         points = [point for series in chart.series for point in _finite(series)]
         xs, ys = [x for x, _ in points], [min(y, self._top) for _, y in points]
-        self._x = (min(xs), max(xs)) if xs else (0.0, 1.0)
-        if self._x[0] == self._x[1]:
-            self._x = (self._x[0] - 0.5, self._x[0] + 0.5)
+        self.x = (min(xs), max(xs)) if xs else (0.0, 1.0)
+        if self.x[0] == self.x[1]:
+            self.x = (self.x[0] - 0.5, self.x[0] + 0.5)
         low, high = (min(0.0, min(ys)), max(ys)) if ys else (0.0, 1.0)
         # What stays far from zero is shown from where it is: accuracies, memory.
         if ys and min(ys) > 0 and min(ys) > 0.6 * high:
             low = min(ys) - 0.25 * (high - min(ys) or high)
-        self._ticks = ticks(low, high)
-        self._y = (self._ticks[0], self._ticks[-1])
+        self.ticks = ticks(low, high)
+        self.x_ticks = [x for x in ticks(*self.x) if self.x[0] <= x <= self.x[1]]
 
-    def svg(self) -> str:
-        chart = self._chart
-        parts = [
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}" '
-            'class="chart">'
+    def across(self, x: float) -> float:
+        first, last = self.x
+        return round(_LEFT + (x - first) / (last - first) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def down(self, y: float) -> float:
+        low, high = self.ticks[0], self.ticks[-1]
+        return round(HEIGHT - _BOTTOM - (y - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    def path(self, series: Series) -> str:
+        """The line through the points, as SVG writes it; empty where there are none."""
+        at = [
+            (self.across(x), self.down(min(y, self._top))) for x, y in thinned(_finite(series), MOST_POINTS)
         ]
-        parts += [self._grid(y) for y in self._ticks]
-        parts += [self._x_label(x) for x in ticks(*self._x) if self._x[0] <= x <= self._x[1]]
-        parts.append(
-            f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 10}" text-anchor="end">'
-            f"{escape(chart.x_name)}</text>"
-        )
-        parts += [self._band(*band) for band in chart.bands]
-        parts += [self._mark(*mark) for mark in chart.marks]
-        parts += [self._line(series) for series in chart.series]
-        return "".join(parts) + "</svg>"
-
-    def _at(self, x: float, y: float) -> tuple[float, float]:
-        (x0, x1), (y0, y1) = self._x, self._y
-        across = _LEFT + (x - x0) / (x1 - x0) * (WIDTH - _LEFT - _RIGHT)
-        down = HEIGHT - _BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - _TOP - _BOTTOM)
-        return round(across, 1), round(down, 1)
-
-    def _grid(self, y: float) -> str:
-        _, down = self._at(self._x[0], y)
-        return (
-            f'<path class="grid" d="M{_LEFT} {down}H{WIDTH - _RIGHT}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{down + 4}" text-anchor="end">'
-            f"{escape(self._chart.value(y))}</text>"
-        )
-
-    def _x_label(self, x: float) -> str:
-        across, _ = self._at(x, self._y[0])
-        return f'<text class="tick" x="{across}" y="{HEIGHT - 10}" text-anchor="middle">{x:g}</text>'
-
-    def _band(self, first: float, last: float, colour: int, name: str) -> str:
-        left, down = self._at(max(first, self._x[0]), self._y[0])
-        right, _ = self._at(min(last, self._x[1]), self._y[0])
-        return (
-            f'<rect class="fill{colour % COLOURS}" x="{left}" y="{down + 2}" '
-            f'width="{max(right - left, 0.5):.1f}" '
-            f'height="5"><title>{escape(name)}</title></rect>'
-        )
-
-    def _mark(self, x: float, text: str) -> str:
-        if not self._x[0] <= x <= self._x[1]:
-            return ""
-        across, _ = self._at(x, self._y[0])
-        return (
-            f'<path class="mark" d="M{across} {_TOP}V{HEIGHT - _BOTTOM}">'
-            f"<title>{escape(f'{self._chart.x_name} {x:g}: {text}')}</title></path>"
-        )
-
-    def _line(self, series: Series) -> str:
-        drawn, path, before = thinned(_finite(series), MOST_POINTS), "", None
-        for x, y in drawn:
-            across, down = self._at(x, min(y, self._top))
-            if before is None:
-                path += f"M{across} {down}"
-            else:
-                path += f"H{across}V{down}" if self._chart.step else f"L{across} {down}"
-            before = x
-        if len(drawn) == 1:
-            path += "h0.1"
-        style = f"line colour{series.colour % COLOURS}" + (" dashed" if series.dashed else "")
-        return f'<path class="{style}" d="{path}"><title>{escape(series.name)}</title></path>' if path else ""
+        join = "H{}V{}" if self._step else "L{} {}"
+        path = "".join((join if i else "M{} {}").format(*point) for i, point in enumerate(at))
+        return path + "h0.1" if len(at) == 1 else path
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -249,13 +214,6 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
         if part:
             found += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
     return [*found, points[-1]] if found[-1] != points[-1] else found
-
-
-def escape(text: str) -> str:
-    """For SVG's texts and attributes."""
-    for letter, word in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
-        text = text.replace(letter, word)
-    return text
 
 
 def _finite(series: Series) -> list[tuple[float, float]]:

@@ -10,13 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from hyrt_perfmodel.assignment import STAGES
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
+from hyrt.report.html.render import pairs, render
 from hyrt.report.html.simulated import labelled, labelled_keys
-from hyrt.report.html.units import gibibytes, percent, seconds, signed_percent
+from hyrt.report.html.units import gibibytes, seconds, signed_percent
 from hyrt.report.records.run_record import Line, RunRecord, median
 
 REPORT = "report.html"
@@ -37,7 +36,7 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
     stages = stage_rows(run)
     decisions, decisions_left_out = _ends(run.of("balanced"))
     notices, notices_left_out = _ends(run.of("notice"))
-    return _render(
+    return render(
         "run.html",
         run=run,
         title=run.name,
@@ -66,7 +65,7 @@ def page_beside(runs: Sequence[RunRecord]) -> str:
     rows = list(dict.fromkeys(name for column in columns for name in column))
     settings = [dict(_flat(run.settings)) for run in runs]
     keys = list(dict.fromkeys(key for each in settings for key in each))
-    return _render(
+    return render(
         "beside.html",
         title=f"{len(runs)} runs compared",
         names=names,
@@ -147,8 +146,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     add("trained for", "trained_s", seconds)
     add("peak memory", "peak_memory_bytes", gibibytes)
     add("devices", "devices", lambda names: ", ".join(labelled(run, name) for name in names))
-    add("last split", "split", lambda split: _pairs(labelled_keys(run, split)))
-    add("last threads", "threads", _pairs)
+    add("last split", "split", lambda split: pairs(labelled_keys(run, split)))
+    add("last threads", "threads", pairs)
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
     balance = summary.get("balance") or {}
@@ -161,8 +160,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         last = steps[-1]
         found += [
             ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
-            ("last split", _pairs(labelled_keys(run, last["split"]))),
-            ("last threads", _pairs(last["threads"])),
+            ("last split", pairs(labelled_keys(run, last["split"]))),
+            ("last threads", pairs(last["threads"])),
         ]
     return found
 
@@ -210,26 +209,9 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _render(template: str, **values: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("hyrt.report.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"seconds": seconds, "percent": percent, "pairs": _pairs}
-    style = Path(__file__).with_name("templates").joinpath("style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(style=Markup(style), Markup=Markup, **values)
