@@ -121,7 +121,8 @@ def _balance_trainers(
         free = [index for index in takers if present.split[index] < limits.most_units[index]]
         if free:
             taker = min(free, key=lambda index: seconds[index])
-            return _moved(present, limits, giver, taker, seconds[giver], seconds[taker], present.split[taker])
+            gives, takes = ((seconds[index], present.split[index]) for index in (giver, taker))
+            return _moved(present, limits, giver, taker, gives, takes)
     return present
 
 
@@ -130,32 +131,26 @@ def _balance_samplers(
 ) -> Assignment:
     """Between trainers that sample for themselves and those that the CPU samples for."""
     every = range(len(present.split))
-    trainers_s = _trainers_s(latest)
+    trainers_s, device_s = _trainers_s(latest), latest.sample_on_device_s
     on_device = [index for index in every if _samples_itself(limits, index)]
     on_cpu = [index for index in every if index not in on_device]
     cpu_units = sum(present.split[index] for index in on_cpu)
-    if max(tasks, key=lambda task: tasks[task]) == "T_SA":
-        giver = max(on_device, key=lambda index: latest.sample_on_device_s[index])
-        free = [index for index in on_cpu if present.split[index] < limits.most_units[index]]
-        if not free or not present.split[giver]:
-            return present
-        taker = min(free, key=lambda index: trainers_s[index])
-        giver_s, taker_s, taker_units = latest.sample_on_device_s[giver], latest.sample_s, cpu_units
-        giver_units = present.split[giver]
-    else:
-        free = [index for index in on_device if present.split[index] < limits.most_units[index]]
-        giving = [index for index in on_cpu if present.split[index]]
-        if not free or not giving:
-            return present
-        giver = max(giving, key=lambda index: trainers_s[index])
-        taker = min(free, key=lambda index: latest.sample_on_device_s[index])
-        giver_s, taker_s, taker_units = (
-            latest.sample_s,
-            latest.sample_on_device_s[taker],
-            present.split[taker],
-        )
-        giver_units = cpu_units
-    return _moved(present, limits, giver, taker, giver_s, taker_s, taker_units, giver_units)
+    device_gives = max(tasks, key=lambda task: tasks[task]) == "T_SA"
+    givers, takers = (on_device, on_cpu) if device_gives else (on_cpu, on_device)
+    giving = [index for index in givers if present.split[index]]
+    free = [index for index in takers if present.split[index] < limits.most_units[index]]
+    if not giving or not free:
+        return present
+
+    def slowness(index: int) -> float:
+        return device_s[index] if index in on_device else trainers_s[index]
+
+    def sampling(index: int) -> tuple[float, int]:
+        """The seconds of the sampler of a trainer's mini-batches, and the units that it samples."""
+        return (device_s[index], present.split[index]) if index in on_device else (latest.sample_s, cpu_units)
+
+    giver, taker = max(giving, key=slowness), min(free, key=slowness)
+    return _moved(present, limits, giver, taker, sampling(giver), sampling(taker))
 
 
 def _moved(
@@ -163,13 +158,12 @@ def _moved(
     limits: AssignmentLimits,
     giver: int,
     taker: int,
-    giver_s: float,
-    taker_s: float,
-    taker_units: int,
-    giver_units: int | None = None,
+    gives: tuple[float, int],
+    takes: tuple[float, int],
 ) -> Assignment:
-    """Half of what would make both times equal, were they in proportion to the units."""
-    giver_unit_s = giver_s / (present.split[giver] if giver_units is None else giver_units)
+    """Half of what would make both times equal, were these seconds in proportion to these units."""
+    (giver_s, giver_units), (taker_s, taker_units) = gives, takes
+    giver_unit_s = giver_s / giver_units
     taker_unit_s = taker_s / taker_units if taker_units else giver_unit_s
     together = giver_unit_s + taker_unit_s
     if giver_s <= taker_s or together <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hyrt.balance.reason import THREADED
 from hyrt.pipeline.stages import Stages
 
 
@@ -53,15 +54,13 @@ def restore_assignments(
     if kept["trainers"] != [trainer.name for trainer in stages.trainers]:
         return False
     start = stages.schedule.latest.threads
-
-    def threads(sample: int, load: int, train: int) -> tuple[int, int, int]:
-        if kept["cores"] != cores:
-            return start.sample, start.load, start.train
-        return given["sample"] or sample, given["load"] or load, given["train"] or train
-
-    stages.schedule.restore(
-        [(first, split, threads(*counts)) for first, split, counts in kept["schedule"]], step
-    )
+    if kept["cores"] != cores:
+        given = {stage: getattr(start, stage) for stage in THREADED}
+    schedule = [
+        (first, split, [given[stage] or count for stage, count in zip(THREADED, counts, strict=True)])
+        for first, split, counts in kept["schedule"]
+    ]
+    stages.schedule.restore(schedule, step)
     for trainer, most in zip(stages.trainers, kept["most_units"], strict=True):
         trainer.most_units = most
     return True

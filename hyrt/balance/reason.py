@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 
-STAGES = ("sample", "load", "train")
+THREADED = ("sample", "load", "train")
 """The stages that have threads."""
 
 
@@ -80,15 +80,17 @@ def change_in_words(
 
 def _thread_changes(before: Threads, after: Threads) -> list[tuple[str, tuple[str, ...]]]:
     """What happened to the threads, and the stages it happened to."""
-    olds = [getattr(before, stage) for stage in STAGES]
-    news = [getattr(after, stage) for stage in STAGES]
+    olds = [getattr(before, stage) for stage in THREADED]
+    news = [getattr(after, stage) for stage in THREADED]
     found: list[tuple[str, tuple[str, ...]]] = []
     for amount, giver, taker in moves(olds, news):
         noun = "thread" if amount == 1 else "threads"
-        found.append((f"{amount} {noun} {STAGES[giver]} → {STAGES[taker]}", (STAGES[giver], STAGES[taker])))
+        found.append(
+            (f"{amount} {noun} {THREADED[giver]} → {THREADED[taker]}", (THREADED[giver], THREADED[taker]))
+        )
         olds[giver] -= amount
         olds[taker] += amount
-    for stage, old, new in zip(STAGES, olds, news, strict=True):
+    for stage, old, new in zip(THREADED, olds, news, strict=True):
         if old != new:
             found.append((f"{stage} from {old} to {new} threads", (stage,)))
     return found

@@ -113,8 +113,8 @@ class ResourceManager:
                 step=work.step + 1,
                 acts_from=first,
                 policy=self._policy.name,
-                split_before=self._named(present),
-                split=self._named(after),
+                split_before=self._stages.named_split(present),
+                split=self._stages.named_split(after),
                 threads_before=present.threads.by_stage,
                 threads=after.threads.by_stage,
                 reason=decision.reason,
@@ -168,12 +168,6 @@ class ResourceManager:
         if not self._given:
             return assignment
         return replace(assignment, threads=replace(assignment.threads, **self._given))
-
-    def _named(self, assignment: Assignment) -> dict[str, int]:
-        return {
-            trainer.name: units
-            for trainer, units in zip(self._stages.trainers, assignment.split, strict=True)
-        }
 
 
 def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:

@@ -78,9 +78,15 @@ class Stages:
         """Units for each trainer, of steps that are not cut yet."""
         return list(self.schedule.latest.split)
 
-    def split_of(self, step: int) -> list[int]:
-        """What one step is cut at."""
-        return list(self.schedule.of(step).split)
+    def named_split(self, assignment: Assignment) -> dict[str, int]:
+        """The units of a step by trainer's name."""
+        names = (trainer.name for trainer in self.trainers)
+        return dict(zip(names, assignment.split, strict=True))
+
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """The names of the trainers' devices that do not work on the hardware they are named after."""
+        return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
     def cut(self, step: int) -> list[Share]:
         """A step's shares, one a trainer."""

@@ -103,9 +103,8 @@ def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManage
         state.totals.decisions += 1
         parts.emit(event)
 
-    simulated = any(trainer.device.info.simulated for trainer in stages.trainers)
     return ResourceManager(
-        parts.policy or configured_policy(parts.config, simulated=simulated),
+        parts.policy or configured_policy(parts.config, simulated=bool(stages.simulated)),
         stages,
         cores=cores,
         start=parts.threads,

@@ -29,12 +29,13 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
         model = f"{config.model.kind} {widths}"
     batches = config.sampler.describe(config.model.layers, config.data.batch_size)
-    threads = stages.schedule.of(step).threads
+    assignment = stages.schedule.of(step)
+    threads = assignment.threads
     devices = " · ".join(
         f"{trainer.name} {n} {config.sampler.unit}{'s' * (n != 1)}"
         f"{' (simulated)' if trainer.device.info.simulated else ''}"
         f"{' (samples its own)' if trainer.hops is not None else ''}"
-        for trainer, n in zip(stages.trainers, stages.split_of(step), strict=True)
+        for trainer, n in zip(stages.trainers, assignment.split, strict=True)
     )
     return RunStarted(
         data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
@@ -45,15 +46,5 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         epochs=config.train.epochs,
         steps_per_epoch=parts.steps_per_epoch,
         first_step=step,
-        simulated=simulated_devices(stages),
+        simulated=stages.simulated,
     )
-
-
-def simulated_devices(stages: Stages) -> tuple[str, ...]:
-    """The names of the trainers' devices that do not do their work on the hardware they are named after."""
-    return tuple(trainer.name for trainer in stages.trainers if trainer.device.info.simulated)
-
-
-def named_split(stages: Stages, step: int) -> dict[str, int]:
-    """Units of a step by trainer's name."""
-    return {trainer.name: n for trainer, n in zip(stages.trainers, stages.split_of(step), strict=True)}

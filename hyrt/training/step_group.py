@@ -42,7 +42,6 @@ class StepGroups:
         objective: Objective,
     ) -> None:
         self._emit = emit
-        self._counts: dict[str, float]
         self._objective = objective
         self._per_epoch = steps_per_epoch
         self._size = max(1, min(100, steps_per_epoch // 10))
@@ -50,45 +49,41 @@ class StepGroups:
         self._process = psutil.Process()
         self._read_queues = queues
         self._queues_before: Queues | None = None
-        self._clear()
+        self._added: list[tuple[StepSummary, StepTimes, int]] = []
 
     def add(
         self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
     ) -> None:
         """Count a synchronized step that ran under an assignment."""
-        self._step = work.step + 1
-        self._losses.append(summary.loss)
-        self._counts = added([self._counts, summary.counts])
-        self._edges += work.num_edges
-        self._times.append(times)
-        self._assignment = assignment
-        self._lr = lr
-        self._loss_sum += summary.loss * summary.normalizer
-        self._normalizer += summary.normalizer
-        if self._step % self._per_epoch % self._size == 0:
+        self._added.append((summary, times, work.num_edges))
+        self._newest = work.step + 1, assignment, lr
+        if (work.step + 1) % self._per_epoch % self._size == 0:
             self.flush()
 
     def flush(self) -> None:
         """Emit what has been added since the last group, if anything."""
-        count = len(self._losses)
-        if not count:
+        if not self._added:
             return
-        seconds = sum(times.iteration_s for times in self._times)
-        stage_s = {stage: sum(times.stage_s[stage] for times in self._times) / count for stage in STAGES}
-        propagate_s = zip(*(times.trainers_s["propagate"] for times in self._times), strict=True)
-        done = (self._step - 1) % self._per_epoch + 1
+        count = len(self._added)
+        summaries, times, edges = zip(*self._added, strict=True)
+        step, assignment, lr = self._newest
+        seconds = sum(each.iteration_s for each in times)
+        stage_s = {stage: sum(each.stage_s[stage] for each in times) / count for stage in STAGES}
+        propagate_s = zip(*(each.trainers_s["propagate"] for each in times), strict=True)
+        normalizer = sum(each.normalizer for each in summaries)
+        loss_sum = sum(each.loss * each.normalizer for each in summaries)
         queues = self._read_queues()
         blocked, queued, depth = self._since_last(queues, count)
         self._emit(
             StepGroup(
-                epoch=(self._step - 1) // self._per_epoch + 1,
-                step=self._step,
-                steps_done=done,
+                epoch=(step - 1) // self._per_epoch + 1,
+                step=step,
+                steps_done=(step - 1) % self._per_epoch + 1,
                 steps_per_epoch=self._per_epoch,
-                loss=self._loss_sum / self._normalizer if self._normalizer else 0.0,
-                losses=tuple(self._losses),
-                training_metrics=self._objective.training_metrics(self._counts),
-                mteps=self._edges / seconds / 1e6 if seconds else 0.0,
+                loss=loss_sum / normalizer if normalizer else 0.0,
+                losses=tuple(each.loss for each in summaries),
+                training_metrics=self._objective.training_metrics(added(each.counts for each in summaries)),
+                mteps=sum(edges) / seconds / 1e6 if seconds else 0.0,
                 step_s=seconds / count,
                 stage_s=stage_s,
                 busy_s={
@@ -98,14 +93,14 @@ class StepGroups:
                 queued=queued,
                 queue_depth=depth,
                 bottleneck=max(STAGES[:-1], key=lambda stage: stage_s[stage]),
-                split=dict(zip(self._trainers, self._assignment.split, strict=True)),
-                threads=self._assignment.threads.by_stage,
-                lr=self._lr,
+                split=dict(zip(self._trainers, assignment.split, strict=True)),
+                threads=assignment.threads.by_stage,
+                lr=lr,
                 memory_bytes=self._process.memory_info().rss,
             )
         )
         self._queues_before = queues
-        self._clear()
+        self._added.clear()
 
     def begin(self) -> None:
         """Steps begin, or go on after a pause: what the channels saw before belongs to none of them."""
@@ -120,12 +115,3 @@ class StepGroups:
             return {}, {}, {}
         blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}
         return blocked, now.mean_items_since(before), now.depth
-
-    def _clear(self) -> None:
-        self._losses: list[float] = []
-        self._loss_sum = self._normalizer = 0.0
-        self._counts = {}
-        self._edges = 0
-        self._times: list[StepTimes] = []
-        self._lr = 0.0
-        self._step = 0

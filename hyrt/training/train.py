@@ -19,7 +19,7 @@ from hyrt.training.compose import RunParts
 from hyrt.training.epoch_end import EpochEnd
 from hyrt.training.expected_run import expected_figures
 from hyrt.training.open_run import OpenRun, open_run, steps_of
-from hyrt.training.run_started import named_split, run_started, simulated_devices
+from hyrt.training.run_started import run_started
 from hyrt.training.run_state import RunState
 from hyrt.training.step_group import StepGroups
 
@@ -198,20 +198,21 @@ class Training:
     def _finish(self, status: str, run: OpenRun) -> TrainResult:
         parts, state, totals = self.parts, self.state, self.state.totals
         best, model, per_epoch = state.best, parts.learner.model, parts.steps_per_epoch
+        stages, assignment = run.stages, run.stages.schedule.of(state.step)
         if best.weights is not None and status != "interrupted":
             model.load_state_dict(best.weights)
         summary: dict[str, Any] = {
             "status": status,
             "devices": parts.config.devices,
-            "simulated": bool(simulated_devices(run.stages)),
-            "simulated_devices": simulated_devices(run.stages),
-            "split": named_split(run.stages, state.step),
-            "threads": run.stages.schedule.of(state.step).threads.by_stage,
+            "simulated": bool(stages.simulated),
+            "simulated_devices": stages.simulated,
+            "split": stages.named_split(assignment),
+            "threads": assignment.threads.by_stage,
             "balance": {"policy": run.manager.policy_name, "decisions": totals.decisions},
             **totals.means(),
             "devices_lost": {
                 trainer.name: "; ".join([describe(lost), *getattr(lost, "__notes__", ())])
-                for trainer in run.stages.trainers
+                for trainer in stages.trainers
                 if (lost := trainer.lost) is not None
             },
             "epochs": state.step // per_epoch,
