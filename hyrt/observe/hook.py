@@ -15,29 +15,25 @@ from hyrt.observe.events import Event, Notice
 T = TypeVar("T")
 
 HOST = "host"
-"""The place of the calls that belong to no trainer."""
+"""The place of what belongs to no trainer."""
 
 NONE = -1
-"""The trainer, share or units of a call that has none."""
+"""The trainer, share or units of a site that has none."""
 
 
-class Call(NamedTuple):
-    """A named call of a run.
+class Site(NamedTuple):
+    """Where in a run a call does its work.
 
     Parameters
     ----------
-    stage
-        `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights), `synchronize`,
-        `evaluate` or `checkpoint`.
     place
         The name of the trainer whose share it is, or `HOST`.
     step
-        The step of the run, counted from 0; for `evaluate` and `checkpoint` the number of steps done.
+        The step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done.
     trainer, share, units
         The trainer's index, the share's number in its step, and how many units it has.
     """
 
-    stage: str
     place: str
     step: int
     trainer: int = NONE
@@ -58,8 +54,12 @@ class Hook:
         """
         return None
 
-    def around(self, call: Call, work: Callable[[], T]) -> T:
-        """Do the work of a call and return its result, in the thread that does it."""
+    def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
+        """Do the work of a call and return its result, in the thread that does it.
+
+        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights),
+        `synchronize`, `evaluate` and `checkpoint`.
+        """
         return work()
 
     def before_write(self, step: int, operation: str) -> None:
@@ -86,8 +86,8 @@ class Hook:
         """Hear that the run has failed; what goes wrong here may only be a note to the error."""
 
 
-def call_in(hooks: Sequence[Hook], call: Call, work: Callable[[], T]) -> T:
-    """Do the work of a call inside the hooks, the last one outermost."""
-    for hook in hooks:
-        work = partial(hook.around, call, work)
-    return work()
+def call_in(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:
+    """Do the work of a call inside the hooks, the first one innermost."""
+    for hook in hooks[:-1]:
+        work = partial(hook.around, stage, site, work)
+    return hooks[-1].around(stage, site, work) if hooks else work()

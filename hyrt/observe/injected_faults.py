@@ -16,7 +16,7 @@ from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
 from hyrt.flow.channel import ChannelClosed
 from hyrt.observe.events import Notice
 from hyrt.observe.faults import VARIABLE, Fault, parse_faults
-from hyrt.observe.hook import Call, Hook
+from hyrt.observe.hook import Hook, Site
 
 T = TypeVar("T")
 
@@ -72,14 +72,14 @@ class InjectedFaults(Hook):
         self.arm(steps.stop)
         return Notice(kind="warning", text=self._warning)
 
-    def around(self, call: Call, work: Callable[[], T]) -> T:
+    def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         """Let what is due happen before the work, or to its result."""
-        if call.stage == "checkpoint":
+        if stage == "checkpoint":
             # Its faults are of the operations of the write.
             return work()
-        if call.place in self._terminal and call.stage in ("transfer", "propagate", "update"):
-            raise self._terminal[call.place]
-        kind = self.strike(call.stage, call.place, call.step)
+        if site.place in self._terminal and stage in ("transfer", "propagate", "update"):
+            raise self._terminal[site.place]
+        kind = self.strike(stage, site.place, site.step)
         result = work()
         if kind in ("nan-loss", "nan-gradient"):
             return cast(T, _spoiled(cast(StepResult, result), kind))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hyrt.device import StepResult
+from hyrt.observe.hook import Site
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -58,6 +59,8 @@ class Share:
     seconds
         Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
         `propagate`; and `update`, in which the trainer took the weights of the step before.
+    site
+        Where its work is done, for the hooks of a run that has any.
     """
 
     work: StepWork
@@ -69,6 +72,7 @@ class Share:
     result: StepResult | None = None
     failure: Failure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    site: Site | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

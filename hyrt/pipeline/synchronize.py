@@ -14,7 +14,7 @@ import torch
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
 from hyrt.objective.objective import added
-from hyrt.observe.hook import Call, call_in
+from hyrt.observe.hook import Site, call_in
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.trainer import Trainer
@@ -132,11 +132,11 @@ class UpdateStage:
         trainer = self.trainers[index]
         if trainer.lost is not None:
             return
-        call = Call("update", trainer.name, step, index)
+        site = Site(trainer.name, step, index)
         with trainer.quiet:
             started = time.perf_counter()
             try:
-                call_in(trainer.hooks, call, lambda: trainer.device.update(self.parameters))
+                call_in(trainer.hooks, "update", site, lambda: trainer.device.update(self.parameters))
             except Exception as error:
                 self.recovery.lose(index, error)
             trainer.update_s = time.perf_counter() - started

@@ -15,7 +15,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
-from hyrt.observe.hook import Call, Hook, call_in
+from hyrt.observe.hook import Hook, Site, call_in
 from hyrt.pipeline.shares import Share
 from hyrt.sampling.sampler import HopSampler
 
@@ -124,9 +124,10 @@ class Trainer:
         """Do a stage's work for a share inside the hooks, and note in the share how long it took."""
         started = time.perf_counter()
         if self.hooks:
-            units = len(share.units)
-            call = Call(stage, self.name, share.work.step, share.trainer, share.number, units)
-            result = call_in(self.hooks, call, work)
+            if share.site is None:
+                units = len(share.units)
+                share.site = Site(self.name, share.work.step, share.trainer, share.number, units)
+            result = call_in(self.hooks, stage, share.site, work)
         else:
             result = work()
         share.seconds[stage] = time.perf_counter() - started

@@ -15,7 +15,7 @@ from hyrt.config import Config
 from hyrt.graph.graph import Graph
 from hyrt.inference.evaluate import Evaluator
 from hyrt.observe.events import Emit, Event, Notice
-from hyrt.observe.hook import HOST, Call, Hook, call_in
+from hyrt.observe.hook import HOST, Hook, Site, call_in
 from hyrt.observe.trace.traced_run import TracedRun
 from hyrt.pipeline.synchronize import Reduction, add_results
 from hyrt.sampling.sampler import Sampler
@@ -106,7 +106,7 @@ class RunParts:
 
     def call(self, stage: str, step: int, work: Callable[[], T]) -> T:
         """Do work that belongs to no trainer inside the hooks."""
-        return call_in(self.hooks, Call(stage, HOST, step), work) if self.hooks else work()
+        return call_in(self.hooks, stage, Site(HOST, step), work)
 
 
 def compose_run(

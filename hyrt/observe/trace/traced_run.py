@@ -18,7 +18,7 @@ from hyrt.errors import ConfigError, DeviceFault, describe
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.workers import Chunk, Worked
 from hyrt.observe.events import Balanced, Event, Notice, StepGroup
-from hyrt.observe.hook import Call, Hook
+from hyrt.observe.hook import Hook, Site
 from hyrt.observe.trace.file import left_out, trace_json
 from hyrt.observe.trace.trace import Counter, Trace
 
@@ -54,6 +54,7 @@ class TracedRun(Hook):
             )
         self._trace = Trace(limit)
         self.watch = partial(watched, self._trace)
+        self._track, self._number = self._trace.track, self._trace.number
         self._folder = folder
         self._timeout_s = timeout_s
         self._memory = self._trace.counter("memory", "bytes")
@@ -83,11 +84,10 @@ class TracedRun(Hook):
             if isinstance(device, Watchable):
                 device.watch(partial(watched, trace))
 
-    def around(self, call: Call, work: Callable[[], T]) -> T:
+    def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         """Note the call as a slice of the calling thread."""
-        trace = self._trace
-        stage, _, step, trainer, share, units = call
-        with trace.track().begin(trace.number(stage), step, trainer, share, units):
+        _, step, trainer, share, units = site
+        with self._track().begin(self._number(stage), step, trainer, share, units):
             return work()
 
     def cut(self, assignment: Assignment) -> None:
