@@ -77,7 +77,9 @@ class AssignmentLimits:
     def allows(self, assignment: Assignment) -> bool:
         """Whether an assignment keeps to the limits."""
         threads = assignment.threads
-        counts = [threads.sample, threads.load] + ([threads.train] if any(self.is_host) else [])
+        # A CPU trainer that is lost uses no thread.
+        host_trains = any(most for host, most in zip(self.is_host, self.most_units, strict=True) if host)
+        counts = [threads.sample, threads.load] + ([threads.train] if host_trains else [])
         fits = max(counts) <= self.cores if self.threads_are_shared else sum(counts) <= self.cores
         return fits and all(
             units <= most for units, most in zip(assignment.split, self.most_units, strict=True)
