@@ -93,7 +93,8 @@ def test_rows_in_place_give_the_scores_and_gradients_of_gathered_rows(half: bool
         assert distance(b, a) < 2e-6
 
 
-def test_offsets_of_64_bits_give_equal_bits() -> None:
+def test_offsets_of_64_bits_give_equal_values_and_gradients() -> None:
+    """Up to rounding: the compiler adds up a row's edges in another order where it counts them otherwise."""
     narrow = sampled(awkward_graph(), range(90), [4]).blocks[0]
     wide = dataclasses.replace(narrow, indptr=narrow.indptr.astype(np.int64), _transposed=None)
     results = []
@@ -101,7 +102,8 @@ def test_offsets_of_64_bits_give_equal_bits() -> None:
         inputs = [drawn(block.num_src, 3), drawn(2, 3, seed=1), drawn(2, 3, seed=2)]
         out = attend(block, *(t.requires_grad_() for t in inputs))
         results.append([out, *torch.autograd.grad(out, inputs, torch.ones_like(out))])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    for a, b in zip(*results, strict=True):
+        assert distance(b, a) < 1e-13
 
 
 def test_what_does_not_fit_is_named() -> None:
