@@ -42,7 +42,7 @@ STEPS = 20
 
 
 @dataclass(slots=True)
-class Finding:
+class GpuCheck:
     """The outcome of one check."""
 
     title: str
@@ -100,18 +100,18 @@ def found(name: str) -> tuple[Any, Any] | None:
 # 1. Conformance.
 
 
-def conformance(options: argparse.Namespace) -> Finding:
-    finding = Finding("conformance suite")
+def conformance(options: argparse.Namespace) -> GpuCheck:
+    check = GpuCheck("conformance suite")
     try:
         from hyrt.testing import check_device
     except ImportError as error:
-        finding.lines.append(f"not there: {error}")
-        return finding
+        check.lines.append(f"not there: {error}")
+        return check
     backend, info = find(options)
     report = check_device(lambda asked: backend.open(info, asked))
-    finding.passed = True
-    finding.lines += ["```", *str(report).splitlines(), "```"]
-    return finding
+    check.passed = True
+    check.lines += ["```", *str(report).splitlines(), "```"]
+    return check
 
 
 def find(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -143,28 +143,28 @@ def weights(options: argparse.Namespace, kind: str, devices: list[str], split: l
     return result.model.state_dict()
 
 
-def equality(options: argparse.Namespace) -> Finding:
-    finding = Finding(
+def equality(options: argparse.Namespace) -> GpuCheck:
+    check = GpuCheck(
         f"weights after {STEPS} steps of SGD, cpu and {options.device} against the CPU alone", True
     )
-    finding.lines += ["| model | split | largest difference | within 1e-4 |", "| --- | --- | ---: | --- |"]
+    check.lines += ["| model | split | largest difference | within 1e-4 |", "| --- | --- | ---: | --- |"]
     for kind in ("gcn", "graphsage"):
         wanted = weights(options, kind, ["cpu"], [1024])
         for split in SPLITS:
             mine = weights(options, kind, ["cpu", options.device], split)
             off = max(float((mine[name] - wanted[name]).abs().max()) for name in wanted)
-            finding.passed = finding.passed and off <= 1e-4
-            finding.lines.append(
+            check.passed = check.passed and off <= 1e-4
+            check.lines.append(
                 f"| {kind} | {split[0]}/{split[1]} | {off:.1e} | {'yes' if off <= 1e-4 else '**no**'} |"
             )
-            finding.numbers[f"{kind} {split[0]}/{split[1]}"] = off
-    return finding
+            check.numbers[f"{kind} {split[0]}/{split[1]}"] = off
+    return check
 
 
 # 3. Sampling.
 
 
-def sampling(options: argparse.Namespace) -> Finding:
+def sampling(options: argparse.Namespace) -> GpuCheck:
     import numpy as np
 
     import hyrt
@@ -173,16 +173,16 @@ def sampling(options: argparse.Namespace) -> Finding:
     from hyrt.machine.generator import SAMPLE, stream_key
     from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 
-    finding = Finding("sampling on the device, bit for bit")
+    check = GpuCheck("sampling on the device, bit for bit")
     backend, info = find(options)
     graph = hyrt.load(options.equality)
     device = backend.open(info, DeviceOptions())
     try:
         sampler = device_sampler(device, graph)
         if sampler is None:
-            finding.lines.append(f"{info.name} ({info.description}) does not sample: the host does")
-            return finding
-        finding.passed = True
+            check.lines.append(f"{info.name} ({info.description}) does not sample: the host does")
+            return check
+        check.passed = True
         ids = np.int32 if graph.num_vertices < 2**31 else np.int64
         vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
         for fanout in (-1, 1, 10, 25, 64, 65, 200):
@@ -211,47 +211,47 @@ def sampling(options: argparse.Namespace) -> Finding:
             if hop.sources is not None:
                 pairs += [(hop.sources, room[:met]), (hop.columns, columns)]
             same = all(np.array_equal(a, b) for a, b in pairs)
-            finding.passed = finding.passed and same
-            finding.lines.append(
+            check.passed = check.passed and same
+            check.lines.append(
                 f"- fan-out {fanout}: {len(neighbors):,} edges {'equal' if same else '**differ**'}"
             )
     finally:
         device.close()
-    return finding
+    return check
 
 
 # 4. Accuracy.
 
 
-def accuracy(options: argparse.Namespace) -> Finding:
+def accuracy(options: argparse.Namespace) -> GpuCheck:
     from accuracy import EXPERIMENTS, train_once
 
-    finding = Finding(f"test accuracy, trained on {options.device}", True)
-    finding.lines += ["| dataset | model | mean | target | met |", "| --- | --- | ---: | ---: | --- |"]
+    check = GpuCheck(f"test accuracy, trained on {options.device}", True)
+    check.lines += ["| dataset | model | mean | target | met |", "| --- | --- | ---: | ---: | --- |"]
     for name in ("cora", "amazon_photo"):
         if not (options.data / f"{name}.npz").exists():
-            finding.passed = None
-            finding.lines.append(f"| {name} | not in {options.data.name} | | | |")
+            check.passed = None
+            check.lines.append(f"| {name} | not in {options.data.name} | | | |")
             continue
         known = EXPERIMENTS[name]
         source = options.data / f"{name}.npz"
         runs = [train_once(source, known, seed, [options.device]) for seed in range(options.seeds)]
         mean = statistics.fmean(run.test for run in runs)
         met = mean >= known.target
-        if finding.passed is not None:
-            finding.passed = finding.passed and met
+        if check.passed is not None:
+            check.passed = check.passed and met
         kind = known.settings["model"]["kind"]
-        finding.lines.append(
+        check.lines.append(
             f"| {name} | {kind} | {mean:.2f} | {known.target} | {'yes' if met else '**no**'} |"
         )
-        finding.numbers[name] = [run.test for run in runs]
-    return finding
+        check.numbers[name] = [run.test for run in runs]
+    return check
 
 
 # 5. The benchmark.
 
 
-def benchmark(options: argparse.Namespace) -> Finding:
+def benchmark(options: argparse.Namespace) -> GpuCheck:
     from hyrt.graph.formats.convert import Conversion, convert
 
     with tempfile.TemporaryDirectory(prefix="hyrt-workload-") as folder:
@@ -261,49 +261,47 @@ def benchmark(options: argparse.Namespace) -> Finding:
         return compare(options, place)
 
 
-def compare(options: argparse.Namespace, workload: Path) -> Finding:
-    finding = Finding(f"GraphSAGE on {options.workload} against PyG on {options.device}")
+def compare(options: argparse.Namespace, workload: Path) -> GpuCheck:
+    check = GpuCheck(f"GraphSAGE on {options.workload} against PyG on {options.device}")
     shares = [int(share) for share in options.cpu_shares.split(",")]
     tried = {share: child(options, workload, "hyrt", share) for share in shares}
     best = min(tried, key=lambda share: tried[share]["ms_per_step"])
-    finding.lines.append(
-        "Busy: from the first to the last kernel of each step's forward and backward pass.\n"
-    )
-    finding.lines.append("| split cpu/device | ms a step | MTEPS | device busy |")
-    finding.lines.append("| --- | ---: | ---: | ---: |")
+    check.lines.append("Busy: from the first to the last kernel of each step's forward and backward pass.\n")
+    check.lines.append("| split cpu/device | ms a step | MTEPS | device busy |")
+    check.lines.append("| --- | ---: | ---: | ---: |")
     for share, record in tried.items():
-        finding.lines.append(
+        check.lines.append(
             f"| {share}/{1024 - share} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} "
             f"| {percent(record['busy'])} |"
         )
-    finding.lines.append(f"\nSplit chosen: {best}/{1024 - best}, the fastest of these.\n")
+    check.lines.append(f"\nSplit chosen: {best}/{1024 - best}, the fastest of these.\n")
     mine, theirs = [], []
     try:
         for _ in range(options.pairs):
             mine.append(child(options, workload, "hyrt", best))
             theirs.append(child(options, workload, "pyg", best))
     except ChildFailed as error:
-        finding.lines.append(f"PyG did not run: {str(error).strip().splitlines()[-1]}")
-        finding.numbers = {"tried": tried, "hyrt": mine}
-        return finding
+        check.lines.append(f"PyG did not run: {str(error).strip().splitlines()[-1]}")
+        check.numbers = {"tried": tried, "hyrt": mine}
+        return check
     ratios = [theirs[i]["ms_per_step"] / mine[i]["ms_per_step"] for i in range(options.pairs)]
     ratio = statistics.median(ratios)
-    finding.passed = ratio >= 2.08
-    finding.lines += [
+    check.passed = ratio >= 2.08
+    check.lines += [
         "| run | ms a step | MTEPS | device busy | train accuracy |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for record in (r for pair in zip(mine, theirs, strict=True) for r in pair):
-        finding.lines.append(
+        check.lines.append(
             f"| {record['system']} | {record['ms_per_step']:.2f} | {record['mteps']:.1f} "
             f"| {percent(record['busy'])} | {record['train_accuracy']:.4f} |"
         )
-    finding.lines.append(
+    check.lines.append(
         f"\nPyG fed by {theirs[0]['sampler']}. PyG / hyrt: median {ratio:.2f} "
         f"({', '.join(f'{r:.2f}' for r in ratios)}); the least to aim for is 2.08."
     )
-    finding.numbers = {"tried": tried, "hyrt": mine, "pyg": theirs, "ratio": ratio, "chosen_cpu_share": best}
-    return finding
+    check.numbers = {"tried": tried, "hyrt": mine, "pyg": theirs, "ratio": ratio, "chosen_cpu_share": best}
+    return check
 
 
 def percent(share: float | None) -> str:
@@ -390,7 +388,7 @@ def run_child(options: argparse.Namespace) -> int:
     return 0
 
 
-CHECKS: dict[str, Callable[[argparse.Namespace], Finding]] = {
+CHECKS: dict[str, Callable[[argparse.Namespace], GpuCheck]] = {
     "conformance": conformance,
     "equality": equality,
     "sampling": sampling,
@@ -399,7 +397,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], Finding]] = {
 }
 
 
-def write(options: argparse.Namespace, info: Any, findings: list[Finding]) -> Path:
+def write(options: argparse.Namespace, info: Any, findings: list[GpuCheck]) -> Path:
     """The report, as Markdown for people and JSON for programs."""
     import numpy as np
     import torch
@@ -420,11 +418,11 @@ def write(options: argparse.Namespace, info: Any, findings: list[Finding]) -> Pa
         "",
     ]
     lines += [f"Machine: {machine}.", ""]
-    for finding in findings:
-        word = {True: "passed", False: "FAILED", None: "not made"}[finding.passed]
-        lines += [f"## {finding.title[0].upper()}{finding.title[1:]}: {word}", "", *finding.lines, ""]
+    for check in findings:
+        word = {True: "passed", False: "FAILED", None: "not made"}[check.passed]
+        lines += [f"## {check.title[0].upper()}{check.title[1:]}: {word}", "", *check.lines, ""]
     path.write_text("\n".join(lines), encoding="utf-8")
-    record = {"date": day, "machine": machine, "findings": [asdict(finding) for finding in findings]}
+    record = {"date": day, "machine": machine, "findings": [asdict(check) for check in findings]}
     path.with_suffix(".json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     return path
 
@@ -443,14 +441,14 @@ def main() -> int:
         started = time.perf_counter()
         print(f"{name} ...", flush=True)
         try:
-            finding = CHECKS[name](options)
+            check = CHECKS[name](options)
         except Exception as error:  # One check that breaks must not hide the others' results.
-            finding = Finding(name, False, ["```", *traceback.format_exception(error), "```"])
-        findings.append(finding)
-        word = {True: "passed", False: "FAILED", None: "not made"}[finding.passed]
+            check = GpuCheck(name, False, ["```", *traceback.format_exception(error), "```"])
+        findings.append(check)
+        word = {True: "passed", False: "FAILED", None: "not made"}[check.passed]
         print(f"{name} {word} in {time.perf_counter() - started:.0f} s", flush=True)
     print(f"report: {write(options, there[1], findings)}")
-    return int(any(finding.passed is False for finding in findings))
+    return int(any(check.passed is False for check in findings))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
             computes=not options.computes_nothing,
             cycles=options.cycles,
             only=options.only,
-            on_finding=lambda finding: print(finding, flush=True),
+            on_verdict=lambda verdict: print(verdict, flush=True),
         )
     except HyrtError as error:
         print(error, file=sys.stderr)

@@ -10,7 +10,6 @@ from hyrt.device import Device
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, HyrtError
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.findings import Failed
 from hyrt.testing.trial import (
     Trial,
     agree,
@@ -23,6 +22,7 @@ from hyrt.testing.trial import (
     step,
     trainable,
 )
+from hyrt.testing.verdicts import Failed
 
 _SMALLEST_BYTES = 1 << 15
 _LARGEST_BYTES = 1 << 28

@@ -7,8 +7,8 @@ from typing import get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.capabilities import CAPABILITIES, GathersRows
-from hyrt.testing.findings import Failed
 from hyrt.testing.trial import Trial
+from hyrt.testing.verdicts import Failed
 
 _CALLS = ("probe", "open", "load", "transfer", "propagate", "update", "close")
 

@@ -12,8 +12,8 @@ import psutil
 
 from hyrt.errors import DeviceFault
 from hyrt.testing import cases
-from hyrt.testing.findings import Failed
 from hyrt.testing.trial import Trial, load, must_fault, step
+from hyrt.testing.verdicts import Failed
 
 _PATIENCE_S = 3.0
 # Pools and caches of libraries fill up in the first cycles.

@@ -15,9 +15,9 @@ from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.testing import cases
-from hyrt.testing.findings import Failed
 from hyrt.testing.side_by_side import together
 from hyrt.testing.trial import Trial, kept, same_bits, skip_unless, step
+from hyrt.testing.verdicts import Failed
 
 _FANOUTS = (1, 5, 64, 65, 100, 1000, -1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from hyrt_perfmodel.assignment import STAGES
 
-from hyrt.device import InputForm, StepResult
+from hyrt.device import Device, InputForm, StepResult
 from hyrt.device.capabilities import usable_forms
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
@@ -19,7 +19,6 @@ from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
-from hyrt.testing.findings import Failed
 from hyrt.testing.trial import (
     Trial,
     agree,
@@ -32,19 +31,13 @@ from hyrt.testing.trial import (
     step,
     trainable,
 )
+from hyrt.testing.verdicts import Failed
 
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     """Loss sum, correct count and gradient sums, without and with class weights and edge weights."""
     model = case.build()
-    device = trial.open()
-    try:
-        load(device, model)
-    except UnsupportedModel as refusal:
-        _check_refusal(refusal, model, device.info.name)
-        # A refusal is no fault.
-        load(device, trial.model())
-        skip_unless(False, f"refused: {refusal}")
+    device = _loaded_or_skipped(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
     targets = cases.some_targets()
     for where, batch in {
@@ -54,6 +47,19 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
         "another step": cases.sampled(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
     }.items():
         agree(step(device, batch), expected(model, batch, graph), where)
+
+
+def _loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:
+    """A device with the model; the check is skipped where the device refuses it in the right words."""
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        _check_refusal(refusal, model, device.info.name)
+        # A refusal is no fault.
+        load(device, trial.model())
+        skip_unless(False, f"refused: {refusal}")
+    return device
 
 
 def _check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
@@ -69,12 +75,7 @@ def _check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: st
 def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:
     """A module that knows blocks by their edge list; a parameter it does not use has a zero gradient."""
     model = cases.shaken(cases.OwnModule())
-    device = trial.open()
-    try:
-        load(device, model)
-    except UnsupportedModel as refusal:
-        _check_refusal(refusal, model, device.info.name)
-        skip_unless(False, f"refused: {refusal}")
+    device = _loaded_or_skipped(trial, model)
     graph = cases.make_graph(13, 2)
     batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
     agree(step(device, batch), expected(model, batch, graph))
@@ -84,12 +85,7 @@ def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
     """Gradients are those of the parameters that were given to load."""
     model: Any = trial.model()
     next(iter(model.parameters())).requires_grad_(False)
-    device = trial.open()
-    try:
-        load(device, model)
-    except UnsupportedModel as refusal:
-        _check_refusal(refusal, model, device.info.name)
-        skip_unless(False, f"refused: {refusal}")
+    device = _loaded_or_skipped(trial, model)
     batch = trial.batch()
     agree(step(device, batch), expected(model, batch, trial.graph()))
 

@@ -14,9 +14,9 @@ from hyrt.device import Device, StepResult
 from hyrt.errors import DeviceUnavailable
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.findings import Failed
 from hyrt.testing.side_by_side import on_a_thread, together
 from hyrt.testing.trial import Trial, kept, load, pieces, same_bits, skip_unless, step, trainable
+from hyrt.testing.verdicts import Failed
 
 _DEPTH = 3
 _WAIT_S = 0.05

@@ -188,7 +188,7 @@ def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
-    """[n, width] float64, the factors of `hyrt.nn.operators.dropout`: 16 bits a column of a draw keyed by vertex.
+    """[n, width] float64, the factors of `hyrt.nn.operators.dropout`: 16 bits a column of a random word keyed by vertex.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, ste
             key = _mixed(key + np.uint64(part + 1) * golden)
         streams = _mixed(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
         columns = np.arange(width, dtype=np.uint64)
-        draws = _mixed(streams[:, None] + (columns // np.uint64(4) + np.uint64(1)) * golden)
-    bits = (draws >> (np.uint64(16) * (columns % np.uint64(4)))) & np.uint64(0xFFFF)
+        words = _mixed(streams[:, None] + (columns // np.uint64(4) + np.uint64(1)) * golden)
+    bits = (words >> (np.uint64(16) * (columns % np.uint64(4)))) & np.uint64(0xFFFF)
     threshold = min(round(rate * 65536), 65535)
     return torch.from_numpy((bits >= np.uint64(threshold)) * (65536 / (65536 - threshold)))

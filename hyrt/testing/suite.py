@@ -24,8 +24,8 @@ from hyrt.testing import (
     check_sums,
     check_threads,
 )
-from hyrt.testing.findings import ConformanceError, Failed, Finding, Outcome, Report, Skipped
 from hyrt.testing.trial import OpenFn, Trial
+from hyrt.testing.verdicts import ConformanceError, Failed, Outcome, Report, Skipped, Verdict
 
 _Work = Callable[[Trial], None]
 
@@ -54,7 +54,7 @@ def check_device(
     cycles: int = 200,
     limit_s: float = 120.0,
     only: str = "",
-    on_finding: Callable[[Finding], None] | None = None,
+    on_verdict: Callable[[Verdict], None] | None = None,
 ) -> Report:
     """Check that a device keeps the device protocol of `hyrt.device`.
 
@@ -75,8 +75,8 @@ def check_device(
         Seconds that one check may take.
     only
         Run the checks whose names have this in them.
-    on_finding
-        Hears each finding as it is made.
+    on_verdict
+        Hears each verdict as it is made.
 
     Returns
     -------
@@ -98,15 +98,15 @@ def check_device(
         raise ValueError(f"cycles is {cycles}: give at least 1")
     trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
     info = _first_info(trial, limit_s)
-    findings: list[Finding] = []
+    verdicts: list[Verdict] = []
     for check in chosen:
-        finding = _run(check, trial, limit_s)
-        findings.append(finding)
-        if on_finding is not None:
-            on_finding(finding)
-        if finding.seconds >= limit_s:
+        verdict = _run(check, trial, limit_s)
+        verdicts.append(verdict)
+        if on_verdict is not None:
+            on_verdict(verdict)
+        if verdict.seconds >= limit_s:
             break
-    report = Report(f"{info.name} ({info.description})", tuple(findings))
+    report = Report(f"{info.name} ({info.description})", tuple(verdicts))
     if report.failed:
         raise ConformanceError(report)
     return report
@@ -203,9 +203,9 @@ def _named(work: Any) -> Check:
     return Check(work.__name__.replace("_", " "), work)
 
 
-def _run(check: Check, trial: Trial, limit_s: float) -> Finding:
-    """Run one check on a thread of its own: a device that hangs is a finding too."""
-    findings: list[Finding] = []
+def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
+    """Run one check on a thread of its own: a device that hangs is a verdict too."""
+    verdicts: list[Verdict] = []
     started = time.perf_counter()
 
     def seconds() -> float:
@@ -213,18 +213,18 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Finding:
 
     def work() -> None:
         outcome = _outcome(check, trial)
-        findings.append(Finding(check.name, *outcome, seconds()))
+        verdicts.append(Verdict(check.name, *outcome, seconds()))
 
     thread = threading.Thread(target=work, name="hyrt.testing", daemon=True)
     thread.start()
     thread.join(limit_s)
-    if findings:
+    if verdicts:
         thread.join()
-        return findings[0]
+        return verdicts[0]
     frame = sys._current_frames().get(thread.ident or 0)
     where = traceback.extract_stack(frame)[-1] if frame is not None else None
     at = f"; it is at {where.filename}:{where.lineno} in {where.name}" if where else ""
-    return Finding(check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{at}", limit_s)
+    return Verdict(check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{at}", limit_s)
 
 
 def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:

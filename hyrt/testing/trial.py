@@ -18,8 +18,8 @@ from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
-from hyrt.testing.findings import Failed, Skipped
 from hyrt.testing.reference import Expected, expected_step
+from hyrt.testing.verdicts import Failed, Skipped
 
 OpenFn = Callable[[DeviceOptions], Device]
 

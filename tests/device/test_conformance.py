@@ -58,7 +58,7 @@ def checked(kind: type[CpuDevice], **more: object) -> Report:
 
 def test_a_device_that_can_be_broken() -> None:
     report = checked(CpuDevice, break_next=_break, only="fault")
-    assert "a broken device faults for good" in {finding.name for finding in report.passed}
+    assert "a broken device faults for good" in {verdict.name for verdict in report.passed}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_device_that_can_be_broken() -> None:
 def test_what_the_cpu_cannot_do_is_checked_too(kind: type[CpuDevice], names: set[str]) -> None:
     """Devices with a memory of their own, that gather rows, that sample: each passes what the CPU skips."""
     report = checked(kind)
-    assert names <= {finding.name for finding in report.passed}
-    assert names <= {finding.name for finding in checked(CpuDevice).skipped}
+    assert names <= {verdict.name for verdict in report.passed}
+    assert names <= {verdict.name for verdict in checked(CpuDevice).skipped}
 
 
 def test_a_device_that_is_not_there_is_not_checked() -> None:
@@ -94,8 +94,8 @@ def test_a_device_that_is_not_there_is_not_checked() -> None:
 
 def test_the_report_has_a_line_for_each_check() -> None:
     heard: list[object] = []
-    report = checked(CpuDevice, only="sampler", on_finding=heard.append)
-    assert heard == list(report.findings)
+    report = checked(CpuDevice, only="sampler", on_verdict=heard.append)
+    assert heard == list(report.verdicts)
     first, *lines = str(report).splitlines()
     assert first == f"{INFO.name} ({INFO.description}): 0 passed, 3 skipped, 0 failed"
     assert lines[0] == "  skipped  sampler draws what the host draws: it does not sample"
@@ -110,8 +110,8 @@ def test_the_error_lists_every_failed_check() -> None:
     failed = error.value.report.failed
     assert len(failed) > 20
     text = str(error.value)
-    assert f"{len(failed)} of {len(error.value.report.findings)} checks failed" in text
-    assert all(f"  {finding.name}: {finding.detail}" in text for finding in failed)
+    assert f"{len(failed)} of {len(error.value.report.verdicts)} checks failed" in text
+    assert all(f"  {verdict.name}: {verdict.detail}" in text for verdict in failed)
 
 
 def test_no_check_of_that_name() -> None:

@@ -410,7 +410,7 @@ def test_a_module_without_a_description() -> None:
 
 def test_a_device_that_is_not_there() -> None:
     info = OpenclDevice.probe()[0]
-    with pytest.raises(DeviceUnavailable, match="opencl:99 is not there"):
+    with pytest.raises(DeviceUnavailable, match="opencl:99 is not available"):
         OpenclDevice.open(replace(info, index=99), DeviceOptions())
 
 

@@ -36,7 +36,7 @@ def id_type(graph: Graph) -> np.dtype[Any]:
     return np.dtype(np.int32 if graph.num_vertices < 2**31 else np.int64)
 
 
-class Topology:
+class ReadableTopology:
     """A graph's edges where kernels can read them: in device memory, or mapped host memory.
 
     Parameters
@@ -107,7 +107,7 @@ class CudaSampler:
         self._num_vertices = graph.num_vertices
         self._ids = id_type(graph)
         self._stream = launcher.stream()
-        self._topology: Topology | None = Topology(
+        self._topology: ReadableTopology | None = ReadableTopology(
             driver, launcher, pool, self._stream, graph, resident=resident
         )
         self._program = launcher.program(

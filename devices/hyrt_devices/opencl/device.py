@@ -22,7 +22,7 @@ from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, SourcePrograms
 from hyrt_devices.opencl.replica import Replica
-from hyrt_devices.opencl.sampler import OpenclSampler, make_sampler
+from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
 from hyrt_devices.opencl.warm_up import smallest_batch
@@ -71,7 +71,8 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         limit = int(device.global_mem_size)
         if options.memory_bytes is not None:
             limit = min(limit, options.memory_bytes)
-        self._memory = DeviceMemory(self._context, info.name, limit, int(device.max_mem_alloc_size))
+        largest = int(device.max_mem_alloc_size)
+        self._memory = DeviceMemory(self._context, info.name, limit, largest, zero_copy=info.zero_copy)
         self._copies = Launcher(self._context, device)
         self._compute = Launcher(self._context, device)
         self._samplers: list[OpenclSampler] = []
@@ -120,7 +121,6 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
             self._stager = Stager(
                 self._memory,
                 self._copies,
-                zero_copy=self.info.zero_copy,
                 model=described,
                 widths=(replica.aggregated_width, replica.row_width),
                 num_classes=replica.num_classes,
@@ -133,16 +133,13 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
 
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):
-            made = make_sampler(
-                self._programs,
-                self._tuning,
-                self._memory,
-                Launcher(self._context, self._device),
-                graph,
-                zero_copy=self.info.zero_copy,
-            )
-            if made is not None:
-                self._samplers.append(made)
+            queue = Launcher(self._context, self._device)
+            try:
+                made = OpenclSampler(self._programs, self._tuning, self._memory, queue, graph)
+            except DeviceOutOfMemory:
+                # The topology does not fit: the host samples.
+                return None
+            self._samplers.append(made)
             return made
 
     def trace(self, hear: QueueListener) -> None:

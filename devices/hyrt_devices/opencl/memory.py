@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl_host.recycled_memory import RecycledMemory
 
 # Kernels may read this far beyond the end of a buffer of ours.
@@ -24,10 +25,15 @@ class DeviceMemory:
         The OpenCL context.
     name, limit_bytes, largest_bytes
         The parameters of `RecycledMemory`.
+    zero_copy
+        Whether the device shares the host's memory.
     """
 
-    def __init__(self, context: Any, name: str, limit_bytes: int, largest_bytes: int) -> None:
+    def __init__(
+        self, context: Any, name: str, limit_bytes: int, largest_bytes: int, *, zero_copy: bool = False
+    ) -> None:
         self._context = context
+        self.zero_copy = zero_copy
         self.buffers: RecycledMemory[Any] = RecycledMemory(name, limit_bytes, largest_bytes, self._buffer)
 
     def _buffer(self, _: Hashable, size_bytes: int) -> Any:
@@ -76,6 +82,18 @@ class Lease:
     def floats(self, *shape: int) -> Any:
         """A buffer for float32 of a shape. Raises DeviceOutOfMemory."""
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
+
+    def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
+        """A buffer with a C-contiguous array: read in place by a device that shares the host's memory, else copied.
+
+        The array must stay as it is until the buffer is not read any more. Raises DeviceOutOfMemory.
+        """
+        if array.size and self._memory.zero_copy:
+            return self._memory.wrap(array)
+        buffer = self.take(array.nbytes)
+        if array.size:
+            queue.write(buffer, array)
+        return buffer
 
     def release(self) -> None:
         """Give all back; idempotent."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from hyrt.device import QueueListener
-from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.sampling.block import Ids
 from hyrt.sampling.kernels import FLOYD_LIMIT, count_neighbors, prefix_sum
@@ -32,8 +31,6 @@ class OpenclSampler:
         The device's, the launcher for this sampler alone.
     graph
         The graph whose topology is sampled.
-    zero_copy
-        Whether the device shares the host's memory.
 
     Raises
     ------
@@ -48,8 +45,6 @@ class OpenclSampler:
         memory: DeviceMemory,
         launcher: Launcher,
         graph: Graph,
-        *,
-        zero_copy: bool,
     ) -> None:
         self._programs = programs
         self._tuning = tuning
@@ -58,28 +53,18 @@ class OpenclSampler:
         self.hear: QueueListener | None = None
         """Hears what was run, where a run is traced."""
         self._graph = graph
-        self._zero_copy = zero_copy
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}
         indices = np.ascontiguousarray(graph.topology.indices)
         self._kept = [graph.topology.indptr, indices]
         self._indptr = self._indices = None
         try:
-            self._indptr = self._place(self._lease, graph.topology.indptr)
-            self._indices = self._place(self._lease, indices)
+            self._indptr = self._lease.place(self._queue, graph.topology.indptr)
+            self._indices = self._lease.place(self._queue, indices)
             self._queue.finish()
         except BaseException:
             self.close()
             raise
-
-    def _place(self, lease: Lease, array: Any) -> Any:
-        if not array.size:
-            return lease.take(0)
-        if self._zero_copy:
-            return self._memory.wrap(array)
-        buffer = lease.take(array.nbytes)
-        self._queue.write(buffer, array)
-        return buffer
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         """Sample neighbours; see `HopSampler`.
@@ -118,8 +103,8 @@ class OpenclSampler:
                         kernel,
                         (ceil_div(ceil_div(num, self._tuning.grain), self._tuning.items),),
                         (self._tuning.items,),
-                        *(self._indptr, self._indices, self._place(lease, vertices)),
-                        *(self._place(lease, offsets), key, out, num),
+                        *(self._indptr, self._indices, lease.place(self._queue, vertices)),
+                        *(lease.place(self._queue, offsets), key, out, num),
                     )
                     self._queue.read(neighbors, out)
                 finally:
@@ -135,11 +120,3 @@ class OpenclSampler:
         self._lease.release()
         self._kernels = {}
         self._indptr = self._indices = None
-
-
-def make_sampler(*args: Any, **more: Any) -> OpenclSampler | None:
-    """A sampler, or None where the topology does not fit."""
-    try:
-        return OpenclSampler(*args, **more)
-    except DeviceOutOfMemory:
-        return None

@@ -84,11 +84,9 @@ class Stager:
     ----------
     memory, launcher
         The device's memory and the queue of its copies.
-    zero_copy
-        Whether it shares the host's memory.
     model
         What will be computed.
-    in_features
+    widths
         Width of the first layer's aggregate, and of the input rows.
     num_classes
         How many classes the labels have.
@@ -99,14 +97,12 @@ class Stager:
         memory: DeviceMemory,
         launcher: Launcher,
         *,
-        zero_copy: bool,
         model: ModelDescription,
         widths: tuple[int, int],
         num_classes: int,
     ) -> None:
         self._memory = memory
         self._launcher = launcher
-        self._zero_copy = zero_copy
         self._model = model
         self._aggregated_width, self._row_width = widths
         self._num_classes = num_classes
@@ -187,11 +183,5 @@ class Stager:
     def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
         assert staged.lease is not None
         host: NDArray[Any] = np.ascontiguousarray(array, dtype)
-        if not host.size:
-            return staged.lease.take(0)
         staged.kept.append(host)
-        if self._zero_copy:
-            return self._memory.wrap(host)
-        buffer = staged.lease.take(host.nbytes)
-        self._launcher.write(buffer, host)
-        return buffer
+        return staged.lease.place(self._launcher, host)

@@ -150,7 +150,7 @@ def test_a_driver_error_is_a_fault_for_good() -> None:
     report = check_device(
         lambda options: FpgaCsimDevice(info, options, SMALL), break_next=break_next, only="fault"
     )
-    assert "a broken device faults for good" in {finding.name for finding in report.passed}
+    assert "a broken device faults for good" in {verdict.name for verdict in report.passed}
 
 
 @pytest.mark.parametrize("name", ["gcn, layers=3, dropout", DROPPED.name])

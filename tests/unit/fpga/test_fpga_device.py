@@ -49,7 +49,7 @@ def break_next(device: Any) -> None:
 @pytest.mark.limit(170)
 def test_it_passes_the_suite_on_two_units(machine: Machine) -> None:
     report = check_device(machine.open, break_next=break_next, cycles=20)
-    passed = {finding.name for finding in report.passed}
+    passed = {verdict.name for verdict in report.passed}
     assert {"a broken device faults for good", "out of memory is recoverable"} <= passed
     assert len([name for name in passed if name.startswith("sums agree with float64: g")]) >= 2
 

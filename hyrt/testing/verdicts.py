@@ -20,7 +20,7 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Verdict:
     """The outcome of one check.
 
     Parameters
@@ -47,37 +47,37 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings about one device; as text, one line each.
+    """All verdicts about one device; as text, one line each.
 
     Parameters
     ----------
     device
         Name and description.
-    findings
+    verdicts
         In the order of the checks.
     """
 
     device: str
-    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]
 
     @property
-    def passed(self) -> tuple[Finding, ...]:
+    def passed(self) -> tuple[Verdict, ...]:
         return self._having("passed")
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Verdict, ...]:
         return self._having("failed")
 
     @property
-    def skipped(self) -> tuple[Finding, ...]:
+    def skipped(self) -> tuple[Verdict, ...]:
         return self._having("skipped")
 
-    def _having(self, outcome: Outcome) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.outcome == outcome)
+    def _having(self, outcome: Outcome) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.outcome == outcome)
 
     def __str__(self) -> str:
         counts = f"{len(self.passed)} passed, {len(self.skipped)} skipped, {len(self.failed)} failed"
-        return "\n".join([f"{self.device}: {counts}", *(f"  {finding}" for finding in self.findings)])
+        return "\n".join([f"{self.device}: {counts}", *(f"  {verdict}" for verdict in self.verdicts)])
 
 
 class ConformanceError(HyrtError):
@@ -86,13 +86,13 @@ class ConformanceError(HyrtError):
     Parameters
     ----------
     report
-        All findings.
+        All verdicts.
     """
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        lines: Sequence[str] = [f"  {finding.name}: {finding.detail}" for finding in report.failed]
+        lines: Sequence[str] = [f"  {verdict.name}: {verdict.detail}" for verdict in report.failed]
         super().__init__(
-            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.findings)} checks failed:\n"
+            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.verdicts)} checks failed:\n"
             + "\n".join(lines)
         )
