@@ -414,7 +414,7 @@ def test_a_mini_batch_is_propagated_once(device: TorchDevice) -> None:
     loaded(device)
     staged = device.transfer(batch_of(random_graph()))
     device.propagate(staged)
-    with pytest.raises(DeviceFault, match="twice"):
+    with pytest.raises(DeviceFault, match="second time"):
         device.propagate(staged)
 
 
