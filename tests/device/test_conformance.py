@@ -124,7 +124,7 @@ def test_no_check_of_that_name() -> None:
     [
         (["cpu:0", "--only", "info"], 0, "passed   info describes the device"),
         (["null", "--only", "float64: gcn"], 1, "FAILED   sums agree with float64: gcn"),
-        (["cpu:1000"], 2, "cpu:1000 is not there"),
+        (["cpu:1000"], 2, "cpu:1000 is not available"),
     ],
 )
 def test_the_command(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
