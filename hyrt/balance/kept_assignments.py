@@ -15,9 +15,9 @@ def kept_assignments(stages: Stages, cores: int) -> dict[str, Any] | None:
     Parameters
     ----------
     stages
-        Of the run.
+        The stages of the run.
     cores
-        That this process may use.
+        The cores that this process may use.
     """
     if any(trainer.lost is not None for trainer in stages.trainers):
         return None
@@ -37,13 +37,13 @@ def restore_assignments(
     Parameters
     ----------
     kept
-        From the checkpoint.
+        What the checkpoint holds.
     stages
-        Of the resumed run, with the assignment that it would start with.
+        The stages of the resumed run, with the assignment that it would start with.
     step
         The first to come.
     cores
-        That this process may use; where they are others, the threads are those of the start.
+        The cores that this process may use; if their number has changed, the threads are those of the start.
     given
         Threads of the settings by stage (sample, load, train); 0 where they give none.
 

@@ -53,7 +53,7 @@ def change_in_words(
     trainers, trainers_s
         Names, and what each trainer's slowest stage takes.
     stages_s
-        Of `sample`, `load` and `train`, what is known.
+        The known times of `sample`, `load` and `train`.
     expected_s
         The iteration that is expected from it.
 

@@ -41,13 +41,13 @@ class ResourceManager:
     stages
         Whose steps it watches and whose schedule it changes.
     cores
-        That this process may use.
+        The cores that this process may use.
     start
         Threads that the run starts with: where they are more than the cores, the stages share the cores.
     given
         Threads of the settings by stage (sample, load, train), which stay; 0 for those that may change.
     steps_per_epoch, last_step
-        Of the run; steps are counted from 0.
+        The length of an epoch, and the run's last step, counted from 0.
     emit
         Hears every decision.
     """

@@ -30,7 +30,7 @@ class Place:
     stage
         The thread's stage.
     device
-        Where it works.
+        The device that the stage works on.
     recent
         Takes what was begun, for the report of a stall.
     """
@@ -70,7 +70,7 @@ class StageThreads:
     on_failure
         Hears the first failure, in the thread that failed.
     watch
-        Who hears how many items are in the channel of a name; None where nobody does.
+        Returns who hears how many items a named channel holds; None where nobody does.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class Loader:
     Parameters
     ----------
     source
-        Where the rows come from.
+        The source of the feature rows.
     """
 
     def __init__(self, source: RowSource) -> None:

@@ -24,9 +24,9 @@ class Recovery:
     Parameters
     ----------
     trainers
-        All of the run.
+        All trainers of the run.
     schedule
-        Where the split changes.
+        The schedule whose split changes.
     continue_on_loss
         Whether the other trainers take over from one that fails.
     notify
@@ -186,9 +186,9 @@ def recut(
     Parameters
     ----------
     units
-        Of the share.
+        The units of the share.
     trainer
-        Who had it.
+        The trainer that had the share.
     split
         The present one.
     takers

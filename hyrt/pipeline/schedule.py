@@ -17,7 +17,7 @@ class Schedule:
     Parameters
     ----------
     first
-        Of the first step.
+        The assignment of the first step.
     """
 
     def __init__(self, first: Assignment) -> None:

@@ -51,16 +51,16 @@ class Share:
     batch
         Their mini-batch; None where there are no units.
     result
-        Once propagated.
+        What the trainer computed, once it has propagated the mini-batch.
     failure
-        Where the trainer could not do it.
+        Why the trainer could not do it; None where it could.
     is_again
         Whether it holds units of a share that failed.
     seconds
         Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
         `propagate`; and `update`, in which the trainer took the weights of the step before.
     site
-        Where its work is done, for the hooks of a run that has any.
+        The site of its work, in a run that has hooks.
     """
 
     work: StepWork
@@ -103,9 +103,9 @@ class StepWork:
     Parameters
     ----------
     step
-        Of the run, counted from 0.
+        The number of the step in the run, counted from 0.
     shares
-        One a trainer, in their order; then those that were done again, in the order they were cut.
+        One share for each trainer, in their order; then those that were done again, in the order of cutting.
     synchronize_s
         How long the reduction and the optimizer's step took.
     redone

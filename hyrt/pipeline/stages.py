@@ -27,7 +27,7 @@ class Stages:
     Parameters
     ----------
     sampler, loader, trainers
-        Who does the work.
+        The parts that do the work.
     split
         Units of a step for each trainer.
     parameters

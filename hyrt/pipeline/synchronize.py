@@ -63,7 +63,7 @@ class Synchronizer:
     parameters
         The master weights, in the order every trainer loaded them.
     optimizer
-        Over those parameters.
+        The optimizer of those parameters.
     trainers
         In the order their gradients are added: the order is fixed, so that equal runs give equal bits.
     seed

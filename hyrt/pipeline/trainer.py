@@ -30,8 +30,8 @@ class InputPlan:
     ----------
     form
         `rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
-        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved; `ids`:
-        nothing, the device gathers the rows of V^0 itself.
+        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix,
+        unmoved; `ids`: nothing, the device gathers the rows of V^0 itself.
     aggregation
         What the first layer aggregates, for `aggregated`.
     """
@@ -79,9 +79,9 @@ class Trainer:
     Parameters
     ----------
     device
-        With a replica of the model.
+        The device, which has a replica of the model.
     plan
-        In which form it gets its input.
+        The form in which it gets its input.
     hops
         Samples its mini-batches on the device; None where the host does.
     quiet
@@ -89,7 +89,7 @@ class Trainer:
     lost
         What ended it, where the run goes on without it.
     most_units
-        It has been out of memory: the most of a step that it gets from then on; None where it has not.
+        The most units of a step that it gets since it has been out of memory; None where it has not.
     resize
         Changes the threads it computes with, between two of its mini-batches; None where they stay.
     threads

@@ -75,7 +75,7 @@ def save_checkpoint(
         Tensors, numbers, strings, bools, None, and lists, tuples and dicts (keys str or int) of them, nested.
         All of it comes back equal: types, dtypes, shapes, infinities, the order of keys.
     keep
-        At least 1.
+        How many checkpoints stay; at least 1.
     write
         Puts bytes at a path, whole or not at all.
 

@@ -140,7 +140,7 @@ def compose_run(
     Raises
     ------
     ConfigError, DataError, DeviceUnavailable
-        Where the settings cannot be followed.
+        If the settings cannot be followed.
     """
     folder = None if checkpoints is None else checkpoints.parent
     runtime = config.runtime

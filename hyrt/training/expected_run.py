@@ -18,7 +18,7 @@ class ExpectedRun:
     stages_s
         Seconds a step: sample, load, transfer, propagate, synchronize.
     iteration_s, epoch_s
-        Of a step and of an epoch, under `split` and `threads`.
+        The times of a step and of an epoch, under `split` and `threads`.
     relative_error
         How far off it may be: 0.1 is 10 %; None where nothing is known of it.
     bottleneck

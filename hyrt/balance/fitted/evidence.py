@@ -39,7 +39,7 @@ class Period:
     Parameters
     ----------
     assignment
-        Theirs.
+        The assignment that they ran under.
     seconds
         float64 [columns], the middle of each time.
     steps
@@ -87,7 +87,7 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     Parameters
     ----------
     history
-        Oldest first, not empty.
+        The observations, oldest first; not empty.
     delay
         Steps that are in flight: after a change, so many more iterations still show what was before.
     """

@@ -53,14 +53,14 @@ class Fit:
     Parameters
     ----------
     sample, load
-        On the host.
+        The stages that run on the host.
     propagate, transfer, sample_on_device
         One a trainer; the host's takes launch_s + unit_s · units · train_curve. None where nothing is known
         of the trainer.
     is_host, train_curve
-        Who computes with the assignment's threads, and how its time goes with them.
+        Which trainer computes with the assignment's threads, and how its time depends on them.
     synchronize_s
-        After the slowest propagation.
+        The time that follows the slowest propagation.
     core_part
         Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or
         more.
@@ -255,15 +255,15 @@ class Point:
     Parameters
     ----------
     units
-        It had.
+        The units that it had.
     seconds
-        It took.
+        The time that it took.
     error
-        Relative.
+        The relative error of that time.
     age
-        Periods ago.
+        How many periods ago that was.
     threads
-        Of the host's trainer.
+        The threads of the host's trainer.
     """
 
     units: float

@@ -33,13 +33,13 @@ class HostStage:
     Parameters
     ----------
     one_thread_s
-        Of a trainer with one unit, weight 1 and one thread.
+        The time of a trainer with one unit, weight 1 and one thread.
     weights
-        One a trainer.
+        The weight of each trainer.
     power
-        Of the units.
+        The power of the units.
     curve
-        Over the threads.
+        How the time depends on the threads.
     """
 
     one_thread_s: float
@@ -77,13 +77,13 @@ def fit_host_stage(
     Parameters
     ----------
     seconds, threads, errors
-        Of each period, the newest first; the errors are relative ones.
+        Those of each period, the newest first; the errors are relative.
     splits
         float64 [periods, trainers].
     usual
         The trainers' weights: 0 for one that does not need the stage.
     kinds
-        Of the trainers.
+        The kind of each trainer.
     """
     weights = np.array(usual)
     same = np.array([[one == other for other in kinds] for one in kinds])

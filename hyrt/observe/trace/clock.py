@@ -55,7 +55,7 @@ def rows_without_overlap(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
     Parameters
     ----------
     table
-        With `start` and `end` on the device's clock.
+        The queue's spans, with `start` and `end` on the device's clock.
     limit
         Most rows; what still overlaps goes to the last one, where the later span is cut short at its start.
 

@@ -34,7 +34,7 @@ class Ring:
     Parameters
     ----------
     dtype
-        Of a row: a structured type without padding.
+        The type of a row: structured, without padding.
     limit
         Most rows that are kept.
     """

@@ -36,7 +36,7 @@ class TracedRun(Hook):
     limit
         Most events that each track and each counter keeps: the newest.
     folder
-        Where the trace goes.
+        The folder that the trace is written to.
     timeout_s
         How long a device may take to answer that it will be traced.
 
