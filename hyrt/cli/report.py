@@ -26,7 +26,7 @@ def report(
     """
     from hyrt.machine.output_file import output_file
     from hyrt.report.html.page import REPORT, page_beside, page_of
-    from hyrt.report.html.write_page import write_page
+    from hyrt.report.html.render import write_page
     from hyrt.report.records.run_record import read_run
 
     # The same folder twice is one run.

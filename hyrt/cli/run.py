@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +11,12 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt.config import Config
+    from hyrt.graph.graph import Graph
+    from hyrt.machine.stop_signals import StopSignals
     from hyrt.observe.events import Emit
     from hyrt.report.records.run_folder import RunFolder
     from hyrt.report.terminal.progress import Progress
+    from hyrt.training.checkpoint import Checkpoint
 
 
 def run(
@@ -130,16 +132,37 @@ class _Shown:
 
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
-    @contextmanager
-    def listeners(self, folder: RunFolder) -> Iterator[list[Emit]]:
-        """What hears a run's events beside its folder and the display."""
-        if not self.tensorboard:
-            yield []
-            return
-        from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
+    def train(
+        self,
+        config: Config,
+        graph: Graph,
+        folder: RunFolder,
+        progress: Progress,
+        signals: StopSignals,
+        checkpoint: Checkpoint | None,
+        *,
+        is_new: bool,
+    ) -> int:
+        """Train in a folder, with a log for TensorBoard if it was asked for; the exit code."""
+        from hyrt.cli.run_session import Session
 
-        with TensorboardLog(folder.path / FOLDER) as log:
-            yield [log.handle]
+        with ExitStack() as stack:
+            listeners: list[Emit] = []
+            if self.tensorboard:
+                from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
+
+                listeners.append(stack.enter_context(TensorboardLog(folder.path / FOLDER)).handle)
+            session = Session(
+                config=config,
+                graph=graph,
+                folder=folder,
+                progress=progress,
+                signals=signals,
+                listeners=listeners,
+                checkpoint=checkpoint,
+                is_new=is_new,
+            )
+            return session.run()
 
 
 def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> None:
@@ -149,7 +172,6 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.cli.run_session import Session
         from hyrt.config.command_line import located
         from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
@@ -169,9 +191,7 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
             if choice is not None and choice.unused:
                 unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
                 progress.handle(Notice(kind="info", text=f"devices that are not used: {unused}"))
-            with shown.listeners(folder) as listeners:
-                session = Session(config, graph, folder, progress, signals, listeners)
-                exit_code = session.run(None, is_new=True)
+            exit_code = shown.train(config, graph, folder, progress, signals, None, is_new=True)
     raise typer.Exit(exit_code)
 
 
@@ -190,7 +210,7 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.cli.run_session import Session, newest_checkpoint
+        from hyrt.cli.run_session import newest_checkpoint
         from hyrt.config.command_line import check_same_training
         from hyrt.graph import open_graph
 
@@ -199,7 +219,5 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
             graph = open_graph(config.data.source, normalize=config.data.normalize)
-            with shown.listeners(folder) as listeners:
-                session = Session(config, graph, folder, progress, signals, listeners)
-                exit_code = session.run(checkpoint, is_new=False)
+            exit_code = shown.train(config, graph, folder, progress, signals, checkpoint, is_new=False)
     raise typer.Exit(exit_code)

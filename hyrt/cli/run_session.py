@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,7 +36,6 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
     ------
     CheckpointError
         If there are checkpoints, but none is whole.
-
     """
     if not has_checkpoint(folder.checkpoints):
         progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
@@ -45,57 +45,28 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
     )
 
 
+@dataclass(kw_only=True)
 class Session:
-    """Trains in a run folder.
+    """Trains in a run folder."""
 
-    Parameters
-    ----------
-    config
-        All settings.
-    graph
-        Opened and normalised.
-    folder
-        Takes the records.
-    progress
-        Shows the run.
-    signals
-        Ask it to stop.
-    listeners
-        Hear every event, after the folder.
+    config: Config
+    graph: Graph
+    folder: RunFolder
+    progress: Progress
+    signals: StopSignals
+    listeners: Sequence[Emit]
+    """They hear every event, after the folder."""
+    checkpoint: Checkpoint | None
+    """Where to go on; None to start."""
+    is_new: bool
+    """Whether the folder was made for this session: only then may it be removed."""
+    _has_trained: bool = field(default=False, init=False)
+    _has_ended: bool = field(default=False, init=False)
+    _last_resort: threading.Timer | None = field(default=None, init=False)
+    _training: Training | None = field(default=None, init=False)
 
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        graph: Graph,
-        folder: RunFolder,
-        progress: Progress,
-        signals: StopSignals,
-        listeners: Sequence[Emit] = (),
-    ) -> None:
-        self._config = config
-        self._graph = graph
-        self._folder = folder
-        self._progress = progress
-        self._signals = signals
-        self._listeners = listeners
-        self._first_step = 0
-        self._is_new = True
-        self._has_trained = False
-        self._has_ended = False
-        self._last_resort: threading.Timer | None = None
-        self._training: Training | None = None
-
-    def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
+    def run(self) -> int:
         """Train to the end, or until a signal comes.
-
-        Parameters
-        ----------
-        checkpoint
-            Where to go on.
-        is_new
-            Whether the folder was made for this call: only then may it be removed.
 
         Returns
         -------
@@ -106,28 +77,25 @@ class Session:
         HyrtError
             After summary.json says `failed`. A run that is refused before its first step leaves the folder as
             it was: a new one none.
-
         """
-        path = self._folder.path
-        self._is_new = is_new
-        self._first_step = 0 if checkpoint is None else checkpoint.step
+        path = self.folder.path
         try:
             training = self._training = Training(
                 compose_run(
-                    self._config,
-                    self._graph,
+                    self.config,
+                    self.graph,
                     emit=self._handle,
-                    checkpoints=self._folder.checkpoints,
-                    should_stop=lambda: self._signals.requested,
+                    checkpoints=self.folder.checkpoints,
+                    should_stop=lambda: self.signals.requested,
                     on_stall=self._write_stacks,
                     predict=predict_run,
                     hooks=faults_of_environment(),
                 )
             )
-            if checkpoint is not None:
-                training.resume(checkpoint)
+            if self.checkpoint is not None:
+                training.resume(self.checkpoint)
             # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
-            self._signals.wait_for_step(self._announce_stop, self._last_words)
+            self.signals.wait_for_step(self._notice, self._last_words)
             status = training.run().status
         except BaseException as error:
             self._stop_last_resort()
@@ -141,53 +109,50 @@ class Session:
         self._has_ended = True
         written = self._write_report()
         if status == "interrupted":
-            self._progress.say(self._how_to_go_on())
-            return self._signals.exit_code
-        self._progress.say(f"run folder {path}" + (f" · report {written}" if written else ""))
+            self.progress.say(self._how_to_go_on())
+            return self.signals.exit_code
+        self.progress.say(f"run folder {path}" + (f" · report {written}" if written else ""))
         return 0
 
     def _write_report(self) -> Path | None:
         """The page of the run so far; a run that went well does not fail for it."""
         from hyrt.report.html.page import REPORT, page_of
-        from hyrt.report.html.write_page import write_page
+        from hyrt.report.html.render import write_page
         from hyrt.report.records.run_record import read_run
 
-        path = self._folder.path / REPORT
+        path = self.folder.path / REPORT
         try:
-            write_page(path, page_of(read_run(self._folder.path)))
+            write_page(path, page_of(read_run(self.folder.path)))
         except Exception as error:
-            self._progress.handle(
-                Notice(kind="warning", text=f"the report could not be written: {describe(error)}")
-            )
+            self._notice(f"the report could not be written: {describe(error)}", "warning")
             return None
         return path
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            if not self._is_new:
+            if not self.is_new:
                 # Not before: until here the run may be refused, and then its folder stays as it was.
-                self._folder.truncate_metrics(self._first_step)
-                self._folder.set_config(self._config)
-            title = f"hyrt {__version__} · run {self._folder.path}"
-            self._progress.handle(Notice(kind="info", text=title))
+                self.folder.truncate_metrics(0 if self.checkpoint is None else self.checkpoint.step)
+                self.folder.set_config(self.config)
+            self._notice(f"hyrt {__version__} · run {self.folder.path}")
         elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
-        self._folder.handle(event)
-        for listener in self._listeners:
+        self.folder.handle(event)
+        for listener in self.listeners:
             listener(event)
-        self._progress.handle(event)
+        self.progress.handle(event)
 
-    def _announce_stop(self, text: str) -> None:
-        self._progress.handle(Notice(kind="info", text=text))
+    def _notice(self, text: str, kind: str = "info") -> None:
+        self.progress.handle(Notice(kind=kind, text=text))
 
     def _how_to_go_on(self) -> str:
-        return f"Resume with: hyrt run --resume {self._folder.path}"
+        return f"Resume with: hyrt run --resume {self.folder.path}"
 
     def _last_words(self) -> str:
         if self._has_ended:
             return (
                 "exiting before the report is written; write it with: hyrt report "
-                f"{self._folder.path}. {self._how_to_go_on()}"
+                f"{self.folder.path}. {self._how_to_go_on()}"
             )
         return f"exiting before the step has ended. {self._how_to_go_on()}"
 
@@ -196,7 +161,7 @@ class Session:
         self._last_resort = threading.Timer(_LAST_RESORT_S, self._leave, [stacks.partition("\n")[0]])
         self._last_resort.daemon = True
         self._last_resort.start()
-        (self._folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
+        (self.folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
 
     def _stop_last_resort(self) -> None:
         if self._last_resort is not None:
@@ -206,7 +171,7 @@ class Session:
     def _leave(self, stalled: str) -> NoReturn:
         """Record a failure and end the process from beside a main thread that does not come back."""
         error = Stalled(stalled)
-        path = self._folder.path / "stacks.txt"
+        path = self.folder.path / "stacks.txt"
         print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
         try:
             # Before the report, which links it.
@@ -222,16 +187,16 @@ class Session:
         """Leave a record; or what was there before, where the run was refused before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
         if refused and not self._has_trained:
-            if self._is_new:
-                self._folder.discard()
+            if self.is_new:
+                self.folder.discard()
             return
         summary = {"error": f"{type(error).__name__}: {error}"}
         try:
-            self._folder.handle(RunEnded(status="failed", summary=summary))
+            self.folder.handle(RunEnded(status="failed", summary=summary))
             self._write_report()
         except HyrtError as second:
             # A full disk takes no record of itself; what the user needs to know most is the first error.
             error.add_note(f"the failure could not be recorded: {second}")
         with contextlib.suppress(OSError):
-            if has_checkpoint(self._folder.checkpoints):
+            if has_checkpoint(self.folder.checkpoints):
                 print(self._how_to_go_on(), file=sys.stderr)

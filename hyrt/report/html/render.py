@@ -1,4 +1,4 @@
-"""Templates of the pages, filled in."""
+"""Pages from templates, and their way to the disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,27 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hyrt.machine.atomic_write import write_atomically
 from hyrt.report.html.units import percent
+from hyrt.report.records.write_errors import explained
 
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template; every value in it is escaped that is no `Markup`."""
     return _environment().get_template(template).render(**values)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page whole or not at all.
+
+    Raises
+    ------
+    HyrtError
+        If it cannot be written, naming the file and the remedy.
+    """
+    with explained(path, "Give another file with --output"):
+        # Names of files may hold bytes that are no text.
+        write_atomically(path, page.encode("utf-8", "replace"))
 
 
 def pairs(values: Mapping[str, Any]) -> str:

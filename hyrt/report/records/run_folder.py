@@ -10,10 +10,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
@@ -32,6 +31,7 @@ from hyrt.observe.events import (
     StepGroup,
 )
 from hyrt.report.records.environment import describe_environment
+from hyrt.report.records.write_errors import explained
 
 _NAMES = {
     RunStarted: "started",
@@ -91,7 +91,7 @@ class RunFolder:
             )
         _check_root(root)
         made_root = not root.exists()
-        with _explained(root / name):
+        with explained(root / name):
             root.mkdir(parents=True, exist_ok=True)
             path = _make_new_folder(root, name)
             try:
@@ -141,7 +141,7 @@ class RunFolder:
         """Replace the settings, where a resumed run has others."""
         if config != self.config():
             path = self.path / "config.yaml"
-            with _explained(path):
+            with explained(path):
                 write_atomically(path, to_yaml(config).encode())
 
     def is_finished(self, epochs: int) -> bool:
@@ -181,7 +181,7 @@ class RunFolder:
         """
         self.close()
         end, last_s = 0, 0.0
-        with _explained(self.metrics_path):
+        with explained(self.metrics_path):
             if self.metrics_path.exists():
                 for line, stop in _lines(self.metrics_path):
                     if line.get("step", 0) > step:
@@ -205,7 +205,7 @@ class RunFolder:
             return
         if isinstance(event, RunEnded):
             path = self.path / "summary.json"
-            with _explained(path):
+            with explained(path):
                 write_atomically(path, _pretty({"status": event.status, **event.summary}))
             return
         record = {"event": _NAMES[type(event)], "time_s": round(self._clock() - self._zero_s, 3)}
@@ -219,7 +219,7 @@ class RunFolder:
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)
         line = json.dumps(_plain(record), allow_nan=False, separators=(",", ":")) + "\n"
-        with _explained(self.metrics_path):
+        with explained(self.metrics_path):
             if self._file is None:
                 self._file = self.metrics_path.open("ab")
             self._file.write(line.encode())
@@ -244,7 +244,7 @@ class RunFolder:
         HyrtError
             If the folder cannot be written.
         """
-        with _explained(self.path):
+        with explained(self.path):
             for path in self.path.iterdir():
                 if _LEFTOVER.fullmatch(path.name):
                     path.unlink(missing_ok=True)
@@ -262,20 +262,18 @@ class RunFolder:
         """Close metrics.jsonl; a later event opens it again."""
         if self._file is not None:
             file, self._file = self._file, None
-            with _explained(self.metrics_path):
+            with explained(self.metrics_path):
                 file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.close()
         except HyrtError:
             # Of a disk that is full the first error tells, and has the notes.
-            if error is None:
+            if kind is None:
                 raise
 
 
@@ -351,17 +349,6 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                     f"{path}: line {number} is damaged ({error}): delete the line or the file to continue"
                 ) from None
             yield record, end
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a HyrtError that names the file and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise HyrtError(
-            f"{path}: cannot be written: {error.strerror or error}. Free space, or choose a writable folder."
-        ) from error
 
 
 def _plain(value: Any) -> Any:

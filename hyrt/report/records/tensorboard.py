@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from hyrt.errors import ConfigError, HyrtError
+from hyrt.errors import ConfigError
 from hyrt.observe.events import Balanced, EpochEnded, Evaluated, Event, StepGroup
+from hyrt.report.records.write_errors import explained
 
 FOLDER = "tensorboard"
 
@@ -48,10 +49,8 @@ class TensorboardLog:
         from tensorboardX import SummaryWriter
 
         self._folder = folder
-        try:
+        with self._explained():
             self._writer: Any = SummaryWriter(str(folder))
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def handle(self, event: Event) -> None:
         """Write an event's scalars.
@@ -61,34 +60,25 @@ class TensorboardLog:
         HyrtError
             If the folder cannot be written.
         """
-        step = getattr(event, "step", None)
-        try:
+        with self._explained():
             for name, value in scalars(event):
-                self._writer.add_scalar(name, value, step)
+                self._writer.add_scalar(name, value, getattr(event, "step", None))
             if isinstance(event, EpochEnded):
                 self._writer.flush()
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Write what is still buffered."""
-        try:
+        with self._explained():
             self._writer.close()
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _unwritable(self, error: OSError) -> HyrtError:
-        return HyrtError(
-            f"{self._folder}: cannot be written: {error.strerror or error}. Free space, or omit --tensorboard"
-        )
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._folder, "Free space, or omit --tensorboard")
 
 
 def scalars(event: Event) -> Iterator[tuple[str, float]]:

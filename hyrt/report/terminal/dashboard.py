@@ -8,7 +8,7 @@ from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.observe.events import StepGroup
 from hyrt.report.channels import CHANNELS, fill_and_depth
-from hyrt.report.terminal.progress_line import bar, memory_text, milliseconds, number
+from hyrt.report.terminal.progress_line import bar, head, memory_text, milliseconds, with_bar
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -41,7 +41,9 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     from rich.console import Group
     from rich.text import Text
 
-    first = Text(_head(group, epochs, width), no_wrap=True, overflow="crop")
+    memory = memory_text(group.memory_bytes)
+    place = with_bar(group, epochs, [memory], width) or "  ".join([*head(group, epochs), memory])
+    first = Text(place, no_wrap=True, overflow="crop")
     first.highlight_regex(r"[━]+", "green")
     expected = "" if predicted_s is None else f" (predicted {milliseconds(predicted_s)})"
     return Group(
@@ -55,17 +57,6 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
         _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
         _trainers(group, width),
     )
-
-
-def _head(group: StepGroup, epochs: int, width: int) -> str:
-    """Where the run is, its loss, speed and memory."""
-    epoch, count = f"epoch {group.epoch}/{epochs}", f"{group.steps_done}/{group.steps_per_epoch}"
-    said = [f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS", memory_text(group.memory_bytes)]
-    room = width - len("  ".join([f"{epoch}  {count}", *said]))
-    if room < _SHORTEST_BAR:
-        return "  ".join([epoch, count, *said])
-    share = group.steps_done / group.steps_per_epoch if group.steps_per_epoch else 1.0
-    return "  ".join([f"{epoch} {bar(share, min(24, room))} {count}", *said])
 
 
 def _pipeline(group: StepGroup, width: int) -> Table:

@@ -9,7 +9,6 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from hyrt.observe.events import (
@@ -107,9 +106,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._write(self._end_live)
 
     def handle(self, event: Event) -> None:

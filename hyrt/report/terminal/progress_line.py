@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
 
@@ -27,17 +27,26 @@ def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
     width
         Columns there are; None for as many as needed, without the bar.
     """
-    epoch = f"epoch {group.epoch}/{epochs}"
-    count = f"{group.steps_done}/{group.steps_per_epoch}"
-    rates = [f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS"]
-    memory = memory_text(group.memory_bytes)
-    everything = [*rates, stages_text(group.stage_s, group.bottleneck), memory]
-    without_bar = "  ".join([f"{epoch}  {count}", *everything])
-    bar_columns = 0 if width is None else min(24, width - len(without_bar))
-    if bar_columns >= 8:
-        share = group.steps_done / group.steps_per_epoch if group.steps_per_epoch else 1.0
-        return "  ".join([f"{epoch} {bar(share, bar_columns)} {count}", *everything])
-    return _longest_that_fits([epoch, count, *rates], group.stage_s, group.bottleneck, memory, width)
+    stages, memory = stages_text(group.stage_s, group.bottleneck), memory_text(group.memory_bytes)
+    if width is not None and (line := with_bar(group, epochs, [stages, memory], width)):
+        return line
+    return _longest_that_fits(head(group, epochs), group.stage_s, group.bottleneck, memory, width)
+
+
+def head(group: StepGroup, epochs: int) -> list[str]:
+    """Where the run is, its loss and its speed."""
+    place = [f"epoch {group.epoch}/{epochs}", f"{group.steps_done}/{group.steps_per_epoch}"]
+    return [*place, f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS"]
+
+
+def with_bar(group: StepGroup, epochs: int, more: Sequence[str], width: int) -> str:
+    """Where the run is, with a bar of the epoch's steps, and more; empty where a bar has no room."""
+    epoch, count, *rates = head(group, epochs)
+    columns = min(24, width - len("  ".join([epoch, count, *rates, *more])))
+    if columns < 8:
+        return ""
+    share = group.steps_done / group.steps_per_epoch if group.steps_per_epoch else 1.0
+    return "  ".join([f"{epoch} {bar(share, columns)} {count}", *rates, *more])
 
 
 def epoch_line(
@@ -52,17 +61,17 @@ def epoch_line(
 
     What does not fit goes as in `step_line`.
     """
-    head = [
+    said = [
         f"epoch {ended.epoch}/{epochs}",
         seconds(ended.seconds),
         f"loss {number(ended.loss)}",
         f"{number(ended.mteps)} MTEPS",
     ]
-    return _longest_that_fits(head, stage_s, bottleneck, memory_text(memory_bytes), width)
+    return _longest_that_fits(said, stage_s, bottleneck, memory_text(memory_bytes), width)
 
 
 def _longest_that_fits(
-    head: list[str], stage_s: Mapping[str, float], bottleneck: str, memory: str, width: int | None
+    start: list[str], stage_s: Mapping[str, float], bottleneck: str, memory: str, width: int | None
 ) -> str:
     longest = max(stage_s.values(), default=0.0)
     notable = {
@@ -70,9 +79,9 @@ def _longest_that_fits(
     }
     bound = {name: time_s for name, time_s in stage_s.items() if name == bottleneck}
     every_stage = stages_text(stage_s, bottleneck)
-    choices = [[*head, every_stage, memory], [*head, every_stage]]
-    choices += [[*head, stages_text(stages, bottleneck)] for stages in (notable, bound)]
-    choices += [head, head[:-1]]
+    choices = [[*start, every_stage, memory], [*start, every_stage]]
+    choices += [[*start, stages_text(stages, bottleneck)] for stages in (notable, bound)]
+    choices += [start, start[:-1]]
     for parts in choices:
         line = "  ".join(part for part in parts if part)
         if width is None or len(line) <= width:
