@@ -16,7 +16,7 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write. By default report.html, in the folder of the run, or here for several runs.",
+            help="The file to write. Default: report.html in the run's folder, or here for several runs.",
         ),
     ] = None,
 ) -> None:

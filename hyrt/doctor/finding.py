@@ -21,7 +21,8 @@ class DoctorFinding:
     check
         Its name, for people and programs; several findings may share it.
     state
-        `broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`: good to know.
+        `broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`:
+        good to know.
     found
         What is there, or what is wrong, in one line.
     remedy

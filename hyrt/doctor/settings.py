@@ -1,4 +1,4 @@
-"""The settings a run would get: whether they can be read, their dataset is there, and they suit the machine."""
+"""The settings of a run: whether they can be read, their dataset exists, and they suit the machine."""
 
 from __future__ import annotations
 

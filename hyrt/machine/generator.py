@@ -1,9 +1,9 @@
 """The counter-based random generator that every sampled edge and every dropout mask comes from.
 
-A random number is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the thread, the
-device, the order or the mini-batch it is made in. The mixing function is the finaliser of SplitMix64 (Steele,
-Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014); it needs only 64-bit
-multiplications, shifts and exclusive ors, which every device has.
+A random number is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the
+thread, the device, the order or the mini-batch it is made in. The mixing function is the finaliser of
+SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014); it needs
+only 64-bit multiplications, shifts and exclusive ors, which every device has.
 """
 
 from __future__ import annotations

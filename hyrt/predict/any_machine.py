@@ -1,4 +1,4 @@
-"""The prediction of configured work on any machine: a built-in platform, a file, or this one as it was calibrated."""
+"""The prediction of configured work on any machine: built in, from a file, or this one as calibrated."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def predict_on(
 def _prepared(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """FPGAs of a known design with the tasks that fit on the chip; sizes given in full with a batch a trainer."""
+    """FPGAs of a known design with the tasks that fit on the chip; full sizes with a batch per trainer."""
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
     if any(accelerator.design is not None for accelerator in platform.accelerators):

@@ -45,7 +45,8 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
     found = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
     if found is None:
         raise ConfigError(
-            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large its "
+            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
+            "its "
             "mini-batches become"
         )
     return found

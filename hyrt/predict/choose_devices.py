@@ -100,8 +100,9 @@ def choose(
 ) -> Choice:
     """Choose among what was found.
 
-    The CPU always trains. Every other real device does that can run the model, has cores of its own, and is fast enough
-    to do at least a twentieth of a step. Shares are proportional to how fast each would do the whole step alone.
+    The CPU always trains. Every other real device does that can run the model, has cores of its own, and is
+    fast enough to do at least a twentieth of a step. Shares are proportional to how fast each would do the
+    whole step alone.
 
     Parameters
     ----------
@@ -121,7 +122,8 @@ def choose(
     unused: list[tuple[str, str]] = []
     for info in real_devices(surveys):
         if info.kind == "cpu":
-            # Without rates it is alone: those of the others are compared with its own, which are then measured.
+            # Without rates it is alone: those of the others are compared with its own, which are then
+            # measured.
             speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
         seconds = None if info.host_cores else step_s(info)

@@ -30,10 +30,11 @@ class DatasetSizes:
     value_bytes
         Bytes of one stored feature.
     feature_bytes, graph_bytes
-        Bytes of the feature matrix and of the topology in memory. A memory-mapped folder's are left to the system's
-        page cache and do not count.
+        Bytes of the feature matrix and of the topology in memory. A memory-mapped folder's are left to the
+        system's page cache and do not count.
     degrees
-        The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are sampled.
+        The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
+        sampled.
     mapped_bytes
         Bytes that are memory-mapped instead.
     row_entries
@@ -86,7 +87,8 @@ def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: 
     known
         The published figures.
     symmetrized
-        Whether the edges count as opening the dataset stores them, in both directions; else as they were published.
+        Whether the edges count as opening the dataset stores them, in both directions; else as they were
+        published.
     found
         Where the dataset is, for people.
     """

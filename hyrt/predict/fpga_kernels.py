@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def why_no_kernels(config: Config) -> str:
-    """Why the FPGA trainer's kernels do not run a configured model, in the device's words; empty where they do.
+    """Why the FPGA kernels do not run a configured model, in the device's words; empty where they do.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def why_no_kernels(config: Config) -> str:
 def with_kernels(
     machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
-    """The platform, its FPGAs with designs only where these count; and a sentence on those whose designs do not.
+    """The platform, with FPGA designs only where these count, and a sentence on those that do not.
 
     Parameters
     ----------

@@ -29,7 +29,8 @@ def predict_run(
 ) -> ExpectedRun | None:
     """What the performance model expects of a run on this machine; None where it is not calibrated.
 
-    Also None for runs that it has no words for: subgraph sampling, sparse features, devices that were not measured.
+    Also None for runs that it has no words for: subgraph sampling, sparse features, devices that were not
+    measured.
 
     Parameters
     ----------

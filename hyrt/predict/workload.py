@@ -38,7 +38,8 @@ def training_workload(
     dataset
         The sizes of the dataset.
     sizes
-        Gives the sizes of a mini-batch by its number of targets, or of subgraphs where the sampler makes these.
+        Gives the sizes of a mini-batch by its number of targets, or of subgraphs where the sampler makes
+        these.
     """
     model = config.model
     costs = find_model(model.kind).costs_like
@@ -76,7 +77,7 @@ def _best_form(config: Config) -> LoadForm:
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:
-    """The work of a run whose mini-batches are expected from the dataset's degrees; nothing is loaded or sampled.
+    """The work of a run, its mini-batches expected from the degrees; nothing is loaded or sampled.
 
     Parameters
     ----------
@@ -85,7 +86,8 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
     dataset
         The sizes of the dataset, with its degrees.
     """
-    # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among thousands.
+    # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among
+    # thousands.
     most = min(config.data.batch_size, max(1, dataset.targets))
     counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
@@ -95,10 +97,10 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
 def sampled_workload(
     config: Config, graph: Graph, sampler: Sampler | None = None, *, sparse_as_rows: bool = False
 ) -> TrainingWorkload | None:
-    """The work of a run on an open graph, from a few sampled mini-batches; None for runs the model has no words for.
+    """The work of a run on an open graph, from sampled mini-batches; None where the model cannot say.
 
-    Those are runs over sampled subgraphs, over sparse features, without training vertices, and of models that do
-    not say what they cost.
+    Those are runs over sampled subgraphs, over sparse features, without training vertices, and of models that
+    do not say what they cost.
 
     Parameters
     ----------
@@ -129,15 +131,16 @@ def sampled_workload(
 def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = None) -> TrainingWorkload:
     """The work of a run that the settings name.
 
-    Published and generated datasets are not loaded; others are opened, and a few of their mini-batches sampled.
+    Published and generated datasets are not loaded; others are opened, and a few of their mini-batches
+    sampled.
 
     Parameters
     ----------
     config
         All settings.
     sparse_as_rows
-        Where sparse features are to be counted as dense rows: receives a sentence that says so. Without it sparse
-        features are refused.
+        Where sparse features are to be counted as dense rows: receives a sentence that says so. Without it
+        sparse features are refused.
 
     Raises
     ------

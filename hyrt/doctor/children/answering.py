@@ -27,13 +27,15 @@ def answer_requests(requests: TextIO, results: TextIO) -> None:
     Parameters
     ----------
     requests
-        `module`, `items`, `arguments`, `barred` (packages that would end this process too, and why), and `last_s`.
+        `module`, `items`, `arguments`, `barred` (packages that would end this process too, and why), and
+        `last_s`.
     results
         Where the parent listens.
     """
     # A crash is reported; its core file would fill the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    # The parent asks for the stacks of what hangs. The handler needs no interpreter lock: it answers inside a driver too.
+    # The parent asks for the stacks of what hangs. The handler needs no interpreter lock: it answers inside a
+    # driver too.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # As the command line does, before torch is loaded.
     prepare_process()

@@ -53,7 +53,7 @@ def _facts(info: DeviceInfo) -> dict[str, Any]:
 
 
 def _chosen(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Every device that is hardware of its own; of those that share the host's cores or are simulated, the first."""
+    """Every device with hardware of its own, and the first that shares the host's cores or is simulated."""
     shared = [info for info in found if info.host_cores or info.simulated]
     return [info for info in found if info not in shared] + shared[:1]
 

@@ -16,7 +16,7 @@ _GRAIN_BYTES = 1 << 20
 
 
 def answer(item: str, say: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any) -> None:
-    """Say `copy_gb_s` (read and written), `gather_gb_s` (rows read), and `calibrated_gb_s` where there is one.
+    """Say `copy_gb_s` (read and written), `gather_gb_s` (rows read), and `calibrated_gb_s` if there is one.
 
     Parameters
     ----------

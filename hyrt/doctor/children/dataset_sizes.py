@@ -1,4 +1,4 @@
-"""How large a run's dataset is, from headers, names and published sizes: no features and no edges are read."""
+"""How large a run's dataset is, from headers, names and published sizes; no rows or edges are read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     Raises
     ------
     DataError
-        If it is not there, is damaged where it was read, cannot be downloaded, or its size is published nowhere.
+        If it is not there, is damaged where it was read, cannot be downloaded, or its size is published
+        nowhere.
     """
     if source.startswith(SYNTHETIC):
         return generated_sizes(source)

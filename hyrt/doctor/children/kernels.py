@@ -22,13 +22,14 @@ _KEPT = "cache=True"
 
 
 def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
-    """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones with the reason.
+    """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones with reasons.
 
     Parameters
     ----------
     item
-        `used` asks numba itself. Its import of the kernels may end at a damaged file; `beside` then finds files that are
-        not whole without importing any kernel, old ones among them that no run would read, and says the `places`.
+        `used` asks numba itself. Its import of the kernels may end at a damaged file; `beside` then finds
+        files that are not whole without importing any kernel, old ones among them that no run would read, and
+        says the `places`.
     say
         Hears it.
     **arguments
@@ -104,7 +105,7 @@ def _why_unreadable(kernel: Path) -> str:
 
 
 def _why_torn(file: Path) -> str:
-    """Why a file cannot be whole, from its structure alone: to read it would import the kernels that it is of."""
+    """Why a file cannot be whole, from its structure alone: reading it would import its kernels."""
     try:
         with file.open("rb") as stream:
             # An index is two pickles: numba's version, and what is indexed.

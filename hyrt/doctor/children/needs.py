@@ -17,7 +17,8 @@ from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import training_workload
 
 _GIB = 2**30
-# Of a process with torch, numba and the compiled kernels, before there is any data: 467 MiB in runs on `synthetic:tiny`.
+# Of a process with torch, numba and the compiled kernels, before there is any data: 467 MiB in runs on
+# `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
 _FLOAT_BYTES = 4
 # Settings, counters and the state of the generator, in a checkpoint.
@@ -55,11 +56,10 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     found
         Devices of the machine, as `hyrt.doctor.children.backends` describes them.
 
-    Returns
-    -------
-    `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`, for the first checkpoint),
-    `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their own), and `staged_bytes` (the largest
-    mini-batches in flight to one device). Devices get dense rows; in host memory sparse rows stay sparse.
+    Returns ------- `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`,
+    for the first checkpoint), `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their
+    own), and `staged_bytes` (the largest mini-batches in flight to one device). Devices get dense rows; in
+    host memory sparse rows stay sparse.
     """
     assert sizes.degrees is not None
     training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
@@ -83,8 +83,9 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         "process_bytes": _PROCESS_BYTES,
         "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
         "mini_batches_bytes": round(batches),
-        # The master copy, its gradient and the one before, the optimizer's moments and two temporaries of it, and the best
-        # weights. A trainer has a replica and its gradients; of one on a device only the gradients come back.
+        # The master copy, its gradient and the one before, the optimizer's moments and two temporaries of it,
+        # and the best weights. A trainer has a replica and its gradients; of one on a device only the
+        # gradients come back.
         "weights_bytes": (6 + moments + 2 * len(here) + len(own)) * weights,
         # The tensors are copied, each copy is made bytes, and these are joined.
         "checkpoint_bytes": 3 * checkpoint,

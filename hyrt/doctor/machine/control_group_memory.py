@@ -11,7 +11,7 @@ _NO_LIMIT = 2**62
 
 
 def memory_left(membership: Path, root: Path) -> int | None:
-    """Bytes that may still be taken: the least over the groups of this process that have a limit; None without any.
+    """Bytes that may still be taken: the least over this process's groups with a limit; None without any.
 
     Page cache that the system gives back under pressure does not count as taken.
 

@@ -1,4 +1,4 @@
-"""How many CPUs a run may use: the affinity mask and the control group's quota, against what the machine has."""
+"""How many CPUs a run may use: affinity mask and control group's quota, against what the machine has."""
 
 from __future__ import annotations
 

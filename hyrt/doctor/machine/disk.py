@@ -23,7 +23,8 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     output
         It; need not be there.
     need
-        `total_bytes`, `least_bytes` without which a run fails, and by name what it is for; None where nothing was asked or it cannot be estimated.
+        `total_bytes`, `least_bytes` without which a run fails, and by name what it is for; None where nothing
+        was asked or it cannot be estimated.
     """
     problem = why_not_writable(output)
     if problem:

@@ -14,14 +14,17 @@ from hyrt.machine.cores import cgroup_limits, read_system_file
 
 # What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
 _LEAST_BYTES = 2**29
-# Estimates were up to a third above the peaks of real runs, never much below: less than this part of one is too little.
+# Estimates were up to a third above the peaks of real runs, never much below: less than this part of one is
+# too little.
 _SURE = 0.7
 _BATCHES_REMEDY = (
-    "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is memory-mapped "
+    "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is "
+    "memory-mapped "
     "(hyrt data convert); or give the machine or container more memory"
 )
 _WEIGHTS_REMEDY = (
-    "lower model.hidden or model.layers: the weights, their gradients, the optimizer's moments and a checkpoint alone "
+    "lower model.hidden or model.layers: the weights, their gradients, the optimizer's moments and a "
+    "checkpoint alone "
     "take most of it"
 )
 

@@ -16,8 +16,8 @@ _REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     """Its size.
 
-    hyrt's own stages are threads and need none of it; processes that hand each other data (torch's DataLoader, NCCL)
-    do, and end with a bus error where it is small.
+    hyrt's own stages are threads and need none of it; processes that hand each other data (torch's
+    DataLoader, NCCL) do, and end with a bus error where it is small.
 
     Parameters
     ----------

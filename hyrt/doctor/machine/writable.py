@@ -1,4 +1,4 @@
-"""Whether a folder can really be written: permission bits say nothing to root, nor of full and read-only disks."""
+"""Whether a folder can really be written: permission bits tell nothing of full or read-only disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Write a file in the folder, or in the first above it that is there; why that fails, empty where it does not.
+    """Write a file in the folder, or in the first above it that exists; returns why that fails, or nothing.
 
     The file has no name where the system can do that, and never stays.
     """

@@ -1,4 +1,4 @@
-"""A child process that is asked everything: a crash or a hang of what it checks is an answer, not the end of the doctor."""
+"""A child process that is asked everything: what crashes or hangs in it does not end the doctor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Children:
             self._process.end(_END_S)
 
     def close(self) -> None:
-        """End the child, and start no more. It is killed: drivers may crash or hang while an interpreter ends."""
+        """End the child and start no more. It is killed: drivers may crash or hang while it ends."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -88,7 +88,8 @@ class Children:
         module
             Its name.
         items
-            Distinct; what ends the process is the answer to the item that it was at, and another process goes on.
+            Distinct; what ends the process is the answer to the item that it was at, and another process goes
+            on.
         limit_s
             For each item, of waiting; see `hyrt.doctor.processes.watch.Watch`.
         bar
@@ -119,7 +120,7 @@ class Children:
         return answers
 
     def _converse(self, request: Mapping[str, Any], limit_s: float) -> tuple[_Events, str]:
-        """One request to the child that is there, or a new one: what it said, and what ended it before its last item."""
+        """One request to the child, started if needed: what it said, and what ended it before its last item."""
         with self._lock:
             if self._closed:
                 return {}, "was not checked: the doctor was stopped"
@@ -154,7 +155,8 @@ class Children:
         return f"{hangs}{_place(process.noise)}" if hangs else _why_ended(code, process.noise)
 
 
-# By item: what was said, and how it ended: None where it has not, empty where it came to its end, else why not.
+# By item: what was said, and how it ended: None where it has not, empty where it came to its end, else why
+# not.
 _Events = dict[str, tuple[tuple[Mapping[str, Any], ...], str | None]]
 
 

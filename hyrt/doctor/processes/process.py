@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 
-# The pipes of answers and requests are moved away before anything is imported: drivers print and read where they like.
+# The pipes of answers and requests are moved away before anything is imported: drivers print and read where
+# they like.
 _START = (
     "import json, os, sys\n"
     "requests, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), 'w')\n"

@@ -1,4 +1,4 @@
-"""When a child process hangs: waiting counts at once, computing much later, and being kept from computing not at all."""
+"""When a child process hangs: waiting counts at once, computing later, waiting for a CPU not at all."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ class Cause:
     check
         Its name.
     problem
-        What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in any way.
+        What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in
+        any way.
     """
 
     check: str

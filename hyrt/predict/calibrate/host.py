@@ -56,7 +56,7 @@ class Timing:
 
 
 class CacheSweep:
-    """Empties the caches as the other stages of a run do: between two mini-batches of its own, a stage finds little of what it left."""
+    """Empties the caches, as the other stages of a run do between two mini-batches of one stage."""
 
     def __init__(self) -> None:
         self._buffer = np.ones(_CACHE_BYTES // 8)
@@ -140,7 +140,7 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
 
 
 def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
-    """The loading table of a graph's size: what a row costs, and what its bytes do, from a narrow and a wide matrix."""
+    """The loading table of a graph's size: costs of a row and of its bytes, from two widths."""
     sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, _LOADED_BATCH, 0)
     matrices = [np.ones((graph.num_vertices, width), np.float32) for width in _WIDTHS]
     sweep = CacheSweep()

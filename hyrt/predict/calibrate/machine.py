@@ -299,7 +299,7 @@ def _with_cpu(host: Host, together: _Trainer, alone: _Trainer | None = None) -> 
 
 
 def _reached(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
-    """When every device was measured, and the rates that it reached at least, also where a fit needs no such term."""
+    """When every device was measured, and the rates that it reached at least, fitted or not."""
     return {trainer.info.name: {"date": date, **trainer.reached} for trainer in trainers}
 
 

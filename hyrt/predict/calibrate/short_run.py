@@ -43,7 +43,8 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     warm, steps
         Steps before those that count, and those.
     balance
-        Whether the run starts from its prediction and its policy may move work; else it stays as the settings say.
+        Whether the run starts from its prediction and its policy may move work; else it stays as the settings
+        say.
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """The one store of measured speeds: a file a machine, and the judgement whether it still holds.
 
-`hyrt calibrate` measures all of it and `hyrt devices --measure` the devices; predictions and `--devices auto` read it.
+`hyrt calibrate` measures all of it and `hyrt devices --measure` the devices; predictions and `--devices auto`
+read it.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def keep(calibration: Calibration) -> None:
 
 
 def why_old() -> str:
-    """A sentence on the file of rates that an older hyrt kept and this one does not read; empty without one."""
+    """A sentence on the file of rates that an older hyrt kept, which is not read; empty without one."""
     path = calibration_file().with_name(_OLD_FILE)
     if not path.exists():
         return ""
@@ -113,7 +114,7 @@ def usable() -> tuple[Calibration | None, str]:
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
-    """Read the calibration of this machine, and why it is missing or says little; no reasons where it is good.
+    """Read the calibration of this machine, and why it is missing or incomplete; no reason if it is good.
 
     Parameters
     ----------
@@ -136,9 +137,11 @@ class KnownSpeed:
     Parameters
     ----------
     trainer
-        The device with its rates for a kind of model, as the performance model takes it; None where nothing is known.
+        The device with its rates for a kind of model, as the performance model takes it; None where nothing
+        is known.
     rates
-        The rates for people: of those for all kinds of models the best that matter; None where nothing is known.
+        The rates for people: of those for all kinds of models the best that matter; None where nothing is
+        known.
     not_used
         Why a measurement was not used; empty where none was made, or it was used.
     """

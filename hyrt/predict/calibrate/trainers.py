@@ -52,9 +52,9 @@ class Probe:
     fanouts: tuple[int, ...]
 
 
-# They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and in three, over wide
-# and narrow features. With fewer of them, other shapes were predicted up to 70 % wrong. Only three sets of widths: a device that
-# compiles its kernels does so for each.
+# They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and
+# in three, over wide and narrow features. With fewer of them, other shapes were predicted up to 70 % wrong.
+# Only three sets of widths: a device that compiles its kernels does so for each.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)),
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
