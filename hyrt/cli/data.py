@@ -60,11 +60,7 @@ def convert(
       hyrt data convert coauthor_cs.npz cs --dtype float16
       hyrt data convert ogbn-products products --normalize standard
     """  # noqa: D301
-    from hyrt.graph.formats.convert import Conversion
-    from hyrt.graph.formats.convert import convert as write
-
-    write(Conversion(source, destination, dtype, normalize, force), typer.echo)
-    typer.echo(f"wrote {destination}")
+    _write(source, destination, dtype, normalize, force=force)
 
 
 @data_app.command()
@@ -82,10 +78,16 @@ def generate(
       hyrt data generate community community.npz
       hyrt data generate papers-s,vertices=5M,dtype=float16 big
     """  # noqa: D301
-    from hyrt.graph.formats.convert import Conversion
-    from hyrt.graph.formats.convert import convert as write
     from hyrt.graph.source import SYNTHETIC
 
-    name = spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}"
-    write(Conversion(name, destination, force=force), typer.echo)
+    _write(spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}", destination, force=force)
+
+
+def _write(
+    source: str, destination: Path, dtype: str | None = None, normalize: str = "none", *, force: bool
+) -> None:
+    from hyrt.graph.formats.convert import Conversion
+    from hyrt.graph.formats.convert import convert as write
+
+    write(Conversion(source, destination, dtype, normalize, force), typer.echo)
     typer.echo(f"wrote {destination}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -134,20 +134,21 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     for split, metrics in (summary.get("metrics") or {}).items():
         found += [(f"{split} {name}", f"{value:.4f}") for name, value in metrics.items() if value is not None]
 
-    def add(name: str, key: str, form: Any = str) -> None:
-        if summary.get(key) is not None:
-            found.append((name, form(summary[key])))
-
-    add("best epoch", "best_epoch")
-    add("epochs", "epochs")
-    add("steps", "steps")
-    add("mean epoch", "epoch_s", seconds)
-    add("mean step", "iteration_s", seconds)
-    add("trained for", "trained_s", seconds)
-    add("peak memory", "peak_memory_bytes", gibibytes)
-    add("devices", "devices", lambda names: ", ".join(labelled(run, name) for name in names))
-    add("last split", "split", lambda split: pairs(labelled_keys(run, split)))
-    add("last threads", "threads", pairs)
+    forms: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "best_epoch": ("best epoch", str),
+        "epochs": ("epochs", str),
+        "steps": ("steps", str),
+        "epoch_s": ("mean epoch", seconds),
+        "iteration_s": ("mean step", seconds),
+        "trained_s": ("trained for", seconds),
+        "peak_memory_bytes": ("peak memory", gibibytes),
+        "devices": ("devices", lambda names: ", ".join(labelled(run, name) for name in names)),
+        "split": ("last split", lambda split: pairs(labelled_keys(run, split))),
+        "threads": ("last threads", pairs),
+    }
+    found += [
+        (name, form(summary[key])) for key, (name, form) in forms.items() if summary.get(key) is not None
+    ]
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
     balance = summary.get("balance") or {}
@@ -189,23 +190,18 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []
-    measured_stages = run.summary.get("stages_s") or {}
-    pairs = [
-        *(
-            (stage, (expected.get("stages_s") or {}).get(stage), measured_stages.get(stage))
-            for stage in STAGES
-        ),
-        ("a step", expected.get("iteration_s"), run.summary.get("iteration_s")),
-        ("an epoch", expected.get("epoch_s"), run.summary.get("epoch_s")),
-    ]
+    said, seen = expected.get("stages_s") or {}, run.summary.get("stages_s") or {}
+    rows = [(stage, said.get(stage), seen.get(stage)) for stage in STAGES]
+    for name, key in (("a step", "iteration_s"), ("an epoch", "epoch_s")):
+        rows.append((name, expected.get(key), run.summary.get(key)))
     return [
         (
             name,
-            "" if said is None else seconds(said),
-            "" if seen is None else seconds(seen),
-            signed_percent(said / seen - 1) if said is not None and seen else "",
+            "" if said_s is None else seconds(said_s),
+            "" if seen_s is None else seconds(seen_s),
+            signed_percent(said_s / seen_s - 1) if said_s is not None and seen_s else "",
         )
-        for name, said, seen in pairs
+        for name, said_s, seen_s in rows
     ]
 
 

@@ -194,13 +194,8 @@ def resource_line(part: Part, needs: Resources) -> str:
 
 def _entry(each: Candidate, part: Part) -> dict[str, Any]:
     return {
-        "pes": each.design.pes,
-        "mac_rows": each.design.mac_rows,
-        "mac_cols": each.design.mac_cols,
-        "arena_words": each.arena_words,
-        "tasks": each.tasks,
-        "step_s": each.step_s,
-        "cost": each.cost,
+        **{name: getattr(each.design, name) for name in ("pes", "mac_rows", "mac_cols")},
+        **{name: getattr(each, name) for name in ("arena_words", "tasks", "step_s", "cost")},
         "widest_stream_bits": widest_stream_bits(each.design),
         "resources": asdict(each.resources),
         "utilisation": each.resources.of(part),

@@ -13,7 +13,6 @@ from hyrt.report.terminal.progress_line import bar, head, memory_text, milliseco
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
 _SHORTEST_BAR, _LONGEST_BAR = 8, 16
 _QUEUE_BAR = 5
@@ -70,21 +69,19 @@ def _pipeline(group: StepGroup, width: int) -> Table:
 
     length = min(_LONGEST_BAR, _SHORTEST_BAR + (width - _BESIDE_FROM) // len(STAGES))
     table = Table.grid(padding=(0, 1))
-    rows: list[list[Text]] = [[] for _ in range(5)]
+    columns: list[list[str]] = []
+    styles: list[str] = []
     for stage in STAGES:
         table.add_column(no_wrap=True, min_width=length)
-        waits = (*_waits(group, stage), "", "")[:2]
-        for row, cell in zip(rows, (*_cells(group, stage, length), *waits), strict=True):
-            row.append(Text(cell, style=_style(group, stage)))
+        columns.append([*_cells(group, stage, length), *_waits(group, stage), "", ""][:5])
+        styles.append(_style(group, stage))
         if stage != STAGES[-1]:
             table.add_column(no_wrap=True, justify="center")
-            queue = _queue(group, stage)
-            between = ("→", *queue, "", "") if queue else ("→", "", "", "", "")
-            for row, cell in zip(rows, between, strict=True):
-                row.append(Text(cell, style="cyan"))
-    for row in rows:
+            columns.append(["→", *_queue(group, stage), "", "", "", ""][:5])
+            styles.append("cyan")
+    for row in zip(*columns, strict=True):
         if any(row):
-            table.add_row(*row)
+            table.add_row(*map(Text, row, styles))
     return table
 
 

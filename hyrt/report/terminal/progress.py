@@ -128,19 +128,14 @@ class Progress:
                 self._stages.add(event)
                 self._show_steps(event)
             case EpochEnded():
-                means = self._stages.means()
                 self._epoch_seconds.append(event.seconds)
                 if not self._dashboard:
                     # The picture stays, also while the epoch is evaluated: this line comes above it.
                     self._write(self._end_live)
+                seen = self._stages
                 self._print(
                     epoch_line(
-                        event,
-                        self._epochs,
-                        means,
-                        self._stages.bottleneck(),
-                        self._stages.memory_bytes,
-                        self._width,
+                        event, self._epochs, seen.means(), seen.bottleneck(), seen.memory_bytes, self._width
                     )
                 )
                 self._stages = _StageMeans()
@@ -181,15 +176,11 @@ class Progress:
     def _last_line(self, ended: RunEnded) -> str:
         """The best epoch's test score and the time of an epoch, as far as they are known."""
         parts = [] if ended.status == "finished" else [ended.status]
-        summary = ended.summary
+        summary, best = ended.summary, self._best
         if summary.get("metrics"):
-            best = _best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"])
-        elif self._best is not None:
-            best = _best_text(self._best.metrics, self._best.chosen_by, self._best.epoch)
-        else:
-            best = ""
-        if best:
-            parts.append(best)
+            parts.append(_best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"]))
+        elif best is not None:
+            parts.append(_best_text(best.metrics, best.chosen_by, best.epoch))
         seen_s = self._epoch_seconds
         epoch_s = summary.get("epoch_s") or (sum(seen_s) / len(seen_s) if seen_s else 0.0)
         if epoch_s:
@@ -199,7 +190,7 @@ class Progress:
             parts.append(f"{seconds(epoch_s)} per epoch{said}")
         if summary.get("simulated", self._is_simulated):
             parts.append("on simulated devices")
-        return " · ".join(parts) or ended.status
+        return " · ".join(filter(None, parts)) or ended.status
 
     def _warn(self, text: str) -> None:
         if not self._quiet:
