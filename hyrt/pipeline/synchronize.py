@@ -134,9 +134,12 @@ class UpdateStage:
             return
         site = Site(trainer.name, step, index)
         with trainer.quiet:
-            started = time.perf_counter()
             try:
-                call_in(trainer.hooks, "update", site, lambda: trainer.device.update(self.parameters))
+                call_in(trainer.hooks, "update", site, lambda: self._timed(trainer))
             except Exception as error:
                 self.recovery.lose(index, error)
-            trainer.update_s = time.perf_counter() - started
+
+    def _timed(self, trainer: Trainer) -> None:
+        started = time.perf_counter()
+        trainer.device.update(self.parameters)
+        trainer.update_s = time.perf_counter() - started

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -121,14 +122,16 @@ class Trainer:
         return self.most_units is not None
 
     def work(self, stage: str, share: Share, work: Callable[[], T]) -> T:
-        """Do a stage's work for a share inside the hooks, and note in the share how long it took."""
+        """Do a stage's work for a share inside the hooks, and note how long the work itself took."""
+        if not self.hooks:
+            return self._timed(stage, share, work)
+        if share.site is None:
+            units = len(share.units)
+            share.site = Site(self.name, share.work.step, share.trainer, share.number, units)
+        return call_in(self.hooks, stage, share.site, partial(self._timed, stage, share, work))
+
+    def _timed(self, stage: str, share: Share, work: Callable[[], T]) -> T:
         started = time.perf_counter()
-        if self.hooks:
-            if share.site is None:
-                units = len(share.units)
-                share.site = Site(self.name, share.work.step, share.trainer, share.number, units)
-            result = call_in(self.hooks, stage, share.site, work)
-        else:
-            result = work()
+        result = work()
         share.seconds[stage] = time.perf_counter() - started
         return result
