@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from hyrt.config import Config
-    from hyrt.graph.graph import Graph
-    from hyrt.machine.stop_signals import StopSignals
-    from hyrt.observe.events import Emit
     from hyrt.report.records.run_folder import RunFolder
     from hyrt.report.terminal.progress import Progress
-    from hyrt.training.checkpoint import Checkpoint
 
 
 def run(
@@ -132,38 +127,6 @@ class _Shown:
 
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
-    def train(
-        self,
-        config: Config,
-        graph: Graph,
-        folder: RunFolder,
-        progress: Progress,
-        signals: StopSignals,
-        checkpoint: Checkpoint | None,
-        *,
-        is_new: bool,
-    ) -> int:
-        """Train in a folder, with a log for TensorBoard if it was asked for; the exit code."""
-        from hyrt.cli.run_session import Session
-
-        with ExitStack() as stack:
-            listeners: list[Emit] = []
-            if self.tensorboard:
-                from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
-
-                listeners.append(stack.enter_context(TensorboardLog(folder.path / FOLDER)).handle)
-            session = Session(
-                config=config,
-                graph=graph,
-                folder=folder,
-                progress=progress,
-                signals=signals,
-                listeners=listeners,
-                checkpoint=checkpoint,
-                is_new=is_new,
-            )
-            return session.run()
-
 
 def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> None:
     from hyrt.machine.stop_signals import StopSignals
@@ -172,6 +135,7 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
+        from hyrt.cli.run_session import Session
         from hyrt.config.command_line import located
         from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
@@ -191,7 +155,8 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
             if choice is not None and choice.unused:
                 unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
                 progress.handle(Notice(kind="info", text=f"devices that are not used: {unused}"))
-            exit_code = shown.train(config, graph, folder, progress, signals, None, is_new=True)
+            session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
+            exit_code = session.run(None, is_new=True)
     raise typer.Exit(exit_code)
 
 
@@ -210,7 +175,7 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.cli.run_session import newest_checkpoint
+        from hyrt.cli.run_session import Session, newest_checkpoint
         from hyrt.config.command_line import check_same_training
         from hyrt.graph import open_graph
 
@@ -219,5 +184,6 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
             graph = open_graph(config.data.source, normalize=config.data.normalize)
-            exit_code = shown.train(config, graph, folder, progress, signals, checkpoint, is_new=False)
+            session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
+            exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

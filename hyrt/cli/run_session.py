@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -16,10 +15,11 @@ from hyrt.config import Config
 from hyrt.errors import HyrtError, Stalled, describe
 from hyrt.graph.graph import Graph
 from hyrt.machine.stop_signals import StopSignals
-from hyrt.observe.events import Emit, Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.observe.events import Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.observe.injected_faults import faults_of_environment
 from hyrt.predict.this_run import predict_run
 from hyrt.report.records.run_folder import RunFolder
+from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -45,7 +45,7 @@ def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | Non
     )
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Session:
     """Trains in a run folder."""
 
@@ -54,19 +54,25 @@ class Session:
     folder: RunFolder
     progress: Progress
     signals: StopSignals
-    listeners: Sequence[Emit]
-    """They hear every event, after the folder."""
-    checkpoint: Checkpoint | None
-    """Where to go on; None to start."""
-    is_new: bool
-    """Whether the folder was made for this session: only then may it be removed."""
+    tensorboard: bool
+    """Whether to write a log for TensorBoard into the folder."""
+    _log: TensorboardLog | None = field(default=None, init=False)
+    _checkpoint: Checkpoint | None = field(default=None, init=False)
+    _is_new: bool = field(default=True, init=False)
     _has_trained: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
     _last_resort: threading.Timer | None = field(default=None, init=False)
     _training: Training | None = field(default=None, init=False)
 
-    def run(self) -> int:
+    def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
         """Train to the end, or until a signal comes.
+
+        Parameters
+        ----------
+        checkpoint
+            Where to go on; None to start.
+        is_new
+            Whether the folder was made for this call: only then may it be removed.
 
         Returns
         -------
@@ -78,6 +84,13 @@ class Session:
             After summary.json says `failed`. A run that is refused before its first step leaves the folder as
             it was: a new one none.
         """
+        self._checkpoint, self._is_new = checkpoint, is_new
+        if not self.tensorboard:
+            return self._train()
+        with TensorboardLog(self.folder.path / FOLDER) as self._log:
+            return self._train()
+
+    def _train(self) -> int:
         path = self.folder.path
         try:
             training = self._training = Training(
@@ -92,8 +105,8 @@ class Session:
                     hooks=faults_of_environment(),
                 )
             )
-            if self.checkpoint is not None:
-                training.resume(self.checkpoint)
+            if self._checkpoint is not None:
+                training.resume(self._checkpoint)
             # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
             self.signals.wait_for_step(self._notice, self._last_words)
             status = training.run().status
@@ -130,16 +143,16 @@ class Session:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            if not self.is_new:
+            if not self._is_new:
                 # Not before: until here the run may be refused, and then its folder stays as it was.
-                self.folder.truncate_metrics(0 if self.checkpoint is None else self.checkpoint.step)
+                self.folder.truncate_metrics(0 if self._checkpoint is None else self._checkpoint.step)
                 self.folder.set_config(self.config)
             self._notice(f"hyrt {__version__} · run {self.folder.path}")
         elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
         self.folder.handle(event)
-        for listener in self.listeners:
-            listener(event)
+        if self._log is not None:
+            self._log.handle(event)
         self.progress.handle(event)
 
     def _notice(self, text: str, kind: str = "info") -> None:
@@ -187,7 +200,7 @@ class Session:
         """Leave a record; or what was there before, where the run was refused before its first step."""
         refused = isinstance(error, HyrtError) and error.exit_code == 2
         if refused and not self._has_trained:
-            if self.is_new:
+            if self._is_new:
                 self.folder.discard()
             return
         summary = {"error": f"{type(error).__name__}: {error}"}
