@@ -24,20 +24,14 @@ class ByKind:
     A key that only another kind has is an error that names this kind. At its default it is dropped, since
     earlier versions wrote the keys of all kinds into settings files; in the settings of a run that was
     started it always is.
-
-    Parameters
-    ----------
-    group
-        The entry-point group that declares the kinds.
-    parent
-        The class that all of them derive from.
-    default
-        The kind where the settings name none.
     """
 
     group: EntryPointGroup
+    """The entry-point group that declares the kinds."""
     parent: type[Section]
+    """The class that all of them derive from."""
     default: str
+    """The kind where the settings name none."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._read, handler(source))

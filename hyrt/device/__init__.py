@@ -1,4 +1,4 @@
-"""The device protocol, discovery of backends, their names and calls. A backend imports the protocol's names from here."""
+"""The device protocol, whose names a backend imports from here; discovery of backends, names and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a device outside the pipeline: they end in a bounded time, and whatever they raise has the device's name."""
+"""Calls of a device outside the pipeline: they end in a bounded time, and errors name the device."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def call_device(
     name, doing
         For messages: `opencl:0`, `open`.
     call
-        Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not keep the
-        process alive.
+        Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not
+        keep the process alive.
     timeout_s
         How long it may take.
     fault
@@ -109,7 +109,8 @@ def load_replica(
         device.take_objective(objective)
     elif objective.name != "classification":
         raise UnsupportedModel(
-            f"objective {objective.name!r} on {device.info.name}: it computes classification only: train it on cpu, "
+            f"objective {objective.name!r} on {device.info.name}: it computes classification only: train it "
+            "on cpu, "
             "cuda or opencl"
         )
     device.load(model, parameters)

@@ -1,6 +1,7 @@
 """What a device may be able to do beside the protocol: its class names the capabilities among its bases.
 
-Only what a class declares is asked of its devices: a method that happens to have the same name is not a capability.
+Only what a class declares is asked of its devices: a method that happens to have the same name is not a
+capability.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class TakesObjective(ABC):
     def take_objective(self, objective: Objective) -> None:
         """Train for an objective, from the next `load` on.
 
-        A device that runs torch calls the objective's own code; one with kernels of its own computes the objectives
-        that it has kernels for, and gives the scores of the others to `hyrt.objective.on_host.loss_on_host`, which
-        returns their gradient.
+        A device that runs torch calls the objective's own code; one with kernels of its own computes the
+        objectives that it has kernels for, and gives the scores of the others to
+        `hyrt.objective.on_host.loss_on_host`, which returns their gradient.
 
         Raises
         ------
@@ -48,7 +49,7 @@ class SamplesNeighbors(ABC):
 
     @abstractmethod
     def sampler(self, graph: Graph) -> HopSampler | None:
-        """A sampler over a topology that the device holds or sees; None where it cannot have one for this graph.
+        """A sampler over a topology that the device holds or sees; None if it cannot have this graph's.
 
         Called after `load`. What it draws equals what the host draws, bit for bit.
         """
@@ -61,8 +62,8 @@ class GathersRows(ABC):
     def gathers(self, graph: Graph) -> bool:
         """Whether it will gather this graph's rows; asked once, before `load`.
 
-        On True every mini-batch comes without inputs, and the device reads the rows of the first block's sources from
-        the graph's feature matrix.
+        On True every mini-batch comes without inputs, and the device reads the rows of the first block's
+        sources from the graph's feature matrix.
         """
 
 

@@ -61,5 +61,6 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
             )
         if gradient.dtype != parameter.dtype or gradient.device.type != "cpu":
             raise DeviceFault(
-                f"{name}: gradient {number} is {gradient.dtype} on {gradient.device}, not {parameter.dtype} on the host"
+                f"{name}: gradient {number} is {gradient.dtype} on {gradient.device}, not {parameter.dtype} "
+                "on the host"
             )

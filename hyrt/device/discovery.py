@@ -30,34 +30,20 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one declared backend found.
-
-    Parameters
-    ----------
-    kind
-        Of its devices.
-    provider
-        Name and version of the distribution that declares it.
-    found
-        Its devices.
-    problem
-        Why there is nothing, with the remedy, in one line; empty where something was found.
-    """
+    """What one declared backend found."""
 
     kind: str
+    """Of its devices."""
     provider: str
+    """Name and version of the distribution that declares it."""
     found: tuple[DeviceInfo, ...] = ()
+    """Its devices."""
     problem: str = ""
+    """Why there is nothing, with the remedy, in one line; empty where something was found."""
 
 
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
-    """Ask every declared backend what it finds; one that is broken is a line with its reason.
-
-    Parameters
-    ----------
-    timeout_s
-        For one backend.
-    """
+    """Ask every declared backend what it finds; one that is broken is a line with its reason."""
     return [_survey(kind, entries, timeout_s) for kind, entries in BACKENDS.declared().items()]
 
 
@@ -74,8 +60,8 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     Raises
     ------
     DeviceUnavailable
-        If there is no such kind, its backend cannot be imported, fails or hangs while it looks, or the machine has no
-        such device; with the remedy.
+        If there is no such kind, its backend cannot be imported, fails or hangs while it looks, or the
+        machine has no such device; with the remedy.
     PluginConflict
         If two distributions declare the kind.
     """

@@ -11,18 +11,12 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """One entry of `devices`.
-
-    Parameters
-    ----------
-    name
-        `kind` or `kind:index`.
-    share
-        Weight of its part of a step beside the others'; None for equal parts.
-    """
+    """One entry of `devices`."""
 
     name: str
+    """`kind` or `kind:index`."""
     share: float | None
+    """Weight of its part of a step beside the others'; None for equal parts."""
 
 
 def parse_request(entry: str) -> DeviceRequest:

@@ -34,24 +34,16 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How fast a device is, in effective units.
-
-    Parameters
-    ----------
-    macs_per_s
-        Multiply-accumulates of its fp32 matrix products.
-    memory_bytes_per_s
-        Of its own memory.
-    link_bytes_per_s
-        From host memory to it; infinite where it reads host memory in place.
-    source
-        `measured <date>`, or `assumed` with where the figures are from.
-    """
+    """How fast a device is, in effective units."""
 
     macs_per_s: float
+    """Multiply-accumulates of its fp32 matrix products."""
     memory_bytes_per_s: float
+    """Of its own memory."""
     link_bytes_per_s: float
+    """From host memory to it; infinite where it reads host memory in place."""
     source: str
+    """`measured <date>`, or `assumed` with where the figures are from."""
 
     def __post_init__(self) -> None:
         for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
@@ -62,41 +54,28 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """What `probe` found.
-
-    Parameters
-    ----------
-    kind, index
-        Together the device's name, as in `--devices cuda:0`.
-    description
-        One line for people.
-    memory_bytes
-        Memory of the device.
-    zero_copy
-        Whether it reads host memory in place.
-    forms
-        Input forms it takes; every device takes `rows`.
-    host_cores
-        How many of the host's own cores it computes with at most; 0 for an accelerator. A device that computes on the
-        host shares cores with the CPU stages, so `auto` never takes it beside `cpu`.
-    link
-        How it is attached, for people: `PCIe`, `host memory`.
-    rates
-        What it is assumed to reach; None where nothing is known before it is measured.
-    simulated
-        Whether it does not do its work on the hardware it is named after. Never chosen automatically.
-    """
+    """What `probe` found."""
 
     kind: str
     index: int
+    """`kind` and `index`: together the device's name, as in `--devices cuda:0`."""
     description: str
+    """One line for people."""
     memory_bytes: int
+    """Memory of the device."""
     zero_copy: bool = False
+    """Whether it reads host memory in place."""
     forms: tuple[InputForm, ...] = ("rows",)
+    """Input forms it takes; every device takes `rows`."""
     host_cores: int = 0
+    """How many of the host's own cores it computes with at most; 0 for an accelerator. A device that computes
+    on the host shares cores with the CPU stages, so `auto` never takes it beside `cpu`."""
     link: str = ""
+    """How it is attached, for people: `PCIe`, `host memory`."""
     rates: Rates | None = None
+    """What it is assumed to reach; None where nothing is known before it is measured."""
     simulated: bool = False
+    """Whether it does not do its work on the hardware it is named after. Never chosen automatically."""
 
     def __post_init__(self) -> None:
         for name in ("index", "memory_bytes", "host_cores"):
@@ -120,45 +99,30 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """What a run asks of a device.
-
-    Parameters
-    ----------
-    threads
-        CPU threads (compute units) a device that computes on the host may use.
-    memory_bytes
-        The most of its own memory that mini-batches and weights may take; None leaves it to the device. A device that
-        trains in host memory in place has no memory of its own and ignores it.
-    """
+    """What a run asks of a device."""
 
     threads: int = 1
+    """CPU threads (compute units) a device that computes on the host may use."""
     memory_bytes: int | None = None
+    """The most of its own memory that mini-batches and weights may take; None leaves it to the device. A
+    device that trains in host memory in place has no memory of its own and ignores it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What a trainer computed in a step, as sums over its targets.
-
-    Parameters
-    ----------
-    loss_sum
-        Sum of the (weighted) losses.
-    counts
-        What the objective counts, by its names; `targets`, the number of targets, is one of them. Empty where there
-        were no targets.
-    normalizer
-        The mini-batch's share of the divisor; see `MiniBatch.normalizer`.
-    gradients
-        One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets.
-    seconds
-        Device times by stage, where the device measures its own.
-    """
+    """What a trainer computed in a step, as sums over its targets."""
 
     loss_sum: float
+    """Sum of the (weighted) losses."""
     counts: Mapping[str, float]
+    """What the objective counts, by its names; `targets`, the number of targets, is one of them. Empty where
+    there were no targets."""
     normalizer: float
+    """The mini-batch's share of the divisor; see `MiniBatch.normalizer`."""
     gradients: Sequence[torch.Tensor]
+    """One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """Device times by stage, where the device measures its own."""
 
     @classmethod
     def empty(cls, normalizer: float) -> StepResult:
@@ -213,8 +177,8 @@ class Health:
 class Device(Protocol):
     """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
 
-    `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never be
-    propagated: `close` frees it too.
+    `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never
+    be propagated: `close` frees it too.
 
     What else a device can do, its class declares: see `hyrt.device.capabilities`.
     """
@@ -238,15 +202,16 @@ class Device(Protocol):
     def transfer(self, batch: MiniBatch) -> Any:
         """Stage a mini-batch's buffers; the host buffers stay until the step is over.
 
-        Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free again.
+        Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free
+        again.
         """
         ...
 
     def propagate(self, staged: Any) -> StepResult:
         """Forward and backward over a staged mini-batch, and release it.
 
-        Raises DeviceFault, which is terminal; DeviceOutOfMemory is as for `transfer`. What `transfer` did not return
-        is a fault.
+        Raises DeviceFault, which is terminal; DeviceOutOfMemory is as for `transfer`. What `transfer` did not
+        return is a fault.
         """
         ...
 

@@ -16,20 +16,6 @@ STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
 class DoctorFinding:
     """One line of a diagnosis.
 
-    Parameters
-    ----------
-    check
-        Its name, for people and programs; several findings may share it.
-    state
-        `broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`:
-        good to know.
-    found
-        What is there, or what is wrong, in one line.
-    remedy
-        What to do; every warning and everything broken has one.
-    figures
-        What was measured or read, with units in the names.
-
     Raises
     ------
     ValueError
@@ -37,10 +23,16 @@ class DoctorFinding:
     """
 
     check: str
+    """Its name, for people and programs; several findings may share it."""
     state: State
+    """`broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`:
+    good to know."""
     found: str
+    """What is there, or what is wrong, in one line."""
     remedy: str = ""
+    """What to do; every warning and everything broken has one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured or read, with units in the names."""
 
     def __post_init__(self) -> None:
         if self.state in ("warning", "broken") and not self.remedy:

@@ -15,18 +15,12 @@ _DEFAULT_DEVICES = ("cpu",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user says of the run.
-
-    Parameters
-    ----------
-    words
-        A settings file and overrides.
-    options
-        Overrides by key, with `__` for a point; None where not given.
-    """
+    """What the user says of the run."""
 
     words: tuple[str, ...] = ()
+    """A settings file and overrides."""
     options: Mapping[str, str | None]
+    """Overrides by key, with `__` for a point; None where not given."""
 
     @property
     def is_given(self) -> bool:
@@ -37,19 +31,7 @@ class Asked:
 def ask_settings(
     children: Children, asked: Asked, found: Sequence[Mapping[str, Any]], limit_s: float
 ) -> Answer | None:
-    """Read the settings in a child process; None where there are none.
-
-    Parameters
-    ----------
-    children
-        Runs it.
-    asked
-        What the user says.
-    found
-        Devices of the machine.
-    limit_s
-        For all of it.
-    """
+    """Read the settings in a child process; None where there are none."""
     if not asked.is_given:
         return None
     return children.ask(

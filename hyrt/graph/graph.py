@@ -15,21 +15,14 @@ from hyrt.graph.vertex_table import VertexTable
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of one vertex type and one relation.
-
-    Parameters
-    ----------
-    name
-        Where it came from, for messages and reports.
-    topology
-        Its edges.
-    vertices
-        Features, labels and splits of its vertices.
-    """
+    """A graph of one vertex type and one relation."""
 
     name: str
+    """Where it came from, for messages and reports."""
     topology: Topology
+    """Its edges."""
     vertices: VertexTable
+    """Features, labels and splits of its vertices."""
 
     @classmethod
     def of_arrays(

@@ -14,11 +14,6 @@ from hyrt.graph.vertex_table import SPLITS
 def describe(graph: Graph) -> dict[str, Any]:
     """Counts, degrees, features, classes, splits and memory of a graph, ready for JSON.
 
-    Parameters
-    ----------
-    graph
-        A checked graph.
-
     Returns
     -------
     Plain numbers, strings, lists and dicts. `bytes` are those of the arrays, mapped or in memory.

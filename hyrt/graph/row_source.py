@@ -52,15 +52,10 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DenseFeatures:
-    """Feature rows in one matrix, in memory or memory-mapped.
-
-    Parameters
-    ----------
-    values
-        [V, F] float32 or float16, C-contiguous.
-    """
+    """Feature rows in one matrix, in memory or memory-mapped."""
 
     values: NDArray[Any]
+    """[V, F] float32 or float16, C-contiguous."""
 
     @property
     def width(self) -> int:
@@ -85,24 +80,16 @@ class DenseFeatures:
 
 @dataclass(frozen=True, slots=True)
 class SparseFeatures:
-    """Feature rows as CSR, for bags of words whose dense form would not fit.
-
-    Parameters
-    ----------
-    indptr
-        [V+1] int64.
-    columns
-        [nnz] int32, strictly increasing within a row.
-    values
-        [nnz] float32.
-    width
-        F, the number of columns.
-    """
+    """Feature rows as CSR, for bags of words whose dense form would not fit."""
 
     indptr: NDArray[Any]
+    """[V+1] int64."""
     columns: NDArray[Any]
+    """[nnz] int32, strictly increasing within a row."""
     values: NDArray[Any]
+    """[nnz] float32."""
     width: int
+    """F, the number of columns."""
 
     @property
     def value_bytes(self) -> int:

@@ -12,18 +12,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Topology:
-    """One relation's edges as CSR over incoming edges.
-
-    Parameters
-    ----------
-    indptr
-        [V+1] int64, where each destination's edges start.
-    indices
-        [E] int32 or int64, the sources of the edges into each vertex, sorted within a row.
-    """
+    """One relation's edges as CSR over incoming edges."""
 
     indptr: NDArray[np.int64]
+    """[V+1] int64, where each destination's edges start."""
     indices: NDArray[Any]
+    """[E] int32 or int64, the sources of the edges into each vertex, sorted within a row."""
 
     @property
     def num_vertices(self) -> int:

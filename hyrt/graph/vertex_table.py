@@ -17,21 +17,14 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class VertexTable:
-    """What is known of the vertices of one type.
-
-    Parameters
-    ----------
-    features
-        Where their rows come from.
-    labels
-        [V] signed integer, the class in 0..C-1, -1 for no label.
-    masks
-        `train`, `val`, `test`: bool [V] or [V, K] with K alternative splits.
-    """
+    """What is known of the vertices of one type."""
 
     features: DenseFeatures | SparseFeatures
+    """Where their rows come from."""
     labels: NDArray[Any]
+    """[V] signed integer, the class in 0..C-1, -1 for no label."""
     masks: dict[str, NDArray[np.bool_]]
+    """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
 
     @cached_property
     def num_classes(self) -> int:

@@ -95,7 +95,7 @@ class Evaluator:
         return metrics
 
     def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
-        """What compares evaluations: the highest is the best. Without validation vertices it is the last one."""
+        """What compares evaluations: the highest is best; without validation vertices, the last one."""
         if "val" not in metrics:
             return float(epoch)
         value = metrics["val"][self.metric]
@@ -115,8 +115,8 @@ def scores_of(
 
     `between_chunks` is called now and then; what it raises ends the work.
 
-    A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with all
-    neighbours, small ones, since neighbourhoods grow with depth.
+    A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with
+    all neighbours, small ones, since neighbourhoods grow with depth.
     """
     budget = int(config.evaluate.memory_gib * 2**30)
     full = config.evaluate.mode == "full"

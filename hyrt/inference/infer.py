@@ -48,8 +48,8 @@ def infer_layerwise(
 ) -> NDArray[np.float32]:
     """Apply a model to vertices with all their neighbours, one layer at a time over all vertices it needs.
 
-    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods; so is each
-    product of a sparse feature row, except before a maximum, which multiplies last.
+    Each vertex's hidden row is computed once, so the cost grows with layers, not with neighbourhoods; so is
+    each product of a sparse feature row, except before a maximum, which multiplies last.
 
     Parameters
     ----------
@@ -62,9 +62,10 @@ def infer_layerwise(
     workers
         Who computes.
     memory_bytes
-        Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a file,
-        and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of `vertices` in
-        order, what the graph keeps (degrees), and what a single vertex needs whose edges alone exceed a chunk.
+        Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a
+        file, and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of
+        `vertices` in order, what the graph keeps (degrees), and what a single vertex needs whose edges alone
+        exceed a chunk.
     scratch
         Folder for temporary files; the system's by default.
     layers
@@ -72,10 +73,8 @@ def infer_layerwise(
     between_chunks
         Called before each chunk; what it raises ends the work.
 
-    Returns
-    -------
-    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows. A memory map where
-    they exceed a third of the budget.
+    Returns ------- [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden
+    rows. A memory map where they exceed a third of the budget.
     """
     depth = len(model.layers) if layers is None else layers
     increasing = bool(np.all(vertices[1:] > vertices[:-1]))

@@ -20,21 +20,14 @@ SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes that a chunk of destinations keeps while a layer is applied to it.
-
-    Parameters
-    ----------
-    row
-        Bytes for each destination.
-    edge
-        Bytes for each edge into it.
-    entry
-        Bytes for each stored value of a destination's own sparse features.
-    """
+    """Bytes that a chunk of destinations keeps while a layer is applied to it."""
 
     row: int
+    """Bytes for each destination."""
     edge: int
+    """Bytes for each edge into it."""
     entry: int = 0
+    """Bytes for each stored value of a destination's own sparse features."""
 
 
 def chunks(

@@ -12,24 +12,16 @@ from hyrt.errors import ConfigError, HyrtError, PluginConflict, describe
 
 @dataclass(frozen=True, slots=True)
 class EntryPointGroup:
-    """One extension point: the built-in kinds and those of third parties are declared in the same group.
-
-    Parameters
-    ----------
-    group
-        Name of the entry-point group, like `hyrt.devices`.
-    noun
-        What one of its names is, for messages: `device kind`.
-    error
-        What an unknown name or a broken plug-in is raised as.
-    see
-        Where the user finds the names, as the last sentence of a message; empty for nowhere.
-    """
+    """One extension point: the built-in kinds and those of third parties are declared in the same group."""
 
     group: str
+    """Name of the entry-point group, like `hyrt.devices`."""
     noun: str
+    """What one of its names is, for messages: `device kind`."""
     error: type[HyrtError] = ConfigError
+    """What an unknown name or a broken plug-in is raised as."""
     see: str = ""
+    """Where the user finds the names, as the last sentence of a message; empty for nowhere."""
 
     def declared(self) -> dict[str, list[EntryPoint]]:
         """All entry points by name; several for one name are a conflict. Nothing is imported."""

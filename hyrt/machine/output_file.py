@@ -11,13 +11,6 @@ from hyrt.errors import ConfigError
 def output_file(output: Path, *, replace: bool) -> Path:
     """The regular file an output is, behind symbolic links.
 
-    Parameters
-    ----------
-    output
-        As it was given.
-    replace
-        Whether it may be there already.
-
     Raises
     ------
     ConfigError

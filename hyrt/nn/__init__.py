@@ -1,1 +1,1 @@
-"""Sparse operators with exact backward, the layers and models made of them, and their description for kernel devices."""
+"""Sparse operators with exact backward, layers and models of them, and what kernel devices read of them."""

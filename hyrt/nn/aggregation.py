@@ -13,18 +13,6 @@ SelfPath = Literal["none", "add", "concat"]
 class Aggregation:
     """The description of an aggregation, from which operators and kernel devices compile their own form.
 
-    Parameters
-    ----------
-    reduce
-        `mean` over the sampled neighbours; `sum`, where each of k sampled neighbours out of d counts d / k times, so
-        that the sum's expectation is the full one; `gcn`, the sum weighted by 1 / sqrt((d_i + 1)(d_j + 1)) with
-        full-graph in-degrees d; `max`, elementwise.
-    self_path
-        The destination's own row: `none`, `add` (for gcn the self loop, weighted 1 / (d_i + 1); else times
-        1 + epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f).
-    epsilon
-        The extra weight of the own row for `add`, except for gcn.
-
     Raises
     ------
     ValueError
@@ -32,8 +20,14 @@ class Aggregation:
     """
 
     reduce: Reduce
+    """`mean` over the sampled neighbours; `sum`, where each of k sampled neighbours out of d counts d / k
+    times, so that the sum's expectation is the full one; `gcn`, the sum weighted by 1 / sqrt((d_i + 1)(d_j +
+    1)) with full-graph in-degrees d; `max`, elementwise."""
     self_path: SelfPath
+    """The destination's own row: `none`, `add` (for gcn the self loop, weighted 1 / (d_i + 1); else times 1 +
+    epsilon), `concat` (own row first, then the aggregate: the layer's f_in is twice f)."""
     epsilon: float = 0.0
+    """The extra weight of the own row for `add`, except for gcn."""
 
     def __post_init__(self) -> None:
         for word, known in ((self.reduce, get_args(Reduce)), (self.self_path, get_args(SelfPath))):

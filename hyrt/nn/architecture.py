@@ -9,45 +9,32 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """All that a model is built from: equal architectures have parameters of equal names and shapes.
-
-    Parameters
-    ----------
-    kind
-        A name in the entry-point group `hyrt.models`.
-    in_features, hidden, num_classes
-        Widths of the input features, of the hidden layers and of the scores.
-    layers
-        Number of layers.
-    aggregate
-        How GraphSAGE combines neighbours.
-    heads
-        Attention heads of GAT.
-    dropout, input_dropout
-        Rates of the dropout between layers and on the input features.
-    norm
-        `layer` puts a LayerNorm after each hidden layer.
-    residual
-        Adds each hidden layer's input to its output.
-    low_precision
-        Multiplies in bfloat16.
-    options
-        Keyword arguments of the kind's own.
-    """
+    """All that a model is built from: equal architectures have parameters of equal names and shapes."""
 
     kind: str = "graphsage"
+    """A name in the entry-point group `hyrt.models`."""
     in_features: int
     hidden: int = 128
     num_classes: int
+    """`in_features`, `hidden` and `num_classes`: widths of the input features, of the hidden layers and of
+    the scores."""
     layers: int = 2
+    """Number of layers."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
+    """How GraphSAGE combines neighbours."""
     heads: int = 4
+    """Attention heads of GAT."""
     dropout: float = 0.0
     input_dropout: float = 0.0
+    """`dropout` and `input_dropout`: rates of the dropout between layers and on the input features."""
     norm: Literal["none", "layer"] = "none"
+    """`layer` puts a LayerNorm after each hidden layer."""
     residual: bool = False
+    """Adds each hidden layer's input to its output."""
     low_precision: bool = False
+    """Multiplies in bfloat16."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the kind's own."""
 
     @property
     def widths(self) -> list[int]:

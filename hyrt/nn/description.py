@@ -1,6 +1,7 @@
 """What a model computes, in the few words that kernel devices compile: aggregations, products and dropout.
 
-A module describes itself by a method `description() -> ModelDescription`; `GNN` has one, a module of the user's may.
+A module describes itself by a method `description() -> ModelDescription`; `GNN` has one, a module of the
+user's may.
 """
 
 from __future__ import annotations
@@ -15,60 +16,39 @@ from hyrt.nn.aggregation import Aggregation
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Rows times a transposed weight, plus a bias, then perhaps a ReLU.
-
-    Parameters
-    ----------
-    weight
-        [out, in].
-    bias
-        [out], or None.
-    relu
-        Whether a ReLU follows.
-    """
+    """Rows times a transposed weight, plus a bias, then perhaps a ReLU."""
 
     weight: nn.Parameter
+    """[out, in]."""
     bias: nn.Parameter | None
+    """[out], or None."""
     relu: bool
+    """Whether a ReLU follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerDescription:
-    """One layer: aggregate source rows over a block, then multiply the destinations.
-
-    Parameters
-    ----------
-    name
-        Of the module, for messages.
-    aggregation
-        How sources are combined; its result is `aggregation.width(f)` wide.
-    products
-        Applied one after the other: one for GCN and GraphSAGE, two for GIN.
-    dropout
-        Rate of the dropout after the layer, keyed (seed, step, layer number, destination, column) as in
-        `hyrt.nn.operators.dropout`; 0 for none.
-    """
+    """One layer: aggregate source rows over a block, then multiply the destinations."""
 
     name: str
+    """Of the module, for messages."""
     aggregation: Aggregation
+    """How sources are combined; its result is `aggregation.width(f)` wide."""
     products: tuple[Product, ...]
+    """Applied one after the other: one for GCN and GraphSAGE, two for GIN."""
     dropout: float = 0.0
+    """Rate of the dropout after the layer, keyed (seed, step, layer number, destination, column) as in
+    `hyrt.nn.operators.dropout`; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A whole model.
-
-    Parameters
-    ----------
-    layers
-        The input's first; one a block of the mini-batch.
-    input_dropout
-        Rate of the dropout on the input rows, layer number 0; 0 for none.
-    """
+    """A whole model."""
 
     layers: tuple[LayerDescription, ...]
+    """The input's first; one a block of the mini-batch."""
     input_dropout: float = 0.0
+    """Rate of the dropout on the input rows, layer number 0; 0 for none."""
 
 
 def describe(

@@ -18,46 +18,31 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """Input features that the load stage has aggregated already, for the first layer to update.
-
-    Parameters
-    ----------
-    values
-        [num_dst, aggregation.width(f)] float32.
-    """
+    """Input features that the load stage has aggregated already, for the first layer to update."""
 
     values: torch.Tensor
+    """[num_dst, aggregation.width(f)] float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A whole feature matrix that a block read in place refers to; takes no gradient.
-
-    Parameters
-    ----------
-    values
-        [V, f] float32, float64, or the 16 bits of float16 as uint16.
-    """
+    """A whole feature matrix that a block read in place refers to; takes no gradient."""
 
     values: NDArray[Any]
+    """[V, f] float32, float64, or the 16 bits of float16 as uint16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """Sparse features that the layer's `source_weight()` has multiplied, for a block read in place; takes no gradient.
+    """Sparse features times the layer's `source_weight()`, for a block read in place; takes no gradient.
 
     Over a whole graph a vertex is the source of many destinations: this way its row is multiplied once.
-
-    Parameters
-    ----------
-    products
-        [V, width] float32, the product of each source.
-    own
-        The destinations' rows, not multiplied.
     """
 
     products: NDArray[np.float32]
+    """[V, width] float32, the product of each source."""
     own: SparseRows
+    """The destinations' rows, not multiplied."""
 
 
 Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied
@@ -100,22 +85,15 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """The forms of input features that a model takes besides gathered rows.
-
-    Parameters
-    ----------
-    aggregation
-        What the first layer does to raw features before any weight, where a loader may do it for the layer
-        (`Aggregated`); None where it may not.
-    in_place
-        Whether the first layer reads the whole matrix in place of gathered rows (`InPlace`).
-    sparse
-        Whether it takes `SparseRows`.
-    """
+    """The forms of input features that a model takes besides gathered rows."""
 
     aggregation: Aggregation | None = None
+    """What the first layer does to raw features before any weight, where a loader may do it for the layer
+    (`Aggregated`); None where it may not."""
     in_place: bool = False
+    """Whether the first layer reads the whole matrix in place of gathered rows (`InPlace`)."""
     sparse: bool = False
+    """Whether it takes `SparseRows`."""
 
 
 class DeclaresInputs(ABC):

@@ -21,17 +21,12 @@ class Footprint:
     """How many numbers of four bytes stay in memory while a layer is applied.
 
     Counted are the result and all intermediate arrays; not the layer's input, its weights and the block.
-
-    Parameters
-    ----------
-    row
-        Numbers for each destination.
-    edge
-        Numbers for each edge.
     """
 
     row: int
+    """Numbers for each destination."""
     edge: int = 0
+    """Numbers for each edge."""
 
 
 class Layer(nn.Module, ABC):
@@ -61,7 +56,7 @@ class Layer(nn.Module, ABC):
         return None
 
     def source_weight(self) -> torch.Tensor | None:
-        """[width, in], which multiplies source rows before they are combined; None where combining comes first."""
+        """[width, in] weights of source rows before they are combined; None where combining comes first."""
         return None
 
     def products(self, *, relu: bool) -> tuple[Product, ...]:

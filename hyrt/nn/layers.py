@@ -111,8 +111,8 @@ class GcnLayer(ConvolutionLayer):
 
 
     Degrees d are those of the full graph, in sampled blocks too. Where k of a destination's d neighbours were
-    sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the sampling is the
-    full-graph value, and with all neighbours it is that value exactly.
+    sampled, their sum is multiplied by d / k (the self loop is not), so that its expectation over the
+    sampling is the full-graph value, and with all neighbours it is that value exactly.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -157,10 +157,10 @@ class GinLayer(Layer):
 
 
 class GatLayer(Layer):
-    """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or averaged in the last layer.
+    """GAT (Velickovic et al., ICLR 2018) with a self loop; heads are concatenated, or at last averaged.
 
-    The softmax runs over the sampled neighbours of a destination and itself; it is normalised by construction, so a
-    block's edge weights (GraphSAINT's aggregator normalisation) do not enter.
+    The softmax runs over the sampled neighbours of a destination and itself; it is normalised by
+    construction, so a block's edge weights (GraphSAINT's aggregator normalisation) do not enter.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class GatLayer(Layer):
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         heads, width, in_features = self.weight.shape
-        # The combined rows and own coefficients; products, stacked, averaged or turned, with a bias. Of each edge its
-        # coefficient and derivative.
+        # The combined rows and own coefficients; products, stacked, averaged or turned, with a bias. Of each
+        # edge its coefficient and derivative.
         combined = 0 if multiplied else in_features
         return Footprint(heads * (combined + 2 + 4 * width), 2 * heads)

@@ -95,7 +95,8 @@ class GNN(nn.Module, DeclaresInputs):
         blocks
             L blocks, the input's first.
         x
-            Rows of the first block's sources: [num_src, f] float32, sparse rows, or what the loader aggregated.
+            Rows of the first block's sources: [num_src, f] float32, sparse rows, or what the loader
+            aggregated.
 
         Returns
         -------
@@ -148,7 +149,7 @@ class GNN(nn.Module, DeclaresInputs):
         return Footprint(layer.row + 4 * a.widths[i + 1] + own, layer.edge)
 
     def source_weight(self) -> torch.Tensor | None:
-        """What the first layer multiplies source rows by before it combines them: see `Layer.source_weight`."""
+        """What the first layer multiplies source rows by before combining: see `Layer.source_weight`."""
         return self._layer(0).source_weight()
 
     def _layer(self, i: int) -> Layer:

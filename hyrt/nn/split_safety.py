@@ -10,13 +10,6 @@ from hyrt.errors import UnsupportedModel
 def refuse_batch_statistics(model: torch.nn.Module, device: str) -> None:
     """Refuse a model whose layers look at other rows of the mini-batch.
 
-    Parameters
-    ----------
-    model
-        To be trained.
-    device
-        Who asks, for the message.
-
     Raises
     ------
     UnsupportedModel

@@ -16,7 +16,7 @@ def use_one_torch_thread() -> None:
 
 
 def threads_for(model: torch.nn.Module, count: int) -> int:
-    """Torch's threads for a model: models of hyrt.nn share their work over the team, others have torch's own."""
+    """Torch's threads for a model: models of hyrt.nn share work over the team, others use torch's own."""
     return 1 if isinstance(model, GNN) else count
 
 
@@ -24,7 +24,8 @@ def threads_for(model: torch.nn.Module, count: int) -> int:
 def torch_threads(count: int) -> Iterator[None]:
     """Let the calling thread's torch operators use `count` threads inside the block.
 
-    The rounding of some operators (LayerNorm's weight gradient) depends on the count, so equal runs need it equal.
+    The rounding of some operators (LayerNorm's weight gradient) depends on the count, so equal runs need it
+    equal.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)

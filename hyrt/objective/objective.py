@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """What a run trains for; a subclass is declared in the entry-point group `hyrt.objectives`.
 
-    Trainers compute the loss sum and the counts of their mini-batches. The synchronizer adds both over all trainers and
-    divides the loss sum once, by the sum of the mini-batches' normalizers (`MiniBatch.normalizer`). So both must be sums
-    over targets: no target's term may depend on another target of its mini-batch.
+    Trainers compute the loss sum and the counts of their mini-batches. The synchronizer adds both over all
+    trainers and divides the loss sum once, by the sum of the mini-batches' normalizers
+    (`MiniBatch.normalizer`). So both must be sums over targets: no target's term may depend on another target
+    of its mini-batch.
 
-    The constructor takes the options of `train.objective_options`, and `class_weights` where `train.class_weights` is
-    set, as keyword arguments; it raises TypeError or ValueError for those that do not fit.
+    The constructor takes the options of `train.objective_options`, and `class_weights` where
+    `train.class_weights` is set, as keyword arguments; it raises TypeError or ValueError for those that do
+    not fit.
     """
 
     name: ClassVar[str]
@@ -28,7 +30,8 @@ class Objective(ABC):
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics of `evaluate` that may choose the best epoch (`train.metric`); `auto` takes the first."""
+    """Names of the metrics of `evaluate` that may choose the best epoch (`train.metric`); `auto` takes the "
+    "first."""
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
     """Those of `metrics` whose lowest value is the best one; of the others it is the highest."""
 
@@ -38,7 +41,8 @@ class Objective(ABC):
     ) -> torch.Tensor:
         """Sum of the targets' losses, each times its weight.
 
-        It runs on the trainer's torch device under autograd, or on the host for a device with kernels of its own.
+        It runs on the trainer's torch device under autograd, or on the host for a device with kernels of its
+        own.
 
         Parameters
         ----------
@@ -65,10 +69,8 @@ class Objective(ABC):
         labels
             [n] int64.
 
-        Returns
-        -------
-        Numbers, or scalar tensors on the device of `scores`, so that nothing waits for the device. Integers come to
-        the host exactly up to 2^31 - 1.
+        Returns ------- Numbers, or scalar tensors on the device of `scores`, so that nothing waits for the
+        device. Integers come to the host exactly up to 2^31 - 1.
         """
 
     @abstractmethod

@@ -15,21 +15,14 @@ from hyrt.objective.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """The objective's sums over a mini-batch's targets.
-
-    Parameters
-    ----------
-    loss_sum
-        Sum of the weighted losses.
-    counts
-        By the names of `Objective.counts`.
-    gradient
-        [n, C] float32 of the loss sum by the scores.
-    """
+    """The objective's sums over a mini-batch's targets."""
 
     loss_sum: float
+    """Sum of the weighted losses."""
     counts: dict[str, float]
+    """By the names of `Objective.counts`."""
     gradient: NDArray[np.float32]
+    """[n, C] float32 of the loss sum by the scores."""
 
 
 def loss_on_host(

@@ -47,7 +47,7 @@ def build_objective(name: str, options: Mapping[str, Any]) -> Objective:
 
 
 def check_metric(name: str, metric: str) -> None:
-    """Demand that an objective is there and has the metric that shall choose the best epoch; `auto` is always right.
+    """Demand that an objective exists and has the metric that is to choose the best epoch, or `auto`.
 
     Raises
     ------

@@ -77,27 +77,18 @@ def _stale() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePrediction:
-    """What the performance model says of some work on a machine.
-
-    Parameters
-    ----------
-    machine
-        The platform it was predicted for.
-    now
-        The prediction.
-    advice
-        What would make it faster, the best first.
-    scaling
-        Predictions by number of accelerators, where a range was asked for.
-    assumptions
-        What is assumed of the work and of FPGAs, one sentence each.
-    """
+    """What the performance model says of some work on a machine."""
 
     machine: Platform
+    """The platform it was predicted for."""
     now: Prediction
+    """The prediction."""
     advice: Sequence[Advice]
+    """What would make it faster, the best first."""
     scaling: Sequence[tuple[int, Prediction]]
+    """Predictions by number of accelerators, where a range was asked for."""
     assumptions: Sequence[str]
+    """What is assumed of the work and of FPGAs, one sentence each."""
 
 
 def predict_on(

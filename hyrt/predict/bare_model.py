@@ -15,13 +15,6 @@ from hyrt.training.setup import build_model
 def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
     """The configured model on torch's meta device: shapes without values.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    num_features, num_classes
-        The widths of the dataset.
-
     Raises
     ------
     ConfigError, ValueError

@@ -37,18 +37,12 @@ _WORTH = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What auto decided.
-
-    Parameters
-    ----------
-    devices
-        Entries `name=share` for the settings.
-    unused
-        Devices that were found and not taken: (name, reason).
-    """
+    """What auto decided."""
 
     devices: tuple[str, ...]
+    """Entries `name=share` for the settings."""
     unused: tuple[tuple[str, str], ...]
+    """Devices that were found and not taken: (name, reason)."""
 
 
 def resolve_auto(

@@ -21,38 +21,28 @@ _DENSE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSizes:
-    """What the work of a run and the memory it takes follow from.
-
-    Parameters
-    ----------
-    features, classes, targets
-        The width of a feature row, the number of classes, and the number of training vertices.
-    value_bytes
-        Bytes of one stored feature.
-    feature_bytes, graph_bytes
-        Bytes of the feature matrix and of the topology in memory. A memory-mapped folder's are left to the
-        system's page cache and do not count.
-    degrees
-        The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
-        sampled.
-    mapped_bytes
-        Bytes that are memory-mapped instead.
-    row_entries
-        The mean number of stored values of a sparse row; None where rows are dense.
-    found
-        Where the dataset is, for people.
-    """
+    """What the work of a run and the memory it takes follow from."""
 
     features: int
     classes: int
     targets: int
+    """`features`, `classes` and `targets`: the width of a feature row, the number of classes, and the number
+    of training vertices."""
     value_bytes: int
+    """Bytes of one stored feature."""
     feature_bytes: float
     graph_bytes: float
+    """`feature_bytes` and `graph_bytes`: bytes of the feature matrix and of the topology in memory. A
+    memory-mapped folder's are left to the system's page cache and do not count."""
     degrees: DegreeDistribution | None = None
+    """The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
+    sampled."""
     mapped_bytes: float = 0.0
+    """Bytes that are memory-mapped instead."""
     row_entries: float | None = None
+    """The mean number of stored values of a sparse row; None where rows are dense."""
     found: str = ""
+    """Where the dataset is, for people."""
 
     @classmethod
     def in_memory(
@@ -133,15 +123,7 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """The sizes of an open graph; sparse rows count as the dense float32 rows that are made of them.
-
-    Parameters
-    ----------
-    graph
-        The open graph.
-    targets
-        The vertices to train on.
-    """
+    """The sizes of an open graph; sparse rows count as the dense float32 rows that are made of them."""
     from hyrt.graph.row_source import DenseFeatures
 
     features = graph.features

@@ -20,21 +20,14 @@ Ids = NDArray[np.signedinteger[Any]]
 
 @dataclass(slots=True)
 class Transposed:
-    """A block's edges by source: rows are sources, sorted; what the backward pass walks.
-
-    Parameters
-    ----------
-    indptr
-        [num_src + 1] int32; int64 where the block's is.
-    rows
-        [E] int32, the destination of each edge.
-    edges
-        [E] int32, the edge's number in the block; int64 where the block's indptr is.
-    """
+    """A block's edges by source: rows are sources, sorted; what the backward pass walks."""
 
     indptr: Ids
+    """[num_src + 1] int32; int64 where the block's is."""
     rows: NDArray[np.int32]
+    """[E] int32, the destination of each edge."""
     edges: Ids
+    """[E] int32, the edge's number in the block; int64 where the block's indptr is."""
 
 
 @dataclass(slots=True)
@@ -44,49 +37,34 @@ class Block:
     Destinations are the prefix of sources. In a block that is read in place (`in_place`), columns are
     vertices of the graph instead and rows of the whole feature matrix are its sources: nothing was relabelled
     or copied.
-
-    Parameters
-    ----------
-    indptr
-        [num_dst + 1] int32 (int64 where inference takes all edges of many vertices).
-    columns
-        [E] int32 or int64, the source of each edge.
-    destinations
-        [num_dst] vertices of the graph.
-    sources
-        [num_src] vertices of the graph; None in place.
-    num_src
-        Number of sources; in place, of all vertices.
-    degrees
-        [num_dst] int32, in-degrees of the destinations in the full graph.
-    source_degrees
-        [num_src] int32, in-degrees of the sources in the full graph.
-    layer
-        1..L, counted from the input.
-    step
-        Step of the run, with `seed` the key of the dropout masks.
-    source_scale
-        Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed
-        when needed.
-    weights
-        [E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation).
-    resident
-        The device's own copy, where a device sampled the block.
     """
 
     indptr: Ids
+    """[num_dst + 1] int32 (int64 where inference takes all edges of many vertices)."""
     columns: Ids
+    """[E] int32 or int64, the source of each edge."""
     destinations: Ids
+    """[num_dst] vertices of the graph."""
     sources: Ids | None
+    """[num_src] vertices of the graph; None in place."""
     num_src: int
+    """Number of sources; in place, of all vertices."""
     degrees: NDArray[np.int32]
+    """[num_dst] int32, in-degrees of the destinations in the full graph."""
     source_degrees: NDArray[np.int32]
+    """[num_src] int32, in-degrees of the sources in the full graph."""
     layer: int
+    """1..L, counted from the input."""
     step: int = 0
+    """Step of the run, with `seed` the key of the dropout masks."""
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
+    """Gives [num_src] float32, 1 / sqrt(source degree + 1), where somebody keeps it; else it is computed when
+    needed."""
     weights: NDArray[np.float32] | None = None
+    """[E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation)."""
     resident: Any = None
+    """The device's own copy, where a device sampled the block."""
     _transposed: Transposed | None = field(default=None, repr=False)
 
     @property

@@ -14,34 +14,23 @@ from hyrt.sampling.block import Block, Ids
 
 @dataclass(slots=True)
 class MiniBatch:
-    """The work of one trainer in one step.
-
-    Parameters
-    ----------
-    step
-        Step of the run, counted from 0.
-    targets
-        [n] vertices whose loss is computed.
-    blocks
-        L blocks, the input's first.
-    labels
-        [n] int64 classes of the targets.
-    target_weights
-        [n] float32 factors on the targets' losses, or None for all one.
-    normalizer
-        This mini-batch's share of what the step's gradient sum is divided by: its number of targets, or for
-        subgraph samplers the number of units.
-    inputs
-        What the load stage put here: the input features in the form the trainer takes.
-    """
+    """The work of one trainer in one step."""
 
     step: int
+    """Step of the run, counted from 0."""
     targets: Ids
+    """[n] vertices whose loss is computed."""
     blocks: list[Block]
+    """L blocks, the input's first."""
     labels: NDArray[np.int64]
+    """[n] int64 classes of the targets."""
     target_weights: NDArray[np.float32] | None
+    """[n] float32 factors on the targets' losses, or None for all one."""
     normalizer: float
+    """This mini-batch's share of what the step's gradient sum is divided by: its number of targets, or for
+    subgraph samplers the number of units."""
     inputs: Any = None
+    """What the load stage put here: the input features in the form the trainer takes."""
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     @property

@@ -52,31 +52,21 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The sampled neighbours of some vertices, in host memory.
-
-    Parameters
-    ----------
-    degrees
-        [n] int32, in-degrees in the full graph.
-    offsets
-        [n + 1] int32, where each vertex's neighbours start.
-    neighbors
-        [E] vertices of the graph, of the ids' dtype.
-    sources
-        [num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they
-        are met), where the sampler relabels; else None.
-    columns
-        [E] int32 positions in `sources`, where the sampler relabels; else None.
-    resident
-        The device's own copy, for its `transfer`.
-    """
+    """The sampled neighbours of some vertices, in host memory."""
 
     degrees: NDArray[np.int32]
+    """[n] int32, in-degrees in the full graph."""
     offsets: NDArray[np.int32]
+    """[n + 1] int32, where each vertex's neighbours start."""
     neighbors: Ids
+    """[E] vertices of the graph, of the ids' dtype."""
     sources: Ids | None = None
+    """[num_src] vertices numbered as in a block (the given vertices first, then neighbours in the order they
+    are met), where the sampler relabels; else None."""
     columns: NDArray[np.int32] | None = None
+    """[E] int32 positions in `sources`, where the sampler relabels; else None."""
     resident: Any = None
+    """The device's own copy, for its `transfer`."""
 
 
 class HopSampler(Protocol):

@@ -38,18 +38,12 @@ ALONE = Workers(1, "hyrt.testing")
 
 @dataclass(frozen=True, slots=True)
 class ModelCase:
-    """A model of `hyrt.nn`.
-
-    Parameters
-    ----------
-    name
-        For people.
-    settings
-        Of its `Architecture`.
-    """
+    """A model of `hyrt.nn`."""
 
     name: str
+    """For people."""
     settings: dict[str, Any] = field(hash=False)
+    """Of its `Architecture`."""
 
     def build(self) -> GNN:
         """The model, with the same parameters each time; none is zero."""

@@ -52,7 +52,8 @@ def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault
 def _name_is_in(device: Device, error: HyrtError) -> None:
     if device.info.name not in str(error):
         raise Failed(
-            f"expected the message to name the device {device.info.name}; {type(error).__name__} says: {error}"
+            f"expected the message to name the device {device.info.name}; {type(error).__name__} says: "
+            f"{error}"
         )
 
 
@@ -85,7 +86,7 @@ def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
 
 
 def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
-    """One of another model: too few blocks, or rows of another width. No error of a library comes through bare."""
+    """A mini-batch of another model: too few blocks, other widths. No library's bare error comes through."""
 
     def cut(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[:-1]
@@ -141,7 +142,7 @@ def use_after_close_is_a_fault(trial: Trial) -> None:
 
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
-    """A mini-batch that does not fit raises DeviceOutOfMemory; what it took is free again, and others go on."""
+    """A mini-batch that does not fit raises DeviceOutOfMemory, leaves nothing taken, and others go on."""
     model: Any = trial.model()
     layers, features = model.architecture.layers, model.architecture.in_features
     room = _SMALLEST_BYTES
@@ -162,7 +163,8 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
         own = not (info.zero_copy or info.host_cores or info.simulated)
         if own:
             raise Failed(
-                f"expected DeviceOutOfMemory for rows of four times memory_bytes={room}; the device, which has memory of "
+                f"expected DeviceOutOfMemory for rows of four times memory_bytes={room}; the device, which "
+                "has memory of "
                 "its own, took them"
             )
         skip_unless(False, "it trains in the host's memory and took what is larger than memory_bytes")

@@ -67,7 +67,7 @@ def every_call_of_the_protocol_is_there(trial: Trial) -> None:
 
 
 def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
-    """A device whose forms have `ids` declares that it gathers rows: else no mini-batch comes in that form."""
+    """A device with the form `ids` declares that it gathers rows: else no mini-batch has that form."""
     device = trial.open()
     gathers = isinstance(device, GathersRows)
     _demand(

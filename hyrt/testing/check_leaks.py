@@ -66,7 +66,7 @@ def _left(before: set[threading.Thread]) -> list[str]:
 
 
 def opening_and_closing_leaks_nothing(trial: Trial) -> None:
-    """No thread, no file descriptor, no memory, over many cycles with mini-batches that are never propagated."""
+    """No thread, file descriptor or memory, over many cycles with mini-batches that are never propagated."""
     model = trial.supported(layers=1).build()
     a = model.architecture
     small = trial.batch(cases.some_targets(8), model=model)
@@ -100,7 +100,8 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
         after = _held(process)
     if after.threads > before.threads:
         raise Failed(
-            f"expected as many threads after {trial.cycles} cycles; there were {before.threads}, now {after.threads}"
+            f"expected as many threads after {trial.cycles} cycles; there were {before.threads}, now "
+            f"{after.threads}"
         )
     if after.files > before.files:
         raise Failed(
@@ -111,6 +112,7 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
     if grown > max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles):
         raise Failed(
-            f"expected no more memory after {trial.cycles} cycles; the process grew by at least {grown / 2**20:.0f} MiB "
+            f"expected no more memory after {trial.cycles} cycles; the process grew by at least "
+            f"{grown / 2**20:.0f} MiB "
             "in each half of them"
         )

@@ -64,7 +64,7 @@ def _compare(found: Hop, wanted: Hop, where: str, *, relabelled: bool) -> None:
 
 
 def sampler_draws_what_the_host_draws(trial: Trial) -> None:
-    """For fan-outs on both sides of every method, vertices with and without neighbours, and both widths of ids."""
+    """For fan-outs on both sides of every method, with and without neighbours, for both id widths."""
     device = trial.loaded()
     graph = trial.graph()
     sampler = _sampler(device, graph)

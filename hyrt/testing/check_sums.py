@@ -315,7 +315,8 @@ def loading_takes_the_given_parameters(trial: Trial) -> None:
         found = step(device, trial.batch()).loss_sum
         if not math.isclose(found, zero, rel_tol=1e-5):
             raise Failed(
-                f"expected the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of the "
+                f"expected the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of "
+                "the "
                 f"tensors and of the module; it is {found:.6g}"
             )
         with torch.no_grad():
@@ -374,7 +375,7 @@ def times_are_plausible(trial: Trial) -> None:
 
 
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
-    """Every form that a device says it takes, with every model that takes it, from 32 and from 16 bit features."""
+    """Every form that a device takes, with every model that takes it, from 32 and 16 bit features."""
     forms = trial.open().info.forms
     skip_unless(form in forms, f"it takes {', '.join(forms)}")
     done = 0

@@ -120,7 +120,7 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
 
 
 def the_process_keeps_its_settings(trial: Trial) -> None:
-    """Loading and training leave torch's defaults as they were: other modules of the user's depend on them."""
+    """Loading and training leave torch's defaults as they were: the user's modules depend on them."""
     before = (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
@@ -132,5 +132,6 @@ def the_process_keeps_its_settings(trial: Trial) -> None:
     after = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled())
     if before != after:
         raise Failed(
-            f"expected torch's default dtype, gradient mode and determinism to stay {before}; they are {after}"
+            f"expected torch's default dtype, gradient mode and determinism to stay {before}; they are "
+            f"{after}"
         )

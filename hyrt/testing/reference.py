@@ -1,8 +1,8 @@
 """A step in float64 from dense matrices, as the papers write the layers. Nothing of `hyrt.nn` computes here.
 
-The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al., 2019) and GAT
-(Velickovic et al., 2018). Where k of a destination's d in-neighbours were sampled, GCN's and GIN's sums are multiplied by
-d / k; a block's edge weights replace that factor.
+The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al.,
+2019) and GAT (Velickovic et al., 2018). Where k of a destination's d in-neighbours were sampled, GCN's and
+GIN's sums are multiplied by d / k; a block's edge weights replace that factor.
 """
 
 from __future__ import annotations
@@ -28,24 +28,16 @@ _DROPOUT_PURPOSE = 2
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a device should return for a mini-batch.
-
-    Parameters
-    ----------
-    loss_sum
-        Sum of the losses.
-    loss_magnitude
-        Sum of their absolute values and of the largest scores: what rounding is relative to.
-    correct
-        Fewest and most targets that may count as correct, where two scores are equal up to rounding.
-    gradients
-        One float64 tensor a parameter.
-    """
+    """What a device should return for a mini-batch."""
 
     loss_sum: float
+    """Sum of the losses."""
     loss_magnitude: float
+    """Sum of their absolute values and of the largest scores: what rounding is relative to."""
     correct: tuple[int, int]
+    """Fewest and most targets that may count as correct, where two scores are equal up to rounding."""
     gradients: list[Tensor]
+    """One float64 tensor a parameter."""
 
 
 def expected_step(
@@ -176,7 +168,8 @@ def _attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor) -> Te
     times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
     score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_own)[:, None]
     score = torch.where(score > 0, score, 0.2 * score)
-    # The logarithm of how often an edge is there puts repeated edges into the softmax, and absent ones out of it.
+    # The logarithm of how often an edge is there puts repeated edges into the softmax, and absent ones out of
+    # it.
     return (score + times.log()).softmax(1) @ z
 
 
@@ -188,7 +181,7 @@ def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
-    """[n, width] float64, the factors of `hyrt.nn.operators.dropout`: 16 bits a column of a random word keyed by vertex.
+    """[n, width] float64 factors of `operators.dropout`: 16 bits a column of a random word keyed by vertex.
 
     Parameters
     ----------

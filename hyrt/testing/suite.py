@@ -32,18 +32,12 @@ _Work = Callable[[Trial], None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One demand on a device.
-
-    Parameters
-    ----------
-    name
-        What is demanded.
-    run
-        Raises `Failed` or `Skipped`; any other exception is a failure too.
-    """
+    """One demand on a device."""
 
     name: str
+    """What is demanded."""
     run: _Work
+    """Raises `Failed` or `Skipped`; any other exception is a failure too."""
 
 
 def check_device(
@@ -67,8 +61,8 @@ def check_device(
     computes
         False for a device that computes nothing: what its sums are is not looked at.
     break_next
-        Makes the next step of a device fail as its driver would, where the backend has a way to; else that check is
-        skipped.
+        Makes the next step of a device fail as its driver would, where the backend has a way to; else that
+        check is skipped.
     cycles
         How often the check for leaks opens and closes a device.
     limit_s

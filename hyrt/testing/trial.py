@@ -23,31 +23,24 @@ from hyrt.testing.verdicts import Failed, Skipped
 
 OpenFn = Callable[[DeviceOptions], Device]
 
-# Float32 sums of some hundred terms, in any order: a part of the gradient's largest element, and of the largest of all.
+# Float32 sums of some hundred terms, in any order: a part of the gradient's largest element, and of the
+# largest of all.
 _PART_OF_OWN = 1e-4
 _PART_OF_ALL = 5e-6
 
 
 @dataclass(slots=True)
 class Trial:
-    """What the checks share.
-
-    Parameters
-    ----------
-    open_fn
-        Opens a fresh device.
-    computes
-        Whether it computes, or only says so.
-    break_next
-        Makes the device's next propagate fail, where the backend has a way to.
-    cycles
-        How often the leak check opens and closes.
-    """
+    """What the checks share."""
 
     open_fn: OpenFn
+    """Opens a fresh device."""
     computes: bool = True
+    """Whether it computes, or only says so."""
     break_next: Callable[[Device], None] | None = None
+    """Makes the device's next propagate fail, where the backend has a way to."""
     cycles: int = 200
+    """How often the leak check opens and closes."""
     _opened: list[Device] = field(default_factory=list)
     _graphs: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
     _supported: dict[int, ModelCase] = field(default_factory=dict)
@@ -59,7 +52,7 @@ class Trial:
         return device
 
     def close_all(self) -> None:
-        """Close what a check has opened, whatever state it is in; the first error is raised when all are closed."""
+        """Close what a check has opened, in any state; the first error is raised when all are closed."""
         opened, self._opened = self._opened, []
         errors: list[Exception] = []
         for device in opened:
@@ -155,19 +148,22 @@ def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
     gradients = list(result.gradients)
     if len(gradients) != len(wanted.gradients):
         raise Failed(
-            f"expected one gradient for each of {len(wanted.gradients)} parameters; got {len(gradients)}{place}"
+            f"expected one gradient for each of {len(wanted.gradients)} parameters; got "
+            f"{len(gradients)}{place}"
         )
     overall = max(float(gradient.abs().max()) for gradient in wanted.gradients)
     for number, (found, exact) in enumerate(zip(gradients, wanted.gradients, strict=True)):
         if found.shape != exact.shape:
             raise Failed(
-                f"expected gradient {number} of shape {tuple(exact.shape)}; it has {tuple(found.shape)}{place}"
+                f"expected gradient {number} of shape {tuple(exact.shape)}; it has "
+                f"{tuple(found.shape)}{place}"
             )
         error = float((found.double() - exact).abs().max())
         bound = _PART_OF_OWN * float(exact.abs().max()) + _PART_OF_ALL * max(overall, 1.0)
         if not error <= bound:
             raise Failed(
-                f"expected gradient {number} {tuple(exact.shape)} of the loss sum within {bound:.1e}; an element is "
+                f"expected gradient {number} {tuple(exact.shape)} of the loss sum within {bound:.1e}; an "
+                "element is "
                 f"{error:.1e} off{place}"
             )
 

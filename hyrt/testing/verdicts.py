@@ -21,24 +21,16 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one check.
-
-    Parameters
-    ----------
-    name
-        What the check demands, in words.
-    outcome
-        `passed`, `failed` or `skipped`.
-    detail
-        What was expected and what happened; or why it was skipped.
-    seconds
-        How long it took.
-    """
+    """The outcome of one check."""
 
     name: str
+    """What the check demands, in words."""
     outcome: Outcome
+    """`passed`, `failed` or `skipped`."""
     detail: str = ""
+    """What was expected and what happened; or why it was skipped."""
     seconds: float = 0.0
+    """How long it took."""
 
     def __str__(self) -> str:
         word = self.outcome.upper() if self.outcome == "failed" else self.outcome
@@ -47,18 +39,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All verdicts about one device; as text, one line each.
-
-    Parameters
-    ----------
-    device
-        Name and description.
-    verdicts
-        In the order of the checks.
-    """
+    """All verdicts about one device; as text, one line each."""
 
     device: str
+    """Name and description."""
     verdicts: tuple[Verdict, ...]
+    """In the order of the checks."""
 
     @property
     def passed(self) -> tuple[Verdict, ...]:
@@ -93,6 +79,6 @@ class ConformanceError(HyrtError):
         self.report = report
         lines: Sequence[str] = [f"  {verdict.name}: {verdict.detail}" for verdict in report.failed]
         super().__init__(
-            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.verdicts)} checks failed:\n"
-            + "\n".join(lines)
+            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.verdicts)} "
+            "checks failed:\n" + "\n".join(lines)
         )

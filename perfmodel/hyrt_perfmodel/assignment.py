@@ -12,19 +12,13 @@ STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """CPU threads of each stage that runs on the host.
-
-    Parameters
-    ----------
-    sample, load
-        Threads of the first two stages.
-    train
-        Threads of the CPU trainer; kept, and without effect, where there is none.
-    """
+    """CPU threads of each stage that runs on the host."""
 
     sample: int
     load: int
+    """`sample` and `load`: threads of the first two stages."""
     train: int
+    """Threads of the CPU trainer; kept, and without effect, where there is none."""
 
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
@@ -43,18 +37,12 @@ class Threads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The split and the threads.
-
-    Parameters
-    ----------
-    split
-        Units (targets, or subgraphs) of a step for each trainer; the sum never changes.
-    threads
-        The threads of each stage.
-    """
+    """The split and the threads."""
 
     split: tuple[int, ...]
+    """Units (targets, or subgraphs) of a step for each trainer; the sum never changes."""
     threads: Threads
+    """The threads of each stage."""
 
     def __post_init__(self) -> None:
         if not self.split or min(self.split) < 0:

@@ -11,68 +11,47 @@ from hyrt_perfmodel.assignment import Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one step took. Seconds of work, not of waiting.
-
-    Parameters
-    ----------
-    step
-        The number of the step in the run, from 0.
-    assignment
-        The one that the step ran under.
-    iteration_s
-        Wall time from the step before to this one.
-    sample_s
-        Sampling on the host's cores, of all trainers' mini-batches (T_SC).
-    load_s
-        Loading all trainers' features (T_L).
-    sample_on_device_s, transfer_s, propagate_s
-        One a trainer; 0 for a trainer that had no targets, or does not sample.
-    synchronize_s
-        Reducing gradients, the optimiser's step and handing out the weights.
-    """
+    """What one step took. Seconds of work, not of waiting."""
 
     step: int
+    """The number of the step in the run, from 0."""
     assignment: Assignment
+    """The one that the step ran under."""
     iteration_s: float
+    """Wall time from the step before to this one."""
     sample_s: float
+    """Sampling on the host's cores, of all trainers' mini-batches (T_SC)."""
     load_s: float
+    """Loading all trainers' features (T_L)."""
     sample_on_device_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
+    """`sample_on_device_s`, `transfer_s` and `propagate_s`: one a trainer; 0 for a trainer that had no
+    targets, or does not sample."""
     synchronize_s: float = 0.0
+    """Reducing gradients, the optimiser's step and handing out the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLimits:
-    """What an assignment must keep to.
-
-    Parameters
-    ----------
-    trainers
-        Their names, in the order of the split.
-    is_host
-        Which of them compute with the threads of the assignment.
-    most_units
-        The most each may get: what its memory holds; 0 for one that is lost.
-    cores
-        Threads may be at most this many in all (see `threads_are_shared`).
-    delay
-        Steps between a decision and the first step that runs under it: a decision made with step i acts on i
-        + delay.
-    threads_are_shared
-        Whether stages may have more threads together than there are cores, as on a machine where whichever is
-        behind gets them; each stage then has at most `cores`.
-    samples_on_device
-        Which trainers sample for themselves.
-    """
+    """What an assignment must keep to."""
 
     trainers: tuple[str, ...]
+    """Their names, in the order of the split."""
     is_host: tuple[bool, ...]
+    """Which of them compute with the threads of the assignment."""
     most_units: tuple[int, ...]
+    """The most each may get: what its memory holds; 0 for one that is lost."""
     cores: int
+    """Threads may be at most this many in all (see `threads_are_shared`)."""
     delay: int
+    """Steps between a decision and the first step that runs under it: a decision made with step i acts on i +
+    delay."""
     threads_are_shared: bool = False
+    """Whether stages may have more threads together than there are cores, as on a machine where whichever is
+    behind gets them; each stage then has at most `cores`."""
     samples_on_device: tuple[bool, ...] = ()
+    """Which trainers sample for themselves."""
 
     def allows(self, assignment: Assignment) -> bool:
         """Whether an assignment keeps to the limits."""
@@ -88,21 +67,14 @@ class AssignmentLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a policy answers.
-
-    Parameters
-    ----------
-    assignment
-        The assignment of the steps that are not sampled yet; the present one where nothing is to change.
-    reason
-        One sentence with its figures; empty where nothing changes.
-    expected_s
-        The iteration the policy expects from it; None where it expects nothing.
-    """
+    """What a policy answers."""
 
     assignment: Assignment
+    """The assignment of the steps that are not sampled yet; the present one where nothing is to change."""
     reason: str = ""
+    """One sentence with its figures; empty where nothing changes."""
     expected_s: float | None = None
+    """The iteration the policy expects from it; None where it expects nothing."""
 
 
 class Policy(Protocol):

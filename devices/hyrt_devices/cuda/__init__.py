@@ -1,1 +1,1 @@
-"""Torch devices with memory of their own: CUDA GPUs with kernels of ours, and XPU and MPS through torch alone."""
+"""Torch devices with memory of their own: CUDA with kernels of ours; XPU and MPS through torch alone."""

@@ -20,22 +20,16 @@ Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ResidentHop:
-    """What a device's sampler leaves of a hop on the device, for the block made of it.
-
-    Parameters
-    ----------
-    device
-        Where it is.
-    indptr, columns, sources, degrees, source_degrees
-        As in `TensorBlock`.
-    """
+    """What a device's sampler leaves of a hop on the device, for the block made of it."""
 
     device: torch.device
+    """Where it is."""
     indptr: torch.Tensor
     columns: torch.Tensor
     sources: torch.Tensor
     degrees: torch.Tensor
     source_degrees: torch.Tensor
+    """`indptr`, `columns`, `sources`, `degrees` and `source_degrees`: as in `TensorBlock`."""
 
 
 _FIELDS = ("indptr", "columns", "sources", "degrees", "source_degrees")
@@ -101,21 +95,13 @@ class Shipment:
 
 @dataclass(slots=True)
 class Delivery:
-    """A mini-batch on the device.
-
-    Parameters
-    ----------
-    blocks
-        L blocks, the input's first.
-    labels
-        [n] int64.
-    target_weights
-        [n] float32 or None.
-    inputs
-        [num_src, f] rows of the first block's sources; None until the device has gathered them.
-    """
+    """A mini-batch on the device."""
 
     blocks: list[TensorBlock]
+    """L blocks, the input's first."""
     labels: torch.Tensor
+    """[n] int64."""
     target_weights: torch.Tensor | None
+    """[n] float32 or None."""
     inputs: torch.Tensor | None
+    """[num_src, f] rows of the first block's sources; None until the device has gathered them."""

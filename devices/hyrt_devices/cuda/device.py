@@ -116,7 +116,8 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
             return cls(info, options, driver, _launcher(driver.device))
         except Exception as error:
             raise DeviceUnavailable(
-                f"{info.name} cannot be opened: {type(error).__name__}: {error}: see docs/devices.md#{cls.kind}"
+                f"{info.name} cannot be opened: {type(error).__name__}: {error}: see "
+                f"docs/devices.md#{cls.kind}"
             ) from error
 
     def take_objective(self, objective: Objective) -> None:
@@ -340,7 +341,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         staged.host = staged.delivery = None
 
     def _free(self, staged: Staged, doing: str, error: Exception) -> None:
-        """Out of memory, free everything that was taken for the mini-batch and say so; other errors are terminal."""
+        """When out of memory, free what the mini-batch had taken and say so; other errors are terminal."""
         if not self._driver.out_of_memory(error):
             return
         # The error's frames hold the activations.
@@ -393,7 +394,8 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         total = self._limit or self.info.memory_bytes
         return (
             f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
-            f"({staged.size / _MIB:,.1f} MiB of input) with {used / _MIB:,.1f} MiB in use of {total / _MIB:,.1f}: "
+            f"({staged.size / _MIB:,.1f} MiB of input) with {used / _MIB:,.1f} MiB in use of "
+            f"{total / _MIB:,.1f}: "
             "lower data.batch_size, or give the device a smaller share"
         )
 

@@ -1,4 +1,4 @@
-"""What a device asks of torch's interface to a kind of hardware, in one place, so that tests can stand in for it."""
+"""What a device asks of torch's interface to a kind of hardware, in one place that tests can replace."""
 
 from __future__ import annotations
 

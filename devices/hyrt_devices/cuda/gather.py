@@ -1,4 +1,4 @@
-"""Feature rows that the device reads itself: from its own memory where the matrix fits, else from the host's."""
+"""Feature rows that the device reads itself: from its own memory if the matrix fits, else the host's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Building and launching the CUDA kernels beside this file, with pycuda.
 
-Torch's tensors and the kernels share the device's primary context. pycuda cannot adopt a stream of torch's, so streams
-on which both work are pycuda's, known to torch as external streams.
+Torch's tensors and the kernels share the device's primary context. pycuda cannot adopt a stream of torch's,
+so streams on which both work are pycuda's, known to torch as external streams.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KernelLauncher(Protocol):
 
 
 def groups(items: int, shape: tuple[int, int]) -> int:
-    """How many groups of threads cover the items: the second number of `shape` a group where it is more than one."""
+    """How many groups of threads cover the items, `shape[1]` items a group where that is more than one."""
     share = shape[1] if shape[1] > 1 else shape[0]
     return -(-items // share)
 
@@ -168,8 +168,8 @@ class PycudaLauncher:
         return self._programs[key]
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
-        # Neither torch (whose runtime would report a refusal at its next call) nor pycuda (which copies the array's
-        # interface) registers memory it did not allocate: this is the driver's own call.
+        # Neither torch (whose runtime would report a refusal at its next call) nor pycuda (which copies the
+        # array's interface) registers memory it did not allocate: this is the driver's own call.
         library = ctypes.CDLL("libcuda.so.1")
         host = ctypes.c_void_p(array.ctypes.data)
         there = ctypes.c_uint64()

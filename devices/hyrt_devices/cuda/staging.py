@@ -1,4 +1,4 @@
-"""Host memory that copies start from and end in, reused from step to step, and what travels in one piece of it."""
+"""Host memory for copies to and from the device, reused from step to step, and what travels in one piece."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PinnedPool:
         self.allocated_bytes = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """A uint8 buffer of at least `size` bytes: the smallest free one, unless it is more than twice as large."""
+        """A uint8 buffer of at least `size` bytes: the smallest free one, unless over twice as large."""
         with self._lock:
             at = bisect.bisect_left(self._free, size, key=len)
             if at < len(self._free) and len(self._free[at]) <= 2 * size + _STEP:

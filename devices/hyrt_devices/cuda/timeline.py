@@ -8,16 +8,16 @@ from typing import Any
 from hyrt.device import Span
 from hyrt_devices.cuda.driver import Driver
 
-# Torch tells the time between two marks as milliseconds in float32. Over this many seconds that is exact to a quarter of a
-# microsecond; over an hour it would be to a quarter of a millisecond.
+# Torch tells the time between two marks as milliseconds in float32. Over this many seconds that is exact to a
+# quarter of a microsecond; over an hour it would be to a quarter of a millisecond.
 _REACH_S = 2.0
 
 
 class Timeline:
     """One clock for all streams of a device: nanoseconds since it was made, from marks that were reached.
 
-    Times are told from a mark that follows at a distance. It stays far enough behind that what any stream has just run
-    came after it.
+    Times are told from a mark that follows at a distance. It stays far enough behind that what any stream has
+    just run came after it.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Timeline:
         self._next: tuple[Any, int] = self._from
 
     def spans(self, marks: Sequence[tuple[str, Any, Any]]) -> list[Span]:
-        """Names, and starts and ends in nanoseconds, of what ran between marks; of one without a mark nothing."""
+        """Name, start and end in nanoseconds of what ran between two marks; nothing without a mark."""
         return [
             (name, self._at(start), self._at(end))
             for name, start, end in marks

@@ -25,15 +25,10 @@ class ArenaDesign(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a task does not fit: words that it takes in each bank, and how many there are.
-
-    Parameters
-    ----------
-    memory
-        `sums` or `rows`, the two parts of a bank.
-    """
+    """Why a task does not fit: words that it takes in each bank, and how many there are."""
 
     memory: str
+    """`sums` or `rows`, the two parts of a bank."""
     needed: int
     available: int
 

@@ -49,15 +49,10 @@ def _layer_shape(task: Task, record: LayerRecord, turned: bool) -> LayerSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelledTime:
-    """Seconds on a virtual clock.
-
-    Parameters
-    ----------
-    design
-        The trainer's design; its field `assumed` names what is assumed of it.
-    """
+    """Seconds on a virtual clock."""
 
     design: FpgaDesign
+    """The trainer's design; its field `assumed` names what is assumed of it."""
 
     def transfer_s(self, tasks: Iterable[Task]) -> float:
         """Of a mini-batch's way to the card."""

@@ -15,43 +15,28 @@ from hyrt_devices.opencl_host.recycled_memory import RecycledMemory, whole_pages
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Where a buffer belongs: its memory bank follows from it, and stays.
-
-    Parameters
-    ----------
-    unit
-        Number of the compute unit.
-    argument
-        Position of the kernel's argument.
-    written
-        Whether the device writes it, and only writes it.
-    """
+    """Where a buffer belongs: its memory bank follows from it, and stays."""
 
     unit: int
+    """Number of the compute unit."""
     argument: int
+    """Position of the kernel's argument."""
     written: bool = False
+    """Whether the device writes it, and only writes it."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One buffer with the host memory that it is over.
-
-    Parameters
-    ----------
-    place
-        Where it belongs.
-    memory
-        [size] uint8, from a page's start to a page's end.
-    buffer
-        `pyopencl.Buffer`.
-    fresh
-        Whether no command has used it yet.
-    """
+    """One buffer with the host memory that it is over."""
 
     place: BufferPlace
+    """Where it belongs."""
     memory: NDArray[np.uint8]
+    """[size] uint8, from a page's start to a page's end."""
     buffer: Any
+    """`pyopencl.Buffer`."""
     fresh: bool = True
+    """Whether no command has used it yet."""
 
     @property
     def size(self) -> int:

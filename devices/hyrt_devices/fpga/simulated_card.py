@@ -19,24 +19,16 @@ _PART = "u250"
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCard:
-    """A card that is not there.
-
-    Parameters
-    ----------
-    part
-        What it is.
-    design
-        The design of its trainer.
-    modelled
-        The same with the rates that its time is computed of.
-    reported
-        Whether a build told the clock.
-    """
+    """A card that is not there."""
 
     part: Part
+    """What it is."""
     design: KernelDesign
+    """The design of its trainer."""
     modelled: FpgaDesign
+    """The same with the rates that its time is computed of."""
     reported: bool = False
+    """Whether a build told the clock."""
 
 
 def simulated_card() -> SimulatedCard:

@@ -22,21 +22,14 @@ OF_THE_MODEL = frozenset({WEIGHTS, GRADIENTS, RESULTS})
 
 @dataclass(slots=True)
 class StagedTask:
-    """One launch's arrays.
-
-    Parameters
-    ----------
-    unit
-        Number of the compute unit that runs it.
-    slots
-        Slots by argument: the inputs, and the scores that it writes.
-    events
-        What must be over before it is launched.
-    """
+    """One launch's arrays."""
 
     unit: int
+    """Number of the compute unit that runs it."""
     slots: dict[int, Slot]
+    """Slots by argument: the inputs, and the scores that it writes."""
     events: list[Any]
+    """What must be over before it is launched."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,30 +25,20 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class WeightedBlock:
-    """A block with all of an aggregation's factors in its edges' weights.
-
-    Parameters
-    ----------
-    indptr
-        [num_dst + 1] int32.
-    columns
-        [E] int32, source positions; destinations are the first sources.
-    weights
-        [E] float32.
-    own
-        [num_dst] float32, what a destination's own row is added with; None where it is not.
-    concat
-        Whether the own row stands beside the aggregate instead.
-    num_src
-        Number of sources.
-    """
+    """A block with all of an aggregation's factors in its edges' weights."""
 
     indptr: Ints
+    """[num_dst + 1] int32."""
     columns: Ints
+    """[E] int32, source positions; destinations are the first sources."""
     weights: Floats
+    """[E] float32."""
     own: Floats | None
+    """[num_dst] float32, what a destination's own row is added with; None where it is not."""
     concat: bool
+    """Whether the own row stands beside the aggregate instead."""
     num_src: int
+    """Number of sources."""
 
     @property
     def num_dst(self) -> int:
@@ -144,21 +134,14 @@ def make_records(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some targets of a mini-batch, with all that they depend on.
-
-    Parameters
-    ----------
-    targets
-        Positions in the mini-batch's targets.
-    blocks
-        Theirs.
-    sources
-        [num_src] positions of the first block's sources in the mini-batch's; None for all as they are.
-    """
+    """Some targets of a mini-batch, with all that they depend on."""
 
     targets: slice
+    """Positions in the mini-batch's targets."""
     blocks: list[WeightedBlock]
+    """Theirs."""
     sources: NDArray[np.intp] | None
+    """[num_src] positions of the first block's sources in the mini-batch's; None for all as they are."""
 
 
 def make_task(

@@ -51,22 +51,15 @@ class _Flight:
 
 @dataclass(slots=True)
 class Sums:
-    """What tasks computed, added up.
-
-    Parameters
-    ----------
-    gradients
-        float32, packed as the weights.
-    loss_sum, correct
-        Over all targets.
-    commands
-        The launches, and what was read back.
-    """
+    """What tasks computed, added up."""
 
     gradients: NDArray[np.float32]
+    """float32, packed as the weights."""
     loss_sum: float = 0.0
     correct: int = 0
+    """`loss_sum` and `correct`: over all targets."""
     commands: list[Command] = field(default_factory=list)
+    """The launches, and what was read back."""
 
     @property
     def events(self) -> list[Any]:

@@ -19,23 +19,16 @@ _INSTEAD = "train it on cpu or cuda"
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Sizes of a layer, and where its weights start.
-
-    Parameters
-    ----------
-    parts
-        Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else
-        1.
-    in_width, out_width
-        Columns of the layer's source rows and of its result.
-    weights
-        First word of the weight matrix; the bias follows it.
-    """
+    """Sizes of a layer, and where its weights start."""
 
     parts: int
+    """Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else 1.
+    """
     in_width: int
     out_width: int
+    """`in_width` and `out_width`: columns of the layer's source rows and of its result."""
     weights: int
+    """First word of the weight matrix; the bias follows it."""
 
     @property
     def in_chunks(self) -> int:
@@ -78,13 +71,6 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
 
 def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:
     """The layers of a model, one behind the other.
-
-    Parameters
-    ----------
-    model
-        What to compute.
-    device
-        The device's name, for messages.
 
     Raises
     ------

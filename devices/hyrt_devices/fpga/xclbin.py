@@ -39,56 +39,37 @@ _REBUILD = "build it again, or copy it again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XclbinDesign:
-    """What a trainer was synthesised with; the host lays out its tasks by it.
-
-    Parameters
-    ----------
-    pes
-        Scatter and gather units, and banks of the arena.
-    mac_rows, mac_cols
-        Rows and columns of the systolic array.
-    arena_words
-        Words of 16 floats in each bank.
-    """
+    """What a trainer was synthesised with; the host lays out its tasks by it."""
 
     pes: int
+    """Scatter and gather units, and banks of the arena."""
     mac_rows: int
     mac_cols: int
+    """`mac_rows` and `mac_cols`: rows and columns of the systolic array."""
     arena_words: int
+    """Words of 16 floats in each bank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xclbin:
-    """An xclbin's contents.
-
-    Parameters
-    ----------
-    path
-        The file.
-    platform
-        The shell it was built for, `xilinx_u250_...`.
-    mode
-        `hw`, `hw_emu`, `sw_emu`, or a number that is none of these.
-    arguments
-        Names of each kernel's arguments in their order.
-    units
-        Names of each kernel's compute units, in the order of their addresses.
-    clock_hz
-        Frequency of the kernels' data clock; None where it is not told.
-    memory_bytes
-        Size of the memory banks that kernels are linked to; 0 where it is not told.
-    user
-        What the builder attached (the section USER_METADATA), None without.
-    """
+    """An xclbin's contents."""
 
     path: Path
+    """The file."""
     platform: str
+    """The shell it was built for, `xilinx_u250_...`."""
     mode: str
+    """`hw`, `hw_emu`, `sw_emu`, or a number that is none of these."""
     arguments: Mapping[str, tuple[str, ...]]
+    """Names of each kernel's arguments in their order."""
     units: Mapping[str, tuple[str, ...]]
+    """Names of each kernel's compute units, in the order of their addresses."""
     clock_hz: float | None
+    """Frequency of the kernels' data clock; None where it is not told."""
     memory_bytes: int
+    """Size of the memory banks that kernels are linked to; 0 where it is not told."""
     user: bytes | None
+    """What the builder attached (the section USER_METADATA), None without."""
 
     def units_of(self, kernel: str) -> tuple[str, ...]:
         """Compute units of a kernel.

@@ -1,4 +1,4 @@
-"""The OpenCL backend: GNN kernels of our own on CPUs (PoCL), GPUs of any vendor, and, from binaries, FPGAs."""
+"""The OpenCL backend: our GNN kernels on CPUs (PoCL), GPUs of any vendor and, from binaries, FPGAs."""
 
 from hyrt_devices.opencl.device import OpenclDevice
 

@@ -91,7 +91,7 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no device, or not every one that a user may expect, and what to do; empty if nothing is wrong."""
+        """Why there is no device, or not every one that is expected, and what to do; empty if all is well."""
         return "; ".join(survey().reasons)
 
     @classmethod
@@ -126,8 +126,8 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
                 num_classes=replica.num_classes,
             )
         self.update(parameters)
-        # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch fits, what
-        # is staged first will say so.
+        # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch
+        # fits, what is staged first will say so.
         with suppress(DeviceOutOfMemory):
             self.propagate(self.transfer(smallest_batch(len(described.layers), replica.row_width)))
 

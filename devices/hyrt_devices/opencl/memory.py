@@ -45,7 +45,7 @@ class DeviceMemory:
             raise MemoryError(str(error)) from error
 
     def take(self, size_bytes: int) -> Any:
-        """A buffer of at least `size_bytes`, uninitialised. Raises DeviceOutOfMemory, having taken nothing."""
+        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemory leaves nothing taken."""
         return self.buffers.take(size_bytes + _SLACK_BYTES)
 
     def wrap(self, array: NDArray[Any]) -> Any:
@@ -84,7 +84,7 @@ class Lease:
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
 
     def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
-        """A buffer with a C-contiguous array: read in place by a device that shares the host's memory, else copied.
+        """A buffer with a C-contiguous array: read in place by a device in the host's memory, else copied.
 
         The array must stay as it is until the buffer is not read any more. Raises DeviceOutOfMemory.
         """

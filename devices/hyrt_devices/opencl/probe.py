@@ -76,7 +76,7 @@ def _rank(device: Any) -> int:
 
 
 def _problem(device: Any) -> str | None:
-    """Why a device cannot be used, or None. Cheap: only a device that looks odd is asked to compile something."""
+    """Why a device cannot be used, or None. Cheap: only one that looks odd has to compile something."""
     import pyopencl as cl
 
     if not device.available:
@@ -123,6 +123,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
             macs_per_s=units * clock_hz * width,
             memory_bytes_per_s=_HOST_BYTES_PER_S * units if is_cpu else _GPU_BYTES_PER_S,
             link_bytes_per_s=math.inf if shares else _PCIE_BYTES_PER_S,
-            source=f"assumed: {units} units x {clock_hz / 1e9:.2f} GHz x {width} a cycle; memory and link typical",
+            source=f"assumed: {units} units x {clock_hz / 1e9:.2f} GHz x {width} a cycle; "
+            "memory and link typical",
         ),
     )

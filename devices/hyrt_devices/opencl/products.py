@@ -20,29 +20,21 @@ _ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A product of the model.
-
-    Parameters
-    ----------
-    k, n
-        Columns of its rows and of its result.
-    weight_at, bias_at
-        Where its parameters start among all of the model's, in floats; bias_at is -1 without a bias.
-    relu
-        Whether a ReLU follows.
-    turned
-        Whether the gradient of its rows is wanted.
-    masked
-        Whether its rows were made by a ReLU whose gradient is then due.
-    """
+    """A product of the model."""
 
     k: int
     n: int
+    """`k` and `n`: columns of its rows and of its result."""
     weight_at: int
     bias_at: int
+    """`weight_at` and `bias_at`: where its parameters start among all of the model's, in floats; bias_at is
+    -1 without a bias."""
     relu: bool
+    """Whether a ReLU follows."""
     turned: bool
+    """Whether the gradient of its rows is wanted."""
     masked: bool
+    """Whether its rows were made by a ReLU whose gradient is then due."""
 
 
 def sizeless(tuning: Tuning) -> Constants:

@@ -43,7 +43,8 @@ class Programs(Protocol):
         Parameters
         ----------
         program
-            `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or `sample`.
+            `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or
+            `sample`.
         name
             The kernel's name.
         constants

@@ -132,7 +132,7 @@ class Replica:
         return self.model.layers[-1].products[-1].weight.shape[0]
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights; the device may still be at it afterwards, but before anything that is enqueued later."""
+        """Take new weights; the copy may end later, but before anything that is enqueued afterwards."""
         # What the last update copied may still be read.
         queue.finish()
         for start, end, parameter, shape in zip(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes that kernels are compiled with. None of them depends on how many compute units there are, so results do not.
+    """Sizes that kernels are compiled with. None depends on the number of compute units, so results do not.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ class Tuning:
     product_rows, product_grain
         Rows that a work item of the vector product multiplies at once, and in all: a multiple of those.
     panel
-        Columns that it multiplies at once; twice `vector`. Of the tiled product, columns that lie together in sums.
+        Columns that it multiplies at once; twice `vector`. Of the tiled product, columns that lie together in
+        sums.
     weight_chunk
         Rows behind one partial sum of a weight gradient.
     weight_block
@@ -91,8 +92,9 @@ GPU = Tuning(
 def tuning_of(device: Any) -> Tuning:
     """How to cut kernels for a `pyopencl.Device`.
 
-    What a CPU device says of its vectors is no guide: one PoCL states the width it was built for, another that of
-    its LLVM's taste. The registers are those of this process's CPU, unless the compiler's target does not know it.
+    What a CPU device says of its vectors is no guide: one PoCL states the width it was built for, another
+    that of its LLVM's taste. The registers are those of this process's CPU, unless the compiler's target does
+    not know it.
     """
     import pyopencl as cl
     import torch

@@ -10,15 +10,7 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 def smallest_batch(layers: int, width: int) -> MiniBatch:
-    """One target whose only neighbour, in every layer, is itself.
-
-    Parameters
-    ----------
-    layers
-        Blocks.
-    width
-        Columns of the input rows, all zero.
-    """
+    """One target whose only neighbour, in every layer, is itself."""
     one = np.ones(1, np.int32)
     vertex = np.zeros(1, np.int32)
     blocks = [

@@ -13,18 +13,12 @@ from hyrt.errors import DeviceUnavailable
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """A device that can be opened.
-
-    Parameters
-    ----------
-    info
-        As `probe` tells it.
-    device
-        The `pyopencl.Device`.
-    """
+    """A device that can be opened."""
 
     info: DeviceInfo
+    """As `probe` tells it."""
     device: Any
+    """The `pyopencl.Device`."""
 
 
 F = TypeVar("F", bound=FoundDevice)
@@ -32,18 +26,12 @@ F = TypeVar("F", bound=FoundDevice)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSurvey(Generic[F]):
-    """What a search found, and why there is not more.
-
-    Parameters
-    ----------
-    found
-        The devices, in a stable order.
-    reasons
-        What is wrong with what was left out, with the remedy.
-    """
+    """What a search found, and why there is not more."""
 
     found: list[F]
+    """The devices, in a stable order."""
     reasons: list[str]
+    """What is wrong with what was left out, with the remedy."""
 
     def of(self, info: DeviceInfo, otherwise: str) -> F:
         """The device that `probe` told of before.

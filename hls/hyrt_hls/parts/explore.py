@@ -29,28 +29,19 @@ PAPER = (8, 2048)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A trainer that fits.
-
-    Parameters
-    ----------
-    design, arena_words
-        What it is.
-    resources
-        What it takes.
-    cost
-        The largest fraction of a resource of the part.
-    tasks
-        Into how many tasks the mini-batch is cut.
-    step_s
-        Predicted time of a mini-batch on the card, all its tasks; without the link.
-    """
+    """A trainer that fits."""
 
     design: FpgaDesign
     arena_words: int
+    """`design` and `arena_words`: what it is."""
     resources: Resources
+    """What it takes."""
     cost: float
+    """The largest fraction of a resource of the part."""
     tasks: int
+    """Into how many tasks the mini-batch is cut."""
     step_s: float
+    """Predicted time of a mini-batch on the card, all its tasks; without the link."""
 
 
 def explore(part: Part, at: Callable[[float], Workload], targets: int, base: FpgaDesign) -> list[Candidate]:

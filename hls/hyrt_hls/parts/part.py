@@ -17,48 +17,39 @@ _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A card, or what a shell leaves of it.
-
-    Parameters
-    ----------
-    name
-        `u250`, or the file's.
-    device, platform
-        Vivado's name of the chip, and the development platform that v++ builds for.
-    source
-        Where the numbers are from.
-    dsp, lut, ff, bram36, uram
-        Totals over the SLRs: DSP48E2, six-input tables, flip-flops, block RAM of 36 Kb, UltraRAM of 288 Kb.
-    slr_dsp
-        DSP of each super logic region, the lowest first: what crosses from one to the next needs registers.
-    memory_kind, memory_banks
-        `DDR` or `HBM`, as link configurations call it, and its banks.
-    peak_gb_s
-        Bandwidth of all banks together, in 1e9 bytes per second.
-    pes, mac_rows, mac_cols, arena_words
-        Sizes of the trainer that is built where no other is asked for.
-    clock_mhz
-        The clock of the platform's kernels where nothing else is asked for; None where the file does not say.
-    """
+    """A card, or what a shell leaves of it."""
 
     name: str
+    """`u250`, or the file's."""
     device: str
     platform: str
+    """`device` and `platform`: vivado's name of the chip, and the development platform that v++ builds for.
+    """
     source: str
+    """Where the numbers are from."""
     dsp: Count
     lut: Count
     ff: Count
     bram36: Count
     uram: Count
+    """`dsp`, `lut`, `ff`, `bram36` and `uram`: totals over the SLRs: DSP48E2, six-input tables, flip-flops,
+    block RAM of 36 Kb, UltraRAM of 288 Kb."""
     slr_dsp: tuple[int, ...]
+    """DSP of each super logic region, the lowest first: what crosses from one to the next needs registers."""
     memory_kind: Literal["DDR", "HBM"]
     memory_banks: Count
+    """`memory_kind` and `memory_banks`: `DDR` or `HBM`, as link configurations call it, and its banks."""
     peak_gb_s: Positive
+    """Bandwidth of all banks together, in 1e9 bytes per second."""
     pes: Count
     mac_rows: Count
     mac_cols: Count
     arena_words: Count
+    """`pes`, `mac_rows`, `mac_cols` and `arena_words`: sizes of the trainer that is built where no other is
+    asked for."""
     clock_mhz: Count | None = None
+    """The clock of the platform's kernels where nothing else is asked for; None where the file does not say.
+    """
 
     def __post_init__(self) -> None:
         check_numbers(f"part {self.name!r}", self)

@@ -24,13 +24,6 @@ _DEAD_S = 3600.0
 def find_library(folder: Path, name: str) -> Path | None:
     """A library that is there, whole; damaged ones are removed with a warning.
 
-    Parameters
-    ----------
-    folder
-        The cache folder.
-    name
-        Without checksum and ending.
-
     Raises
     ------
     OSError

@@ -27,18 +27,6 @@ _MESSAGE_BYTES = 4096
 class KernelDesign:
     """Sizes of a trainer.
 
-    Parameters
-    ----------
-    pes
-        n, scatter units, gather units and banks.
-    mac_rows, mac_cols
-        Sizes of the array; m is their product. Rows are a multiple of `pes` and divide LANES or are a
-        multiple of it; columns are a multiple of LANES.
-    arena_words
-        Words of each bank.
-    fifo_depth
-        Messages of each of the network's queues, at least 2.
-
     Raises
     ------
     ValueError
@@ -46,10 +34,15 @@ class KernelDesign:
     """
 
     pes: int = 8
+    """n, scatter units, gather units and banks."""
     mac_rows: int = 32
     mac_cols: int = 64
+    """`mac_rows` and `mac_cols`: sizes of the array; m is their product. Rows are a multiple of `pes` and
+    divide LANES or are a multiple of it; columns are a multiple of LANES."""
     arena_words: int = 32768
+    """Words of each bank."""
     fifo_depth: int = 32
+    """Messages of each of the network's queues, at least 2."""
 
     def __post_init__(self) -> None:
         try:

@@ -24,18 +24,12 @@ _MOST_HALVINGS = 40
 
 
 class BankWords(NamedTuple):
-    """Words of each bank of an arena.
-
-    Parameters
-    ----------
-    sums
-        Words for combined rows and gradients of outputs.
-    rows
-        Words for outputs and gradients of combined rows.
-    """
+    """Words of each bank of an arena."""
 
     sums: int
+    """Words for combined rows and gradients of outputs."""
     rows: int
+    """Words for outputs and gradients of combined rows."""
 
 
 def bank_words(pes: int, arena_words: int) -> BankWords:

@@ -68,21 +68,14 @@ def row_base(arena_words: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Dropout of rows: zero where the 16 bits drawn for (key, vertex, column) are below the threshold.
-
-    Parameters
-    ----------
-    threshold
-        How many of 65536 draws are dropped; 0 for none.
-    scale
-        What kept elements are multiplied with.
-    key
-        64 bits, of hyrt.machine.generator.stream_key.
-    """
+    """Dropout of rows: zero where the 16 bits drawn for (key, vertex, column) are below the threshold."""
 
     threshold: int = 0
+    """How many of 65536 draws are dropped; 0 for none."""
     scale: float = 1.0
+    """What kept elements are multiplied with."""
     key: int = 0
+    """64 bits, of hyrt.machine.generator.stream_key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,29 +140,20 @@ _PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A matrix in the arena: whose it is, where, and the first and last step at which it holds data.
-
-    Parameters
-    ----------
-    layer
-        The layer's index, from 0.
-    matrix
-        The field of the layer's record that has its offset.
-    offset, words
-        The matrix's place in every bank.
-    of_rows
-        Whether it lies in the memory of rows.
-    born, dies
-        The steps.
-    """
+    """A matrix in the arena: whose it is, where, and the first and last step at which it holds data."""
 
     layer: int
+    """The layer's index, from 0."""
     matrix: str
+    """The field of the layer's record that has its offset."""
     offset: int
     words: int
+    """`offset` and `words`: the matrix's place in every bank."""
     of_rows: bool
+    """Whether it lies in the memory of rows."""
     born: int
     dies: int
+    """`born` and `dies`: the steps."""
 
     @property
     def name(self) -> str:
@@ -270,36 +254,26 @@ def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """The arrays that a launch reads.
-
-    Parameters
-    ----------
-    features
-        [num_sources, in_chunks * LANES] float32, rows of V^0.
-    edges
-        [edges, EDGE] int32, sections one after the other. Forward section of layer l: from = source row, to =
-        row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each
-        sorted by from, then to.
-    weights
-        [words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
-        * LANES], then one row of biases.
-    labels
-        [targets] int32.
-    target_weights
-        [targets] float32, ones where there are none.
-    vertices
-        [num_sources] int64 ids of the rows of V^0; the rows of every later layer are a prefix of them.
-    task
-        int32, as `describe` makes it.
-    """
+    """The arrays that a launch reads."""
 
     features: Floats
+    """[num_sources, in_chunks * LANES] float32, rows of V^0."""
     edges: Ints
+    """[edges, EDGE] int32, sections one after the other. Forward section of layer l: from = source row, to =
+    row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each sorted
+    by from, then to."""
     weights: Floats
+    """[words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
+    * LANES], then one row of biases.
+    """
     labels: Ints
+    """[targets] int32."""
     target_weights: Floats
+    """[targets] float32, ones where there are none."""
     vertices: NDArray[np.int64]
+    """[num_sources] int64 ids of the rows of V^0; the rows of every later layer are a prefix of them."""
     task: Ints
+    """int32, as `describe` makes it."""
 
     @property
     def header(self) -> TaskHeader:
@@ -316,13 +290,6 @@ class Task:
 
     def check(self, capacity_words: int, pes: int) -> None:
         """Refuse what would read or write out of range.
-
-        Parameters
-        ----------
-        capacity_words
-            Words of each bank of the arena.
-        pes
-            Banks.
 
         Raises
         ------

@@ -27,42 +27,28 @@ _DESIGN_OF_MODULE = re.compile(r"(?:^|_)Design_(\d+)_(\d+)_(\d+)_(\d+)(?:_|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build, and its reports.
-
-    Parameters
-    ----------
-    path
-        The file that tells the design.
-    design
-        What was asked for: sizes, and the clock.
-    arena_words
-        Words of each bank.
-    reports
-        The reports of its modules.
-    """
+    """A build, and its reports."""
 
     path: Path
+    """The file that tells the design."""
     design: FpgaDesign
+    """What was asked for: sizes, and the clock."""
     arena_words: int
+    """Words of each bank."""
     reports: tuple[HlsReport, ...]
+    """The reports of its modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure that was estimated, and what a build reports.
-
-    Parameters
-    ----------
-    what
-        The figure's name, with the unit.
-    module
-        The module whose report tells it.
-    """
+    """A figure that was estimated, and what a build reports."""
 
     what: str
+    """The figure's name, with the unit."""
     estimated: float
     reported: float
     module: str
+    """The module whose report tells it."""
 
     @property
     def ratio(self) -> float:

@@ -26,15 +26,6 @@ def link_config(part: Part, design: FpgaDesign, *, units: int = 1) -> str:
     Units take banks and SLRs in turn. A unit is bound to one SLR where its DSP fit into it; a larger one is
     left to the placer.
 
-    Parameters
-    ----------
-    part
-        The card that it is for.
-    design
-        The design of each unit.
-    units
-        Trainers on the card.
-
     Raises
     ------
     ValueError

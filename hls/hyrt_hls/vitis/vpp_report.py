@@ -35,46 +35,33 @@ _EVERY_CYCLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A loop of a module.
-
-    Parameters
-    ----------
-    name
-        The loop's label.
-    pipeline_ii
-        Cycles between the beginnings of two iterations; None where it is not pipelined.
-    pipeline_depth
-        Cycles of one iteration; None where it is not told.
-    """
+    """A loop of a module."""
 
     name: str
+    """The loop's label."""
     pipeline_ii: int | None
+    """Cycles between the beginnings of two iterations; None where it is not pipelined."""
     pipeline_depth: int | None
+    """Cycles of one iteration; None where it is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HlsReport:
-    """One module's report.
-
-    Parameters
-    ----------
-    path, module, part
-        The file, the function, and the chip it was compiled for ("" where it is not told).
-    target_period_s, estimated_period_s
-        Periods of the clock: what was asked for (None where it is not told) and what the module can do.
-    loops
-        All loops, the outer ones first.
-    resources
-        What the module takes, with what it calls.
-    """
+    """One module's report."""
 
     path: Path
     module: str
     part: str
+    """`path`, `module` and `part`: the file, the function, and the chip it was compiled for ("" where it is
+    not told)."""
     target_period_s: float | None
     estimated_period_s: float
+    """`target_period_s` and `estimated_period_s`: periods of the clock: what was asked for (None where it is
+    not told) and what the module can do."""
     loops: tuple[Loop, ...]
+    """All loops, the outer ones first."""
     resources: Resources
+    """What the module takes, with what it calls."""
 
     @property
     def clock_hz(self) -> float:

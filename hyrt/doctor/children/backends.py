@@ -17,19 +17,7 @@ _LEARNING_RATE = 1e-3
 
 
 def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: Any) -> None:
-    """Say `found` (device descriptions) or `missing`, and for each device `trained` or `failed`.
-
-    Parameters
-    ----------
-    item
-        The kind.
-    say
-        Hears it.
-    threads
-        For devices that compute on the host.
-    **arguments
-        No more.
-    """
+    """Say `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
     backend: type[Device] = BACKENDS.entry(item).load()
     found = list(backend.probe())
     check_found(item, found)

@@ -22,7 +22,7 @@ _KEPT = "cache=True"
 
 
 def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
-    """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones with reasons.
+    """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones and why.
 
     Parameters
     ----------

@@ -31,22 +31,15 @@ _WEIGHTS_REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Bytes.
-
-    Parameters
-    ----------
-    total
-        Of the machine; None where nothing says so.
-    available
-        That the machine could give now.
-    limit, left
-        Of the control group, and what it leaves now; None without a limit.
-    """
+    """Bytes."""
 
     total: int | None
+    """Of the machine; None where nothing says so."""
     available: int | None
+    """That the machine could give now."""
     limit: int | None
     left: int | None
+    """`limit` and `left`: of the control group, and what it leaves now; None without a limit."""
 
     @property
     def most(self) -> int | None:

@@ -18,11 +18,6 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
 
     hyrt's own stages are threads and need none of it; processes that hand each other data (torch's
     DataLoader, NCCL) do, and end with a bus error where it is small.
-
-    Parameters
-    ----------
-    folder
-        Where it is mounted.
     """
     if not folder.is_dir():
         if sys.platform != "linux":

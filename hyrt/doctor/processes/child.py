@@ -27,18 +27,12 @@ _ORPHAN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child said about one item.
-
-    Parameters
-    ----------
-    said
-        What it said, in order.
-    problem
-        Why it did not come to its end, in one line; empty where it did.
-    """
+    """What a child said about one item."""
 
     said: tuple[Mapping[str, Any], ...] = ()
+    """What it said, in order."""
     problem: str = ""
+    """Why it did not come to its end, in one line; empty where it did."""
 
     def all(self, key: str) -> list[Any]:
         """Everything it said under a key."""
@@ -120,7 +114,7 @@ class Children:
         return answers
 
     def _converse(self, request: Mapping[str, Any], limit_s: float) -> tuple[_Events, str]:
-        """One request to the child, started if needed: what it said, and what ended it before its last item."""
+        """One request to the child, started if needed: what it said, and what ended it too early."""
         with self._lock:
             if self._closed:
                 return {}, "was not checked: the doctor was stopped"

@@ -20,21 +20,14 @@ _STOPPED = "Tt"
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the system says of a process.
-
-    Parameters
-    ----------
-    cpu_s
-        Processor time of the process, or of its whole session where it waits for others of it.
-    is_ready
-        Whether it runs, or would if there were a processor.
-    is_stopped
-        Whether it was stopped by a signal.
-    """
+    """What the system says of a process."""
 
     cpu_s: float
+    """Processor time of the process, or of its whole session where it waits for others of it."""
     is_ready: bool = False
+    """Whether it runs, or would if there were a processor."""
     is_stopped: bool = False
+    """Whether it was stopped by a signal."""
 
 
 class Watch:
@@ -90,15 +83,7 @@ class Watch:
 
 
 def activity_of(pid: int, proc: Path = Path("/proc")) -> Activity | None:
-    """What Linux says of the leader of a session; None where it says nothing.
-
-    Parameters
-    ----------
-    pid
-        Of the leader.
-    proc
-        Where the system says it.
-    """
+    """What Linux says of the leader of a session; None where it says nothing."""
     mine = _stat(proc / str(pid))
     if mine is None:
         return None

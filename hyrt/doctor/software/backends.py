@@ -19,19 +19,13 @@ _CONFORMANCE = "python -m hyrt.testing"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A finding that makes backends fail too.
-
-    Parameters
-    ----------
-    check
-        Its name.
-    problem
-        What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in
-        any way.
-    """
+    """A finding that makes backends fail too."""
 
     check: str
+    """Its name."""
     problem: str
+    """What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in
+    any way."""
 
 
 def causes_of(findings: Iterable[DoctorFinding]) -> list[Cause]:
@@ -53,21 +47,14 @@ def causes_of(findings: Iterable[DoctorFinding]) -> list[Cause]:
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What the backends said.
-
-    Parameters
-    ----------
-    declared
-        Entry points by kind; more than one is a conflict.
-    answers
-        By kind; of those that were asked.
-    problem
-        Why the declarations cannot be read; then there are none.
-    """
+    """What the backends said."""
 
     declared: Mapping[str, Sequence[EntryPoint]]
+    """Entry points by kind; more than one is a conflict."""
     answers: Mapping[str, Answer]
+    """By kind; of those that were asked."""
     problem: str = ""
+    """Why the declarations cannot be read; then there are none."""
 
     @property
     def devices(self) -> list[Mapping[str, Any]]:
@@ -85,17 +72,7 @@ class Backends:
 
 
 def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
-    """Let every backend look for its devices and train a step on them.
-
-    Parameters
-    ----------
-    children
-        Runs them.
-    limit_s
-        For each backend.
-    threads
-        For devices that compute on the host.
-    """
+    """Let every backend look for its devices and train a step on them."""
     try:
         entries = BACKENDS.declared()
     except Exception as error:  # The metadata of any installed distribution may be damaged.

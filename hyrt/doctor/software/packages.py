@@ -58,15 +58,7 @@ def requirements() -> list[Requirement] | None:
 
 
 def check_packages(children: Children, limit_s: float) -> list[DoctorFinding]:
-    """Every package that hyrt needs, imported in a child process.
-
-    Parameters
-    ----------
-    children
-        Runs it.
-    limit_s
-        For each import.
-    """
+    """Every package that hyrt needs, imported in a child process."""
     wanted = requirements()
     if wanted is None:
         return broken(

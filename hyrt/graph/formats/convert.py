@@ -32,27 +32,18 @@ _BLOCKS_BYTES = 12 * CHUNK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What to write where.
-
-    Parameters
-    ----------
-    source
-        Any source of `open_graph`.
-    destination
-        A `.npz` file, or a folder when it does not end so.
-    dtype
-        `float16` or `float32` for dense features; None keeps theirs.
-    normalize
-        As for `open_graph`.
-    force
-        Replace what is at the destination.
-    """
+    """What to write where."""
 
     source: str
+    """Any source of `open_graph`."""
     destination: Path
+    """A `.npz` file, or a folder when it does not end so."""
     dtype: str | None = None
+    """`float16` or `float32` for dense features; None keeps theirs."""
     normalize: str = "none"
+    """As for `open_graph`."""
     force: bool = False
+    """Replace what is at the destination."""
 
 
 def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:

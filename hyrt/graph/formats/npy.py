@@ -28,24 +28,16 @@ _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d\s,]*)\)""")
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What a .npy file says of itself.
-
-    Parameters
-    ----------
-    dtype
-        Element type, little-endian and of fixed size.
-    shape
-        Lengths of the dimensions.
-    fortran
-        Columns are contiguous instead of rows.
-    offset
-        Bytes before the first element.
-    """
+    """What a .npy file says of itself."""
 
     dtype: np.dtype[np.generic]
+    """Element type, little-endian and of fixed size."""
     shape: tuple[int, ...]
+    """Lengths of the dimensions."""
     fortran: bool
+    """Columns are contiguous instead of rows."""
     offset: int
+    """Bytes before the first element."""
 
     @property
     def data_bytes(self) -> int:

@@ -23,11 +23,6 @@ def read_pyg(data: Any) -> Dataset:
     (models that want self loops add their own). Labels of NaN mean no label. Features that are not float16
     become float32.
 
-    Parameters
-    ----------
-    data
-        The object.
-
     Raises
     ------
     DataError

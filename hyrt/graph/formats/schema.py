@@ -42,27 +42,18 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
-    """Dense features [V, F] that can be read block by block, more than once, or as a whole.
-
-    Parameters
-    ----------
-    shape
-        (V, F).
-    dtype
-        float32 or float16.
-    blocks
-        Starts a new pass over the rows: consecutive blocks [n, F], each valid until the next is asked for.
-    whole
-        The full matrix.
-    mapped
-        `whole` is a view of a file, not memory.
-    """
+    """Dense features [V, F] that can be read block by block, more than once, or as a whole."""
 
     shape: tuple[int, int]
+    """(V, F)."""
     dtype: np.dtype[np.generic]
+    """float32 or float16."""
     blocks: Callable[[], Iterator[Array]]
+    """Starts a new pass over the rows: consecutive blocks [n, F], each valid until the next is asked for."""
     whole: Callable[[], Array]
+    """The full matrix."""
     mapped: bool = False
+    """`whole` is a view of a file, not memory."""
 
     @property
     def num_bytes(self) -> int:
@@ -93,21 +84,14 @@ class FeatureRows:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset before it is a Graph: arrays by key of the schema, and dense features apart.
-
-    Parameters
-    ----------
-    name
-        The source as the user gave it, for messages.
-    arrays
-        Every key but `features`.
-    rows
-        Dense features; None when `arrays` has the four sparse keys.
-    """
+    """A dataset before it is a Graph: arrays by key of the schema, and dense features apart."""
 
     name: str
+    """The source as the user gave it, for messages."""
     arrays: dict[str, Array]
+    """Every key but `features`."""
     rows: FeatureRows | None
+    """Dense features; None when `arrays` has the four sparse keys."""
 
 
 def mask_suffixes(keys: Iterable[str]) -> list[str]:

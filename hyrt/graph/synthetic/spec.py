@@ -14,45 +14,31 @@ _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSpec:
-    """A graph to generate. Equal specs give equal graphs on every machine.
-
-    Parameters
-    ----------
-    name
-        The text it was parsed from.
-    vertices
-        V.
-    edges
-        Stored (directed) edges: twice the undirected ones, exact when even.
-    features
-        Width of the feature rows.
-    classes
-        C, sizes falling as 1 / sqrt(rank).
-    train, val, test
-        Vertices of each split, disjoint.
-    homophily
-        Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall
-        into it too).
-    signal
-        Deviation of the class means, where the noise around them has deviation 1.
-    dtype
-        Of the features: `float32` or `float16`.
-    seed
-        Of everything.
-    """
+    """A graph to generate. Equal specs give equal graphs on every machine."""
 
     name: str
+    """The text it was parsed from."""
     vertices: int
+    """V."""
     edges: int
+    """Stored (directed) edges: twice the undirected ones, exact when even."""
     features: int
+    """Width of the feature rows."""
     classes: int
+    """C, sizes falling as 1 / sqrt(rank)."""
     train: int
     val: int
     test: int
+    """`train`, `val` and `test`: vertices of each split, disjoint."""
     homophily: float
+    """Share of the edges that are drawn inside the class of their first end, 0..1 (of the others some fall
+    into it too)."""
     signal: float
+    """Deviation of the class means, where the noise around them has deviation 1."""
     dtype: str = "float32"
+    """Of the features: `float32` or `float16`."""
     seed: int = 0
+    """Of everything."""
 
     def __post_init__(self) -> None:
         for key in ("vertices", "features", "classes"):

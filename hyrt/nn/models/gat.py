@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gat(ModelKind):
-    """Neighbours weighted by attention; hidden layers lay their heads side by side, the last one averages them."""
+    """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them."""
 
     costs_like = "gat"
     assumption = "a gat layer reads a row for each edge and head; scores and softmax cost nothing"

@@ -20,15 +20,17 @@ MODELS = EntryPointGroup("hyrt.models", "model.kind")
 class ModelKind(ABC):
     """A kind of model: a `hyrt.nn.model.GNN` of the kind's own layers.
 
-    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` gives. Importing it
-    should be quick, since every command that reads settings does it: what needs torch is imported in `layer`.
+    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` gives.
+    Importing it should be quick, since every command that reads settings does it: what needs torch is
+    imported in `layer`.
     """
 
     best_form: ClassVar[Literal["rows", "aggregated", "in_place"]] = "in_place"
     """The form of input that costs its first layer least, where a trainer takes it; see
     `hyrt.pipeline.trainer.InputPlan`."""
     costs_like: ClassVar[str] = ""
-    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; a run is not predicted without."""
+    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; a run is not predicted "
+    "without."""
     assumption: ClassVar[str] = ""
     """What a prediction assumes of its costs, in a sentence; empty for nothing."""
 
@@ -71,7 +73,8 @@ def find_model(name: str) -> ModelKind:
     found = MODELS.load(name)
     if not (isinstance(found, type) and issubclass(found, ModelKind)):
         raise ConfigError(
-            f"model.kind {name!r}: {MODELS.entry(name).value} is not a class derived from {__name__}.ModelKind"
+            f"model.kind {name!r}: {MODELS.entry(name).value} is not a class derived from "
+            f"{__name__}.ModelKind"
         )
     return found()
 

@@ -34,8 +34,8 @@ class Scales:
 def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
     """The factors that make the general weighted sum into `aggregation` on `block`.
 
-    With edge weights (GraphSAINT), they already undo the sampling: a mean divides by the full degree, and a sum is
-    not scaled up for neighbours left out.
+    With edge weights (GraphSAINT), they already undo the sampling: a mean divides by the full degree, and a
+    sum is not scaled up for neighbours left out.
     """
     one = dtype.type(1)
     counts = np.diff(block.indptr).astype(dtype)
@@ -84,14 +84,15 @@ def aggregate_into(
     aggregation
         What to compute.
     block
-        With columns into x: a relabelled block with its sources' rows, or one read in place with the whole matrix.
+        With columns into x: a relabelled block with its sources' rows, or one read in place with the whole
+        matrix.
     x
         [num_src, f] float32, float64, or the 16 bits of float16 as uint16.
     out
         [num_dst, aggregation.width(f)] float32 or float64.
     factors
-        The factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. Where a block holds a
-        part of its destinations' edges, they come from all edges.
+        The factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. Where a block
+        holds a part of its destinations' edges, they come from all edges.
     workers
         Who runs the chunks; the calling thread's team by default.
     winners
@@ -102,7 +103,8 @@ def aggregate_into(
     Raises
     ------
     ValueError
-        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be accumulated.
+        If x has not one row a source, `out` has not the shape of the result, or a maximum is to be
+        accumulated.
     """
     _check_rows(block, x)
     width = x.shape[1]
@@ -209,18 +211,16 @@ def aggregate(
     block
         A relabelled block, or one read in place with x the whole matrix; on a device, a tensor block.
     x
-        [num_src, f] float32 or float64, one row a source, where the block is. An array (which may also hold the 16
-        bits of float16 as uint16) takes no gradient, and the result is float32 unless it is float64.
+        [num_src, f] float32 or float64, one row a source, where the block is. An array (which may also hold
+        the 16 bits of float16 as uint16) takes no gradient, and the result is float32 unless it is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
     onto
-        [num_dst, width] to which the result is added. It is overwritten where it is in host memory: use what is
-        returned.
+        [num_dst, width] to which the result is added. It is overwritten where it is in host memory: use what
+        is returned.
 
-    Returns
-    -------
-    [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a tie goes to its first
-    edge.
+    Returns ------- [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a
+    tie goes to its first edge.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Graph attention over a block, reordered so that features are combined before they are multiplied.
 
 GAT (Velickovic et al., ICLR 2018) computes, per head, sum_j alpha_ij W x_j with alpha_ij the softmax over i's
-neighbours (and i itself) of LeakyReLU(a_src . W x_j + a_dst . W x_i). Both are linear in W: with u = W' a the scores
-are x . u, and the sum is W (sum_j alpha_ij x_j). So only destinations are multiplied by W, not the far more numerous
-sources. The values are those of the usual order up to rounding.
+neighbours (and i itself) of LeakyReLU(a_src . W x_j + a_dst . W x_i). Both are linear in W: with u = W' a the
+scores are x . u, and the sum is W (sum_j alpha_ij x_j). So only destinations are multiplied by W, not the far
+more numerous sources. The values are those of the usual order up to rounding.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def _check(
         )
     if u_src.ndim != 2 or u_src.shape != u_dst.shape:
         raise ValueError(
-            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be [heads, f]"
+            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} must both be "
+            "[heads, f]"
         )
     heads, width = u_src.shape
     if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
@@ -164,7 +165,8 @@ def _check(
         )
     if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:
         raise ValueError(
-            f"layer {block.layer}: x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: give equal dtypes"
+            f"layer {block.layer}: x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: give equal "
+            "dtypes"
         )
 
 
@@ -182,8 +184,8 @@ def attend(
     block
         Relabelled, or read in place with x the whole feature matrix; on a device, a tensor block.
     x
-        [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16 bits of
-        float16 as uint16) takes no gradient.
+        [num_src, f], or [num_src, H, f] with a slice for each head. An array (float32, float64, or the 16
+        bits of float16 as uint16) takes no gradient.
     u_src, u_dst
         [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
     negative_slope

@@ -1,7 +1,8 @@
 """The parts of attention, each an operator with an exact gradient: scores of edges, softmax, weighted sums.
 
-`hyrt.nn.operators.attention.attend` does all of them in one pass over the edges, for a layer that needs nothing
-of what is between them. A layer that does (other scores, edge features, dropout of weights) is made of these.
+`hyrt.nn.operators.attention.attend` does all of them in one pass over the edges, for a layer that needs
+nothing of what is between them. A layer that does (other scores, edge features, dropout of weights) is made
+of these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compiled loops over blocks. All release the interpreter lock and write disjoint rows: no atomics anywhere.
 
-Feature matrices are float32, float64 or the 16 bits of halves (uint16). Arguments that may be None are resolved when
-a kernel is compiled, so that an absent factor costs nothing. Sums run in the order of the edges of a row, whatever
-the thread or the mini-batch: equal rows give equal bits.
+Feature matrices are float32, float64 or the 16 bits of halves (uint16). Arguments that may be None are
+resolved when a kernel is compiled, so that an absent factor costs nothing. Sums run in the order of the edges
+of a row, whatever the thread or the mini-batch: equal rows give equal bits.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -14,7 +14,8 @@ import numpy as np
 from hyrt.machine.generator import random_bits, vertex_stream
 from hyrt.machine.intrinsics import prefetch_row, value
 
-# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first cache.
+# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first
+# cache.
 _AHEAD = 16
 
 _compile = nb.njit(
@@ -45,9 +46,9 @@ def aggregate(
 ):
     """Weighted sums of source rows, and the destinations' own rows beside or added to them.
 
-    out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]]
-    and, with s = x[self_rows[i]] (x[i] where self_rows is None), out[i, self_at:] = s where self_at is not None,
-    or self_scale[i] * s is added to the sum where self_scale is not None. Where `onto` is not None, all of it is
+    out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]] and, with s =
+    x[self_rows[i]] (x[i] where self_rows is None), out[i, self_at:] = s where self_at is not None, or
+    self_scale[i] * s is added to the sum where self_scale is not None. Where `onto` is not None, all of it is
     added to what is in `out`.
     """
     width = x.shape[1]
@@ -114,8 +115,8 @@ def aggregate(
 
 @_compile
 def aggregate_backward(
-    t_indptr, t_rows, t_edges, num_dst, grad, row_scale, source_scale, weights, self_scale, out, sum_at, self_at,
-    start, stop,
+    t_indptr, t_rows, t_edges, num_dst, grad, row_scale, source_scale, weights, self_scale, out, sum_at,
+    self_at, start, stop,
 ):  # fmt: skip
     """Gradient of `aggregate` with respect to x, row by row of the sources, over the transposed edges."""
     width = out.shape[1]
@@ -149,7 +150,7 @@ def aggregate_backward(
 
 @_compile
 def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, start, stop):
-    """Elementwise maximum of source rows; `winners` keeps the edge each came from, -1 (and 0) where there is none."""
+    """Elementwise maximum of source rows; `winners` keeps each one's edge, -1 (and 0) where there is none."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     last = indptr[stop]
@@ -227,8 +228,9 @@ def attend(
     """Attention-weighted sums of source rows: self loop included, softmax over a destination's edges.
 
     With x as [num_src, S, f], S = 1 (all heads read the same row) or S = H (each head reads its own slice):
-    score[e, h] = leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h] x[j].
-    `alpha` and `own_alpha` keep the weights, `derivative` and `own_derivative` the slopes of leaky for backward.
+    score[e, h] = leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h]
+    x[j]. `alpha` and `own_alpha` keep the weights, `derivative` and `own_derivative` the slopes of leaky for
+    backward.
     """
     heads, width = u_src.shape
     slices = x.shape[1]
@@ -344,8 +346,8 @@ def attend_backward_scores(
 
 @_compile
 def attend_backward_rows(
-    t_indptr, t_rows, t_edges, num_dst, grad, alpha, own_alpha, d_score, own_d_score, d_offset, u_src, u_dst, out,
-    start, stop,
+    t_indptr, t_rows, t_edges, num_dst, grad, alpha, own_alpha, d_score, own_d_score, d_offset, u_src, u_dst,
+    out, start, stop,
 ):  # fmt: skip
     """Gradient of `attend` with respect to x ([num_src, S, f]), over the transposed edges."""
     heads, width = u_src.shape
@@ -391,7 +393,7 @@ def score_edges(indptr, columns, at_source, at_destination, slope, out, start, s
 
 @_compile
 def sum_edges(indptr, edges, values, out, start, stop):
-    """out[i] = sum of the values of row i's edges; `edges` has their numbers, None where they are consecutive."""
+    """out[i] = sum of the values of row i's edges; `edges` numbers them, None if consecutive."""
     for i in range(start, stop):
         row = out[i]
         for h in range(len(row)):
@@ -434,7 +436,7 @@ def softmax_edges_backward(indptr, weights, grad, out, start, stop):
 
 @_compile
 def sum_weighted(indptr, others, edges, x, weights, out, start, stop):
-    """out[i, h] = sum of weights[e, h] * x[others[t], h] over row i's edges, numbered by `edges` or consecutive.
+    """out[i, h] = sum of weights[e, h] * x[others[t], h] over row i's edges, by `edges` or consecutive.
 
     Where x or out has one slice only, [n, 1, f], all heads read it, or are added up in it: so this is its own
     gradient with respect to x, over the transposed edges.
@@ -488,7 +490,7 @@ def sparse_product(indptr, columns, values, weight_t, out, start, stop):
 
 @_compile
 def sparse_product_backward(indptr, columns, values, grad, out, start, stop):
-    """Gradient of `sparse_product` with respect to weight_t, its columns start..stop: chunks write disjoint columns."""
+    """Gradient of `sparse_product` by weight_t, columns start..stop: chunks write disjoint columns."""
     out[:, start:stop] = 0
     for i in range(len(indptr) - 1):
         g = grad[i, start:stop]

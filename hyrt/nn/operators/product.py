@@ -1,11 +1,11 @@
 """Dense products of tall matrices, in chunks of rows that stay in cache.
 
-Each chunk is multiplied by one thread of the stage's team, so a bias, a ReLU and its derivative are applied while the
-rows are in cache, and the result does not depend on the number of threads. Weight gradients are summed chunk by chunk
-in a fixed order.
+Each chunk is multiplied by one thread of the stage's team, so a bias, a ReLU and its derivative are applied
+while the rows are in cache, and the result does not depend on the number of threads. Weight gradients are
+summed chunk by chunk in a fixed order.
 
-oneDNN's kernels are used where torch has them: on processors for which MKL has no tuned path they are about twice as
-fast at equal (fp32) precision.
+oneDNN's kernels are used where torch has them: on processors for which MKL has no tuned path they are about
+twice as fast at equal (fp32) precision.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LINEAR = _onednn()
 # Without the processor's bfloat16 instructions oneDNN refuses; torch's own product then is slow but right.
 _HAS_BF16 = _LINEAR is not None and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
-# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step would
-# leave one behind.
+# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step
+# would leave one behind.
 _PAD = 128
 
 
@@ -140,8 +140,8 @@ def linear(
     relu
         Apply a ReLU to the result.
     low_precision
-        Multiply in bfloat16 (and accumulate in float32 within a product); weights, gradients and results keep their
-        dtype.
+        Multiply in bfloat16 (and accumulate in float32 within a product); weights, gradients and results keep
+        their dtype.
 
     Returns
     -------

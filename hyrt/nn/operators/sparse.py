@@ -16,8 +16,8 @@ from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty
 
 _GRAIN = 512
-# Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones leave
-# threads without work.
+# Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones
+# leave threads without work.
 _STRIPE = 32
 
 Array = NDArray[Any]
@@ -25,24 +25,16 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class SparseRows:
-    """Feature rows as CSR: the input form of bag-of-words datasets.
-
-    Parameters
-    ----------
-    indptr
-        [n+1] int32.
-    columns
-        [nnz] int32.
-    values
-        [nnz] float32.
-    width
-        Columns of the dense form.
-    """
+    """Feature rows as CSR: the input form of bag-of-words datasets."""
 
     indptr: Array
+    """[n+1] int32."""
     columns: Array
+    """[nnz] int32."""
     values: Array
+    """[nnz] float32."""
     width: int
+    """Columns of the dense form."""
 
     @classmethod
     def of(cls, features: SparseFeatures) -> SparseRows:

@@ -1,8 +1,8 @@
 """Moving rows along the edges of a block with torch's own operators, without float atomics.
 
-`index_add` and the backward of indexing add with atomics on most accelerators, in an order that changes from run to
-run. Here every sum runs over consecutive rows, forward over the block and backward over its transpose, so equal
-inputs give equal bits.
+`index_add` and the backward of indexing add with atomics on most accelerators, in an order that changes from
+run to run. Here every sum runs over consecutive rows, forward over the block and backward over its transpose,
+so equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -90,9 +90,8 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     indptr
         [n + 1], where each segment starts.
 
-    Returns
-    -------
-    [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for an empty segment.
+    Returns ------- [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for
+    an empty segment.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
@@ -172,5 +171,5 @@ def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
 
 
 def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
-    """[num_dst, f]: elementwise maxima of source rows, zero without any; the gradient of a tie goes to its first edge."""
+    """[num_dst, f] elementwise maxima of source rows, else zero; a tie's gradient goes to its first edge."""
     return cast(torch.Tensor, _MaxOfSources.apply(x, block))  # type: ignore[no-untyped-call]

@@ -16,60 +16,40 @@ from hyrt.sampling.block import Block
 
 @dataclass(slots=True)
 class TensorTransposed:
-    """A block's edges by source; see `hyrt.sampling.block.Transposed`.
-
-    Parameters
-    ----------
-    indptr
-        [num_src + 1] int64.
-    rows
-        [E] int64, the destination of each edge.
-    edges
-        [E] int64, the edge's number in the block.
-    """
+    """A block's edges by source; see `hyrt.sampling.block.Transposed`."""
 
     indptr: torch.Tensor
+    """[num_src + 1] int64."""
     rows: torch.Tensor
+    """[E] int64, the destination of each edge."""
     edges: torch.Tensor
+    """[E] int64, the edge's number in the block."""
 
 
 @dataclass(slots=True, eq=False)
 class TensorBlock:
-    """One layer of a mini-batch on a torch device: the fields of `Block` as tensors, always relabelled.
-
-    Parameters
-    ----------
-    indptr
-        [num_dst + 1] int32 or int64.
-    columns
-        [E] int32 or int64, the source of each edge.
-    sources
-        [num_src] vertices of the graph; the destinations are their prefix.
-    num_dst
-        Number of destinations.
-    degrees
-        [num_dst] int32, in-degrees of the destinations in the full graph.
-    source_degrees
-        [num_src] int32, in-degrees of the sources in the full graph.
-    layer, step, seed
-        As in `Block`.
-    weights
-        [E] float32 factors on the edges, or None.
-    aggregate
-        The device's own kernels for the aggregation, where it has them; else torch's operators do it.
-    """
+    """One layer of a mini-batch on a torch device: the fields of `Block` as tensors, always relabelled."""
 
     indptr: torch.Tensor
+    """[num_dst + 1] int32 or int64."""
     columns: torch.Tensor
+    """[E] int32 or int64, the source of each edge."""
     sources: torch.Tensor
+    """[num_src] vertices of the graph; the destinations are their prefix."""
     num_dst: int
+    """Number of destinations."""
     degrees: torch.Tensor
+    """[num_dst] int32, in-degrees of the destinations in the full graph."""
     source_degrees: torch.Tensor
+    """[num_src] int32, in-degrees of the sources in the full graph."""
     layer: int
     step: int = 0
     seed: int = 0
+    """`layer`, `step` and `seed`: as in `Block`."""
     weights: torch.Tensor | None = None
+    """[E] float32 factors on the edges, or None."""
     aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
+    """The device's own kernels for the aggregation, where it has them; else torch's operators do it."""
     _rows: torch.Tensor | None = field(default=None, repr=False)
     _transposed: TensorTransposed | None = field(default=None, repr=False)
 

@@ -24,7 +24,7 @@ from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 def tensor_scales(
     aggregation: Aggregation, block: TensorBlock, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Factors [num_dst] of rows, [num_src] of sources and [num_dst] of own rows; see `hyrt.nn.operators.aggregate.scales`."""
+    """Factors of rows [num_dst], sources [num_src] and own rows [num_dst]; as `aggregate.scales`."""
     counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
     degrees = block.degrees.to(dtype)
     upscale = degrees / counts.clamp(min=1) if block.weights is None else torch.ones_like(degrees)

@@ -41,18 +41,12 @@ _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Repetitions of one measurement.
-
-    Parameters
-    ----------
-    seconds
-        The lower quartile: whatever else the machine does only adds.
-    spread
-        How far the median is above it, relatively.
-    """
+    """Repetitions of one measurement."""
 
     seconds: float
+    """The lower quartile: whatever else the machine does only adds."""
     spread: float
+    """How far the median is above it, relatively."""
 
 
 class CacheSweep:

@@ -15,22 +15,15 @@ from hyrt.training.train import Training
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """What the steps of a run took.
-
-    Parameters
-    ----------
-    iteration_s
-        Median over groups of steps of the wall time of a step.
-    stage_s
-        Means of the stages' work.
-    split, threads
-        What it ran under.
-    """
+    """What the steps of a run took."""
 
     iteration_s: float
+    """Median over groups of steps of the wall time of a step."""
     stage_s: Mapping[str, float]
+    """Means of the stages' work."""
     split: Mapping[str, int]
     threads: Mapping[str, int]
+    """`split` and `threads`: what it ran under."""
 
 
 def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: bool = False) -> ShortRun:

@@ -132,23 +132,16 @@ def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSpeed:
-    """What is known of a device's speed.
-
-    Parameters
-    ----------
-    trainer
-        The device with its rates for a kind of model, as the performance model takes it; None where nothing
-        is known.
-    rates
-        The rates for people: of those for all kinds of models the best that matter; None where nothing is
-        known.
-    not_used
-        Why a measurement was not used; empty where none was made, or it was used.
-    """
+    """What is known of a device's speed."""
 
     trainer: PlatformTrainer | None
+    """The device with its rates for a kind of model, as the performance model takes it; None where nothing is
+    known."""
     rates: Rates | None
+    """The rates for people: of those for all kinds of models the best that matter; None where nothing is
+    known."""
     not_used: str = ""
+    """Why a measurement was not used; empty where none was made, or it was used."""
 
 
 def read_measured() -> Calibration | None:

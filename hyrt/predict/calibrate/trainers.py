@@ -35,21 +35,15 @@ _REPETITIONS, _LEAST_S, _MOST = 5, 0.05, 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One shape of a mini-batch.
-
-    Parameters
-    ----------
-    features, hidden, classes
-        Widths of the model.
-    targets, fanouts
-        Of the mini-batch; the targets' fan-out first.
-    """
+    """One shape of a mini-batch."""
 
     features: int
     hidden: int
     classes: int
+    """`features`, `hidden` and `classes`: widths of the model."""
     targets: int
     fanouts: tuple[int, ...]
+    """`targets` and `fanouts`: of the mini-batch; the targets' fan-out first."""
 
 
 # They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and
@@ -69,24 +63,16 @@ PROBES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A probe on a device.
-
-    Parameters
-    ----------
-    workload
-        Its sizes; the first layer's edges are 0 where the input came aggregated.
-    propagate
-        Of the device's own work.
-    transfer
-        Until the mini-batch is there.
-    moved_bytes
-        Of its inputs.
-    """
+    """A probe on a device."""
 
     workload: Workload
+    """Its sizes; the first layer's edges are 0 where the input came aggregated."""
     propagate: Timing
+    """Of the device's own work."""
     transfer: Timing
+    """Until the mini-batch is there."""
     moved_bytes: float
+    """Of its inputs."""
 
 
 def with_widths(graph: Graph, probe: Probe) -> Graph:

@@ -17,22 +17,15 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run.
-
-    Parameters
-    ----------
-    platform
-        The platform with the run's trainers only.
-    training, assignment
-        What it did.
-    iteration_s
-        The wall time of a step.
-    """
+    """One run."""
 
     platform: Platform
+    """The platform with the run's trainers only."""
     training: TrainingWorkload
     assignment: Assignment
+    """`training` and `assignment`: what it did."""
     iteration_s: float
+    """The wall time of a step."""
 
     @property
     def together(self) -> str:
@@ -45,19 +38,14 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What was fitted, as in `Host`, and how well it explains the runs.
-
-    Parameters
-    ----------
-    weights_gb_s, sharing_of
-        The figures of `Host`; its general ones are the means of those by trainers.
-    relative_errors
-        (predicted - measured) / measured, one a run.
-    """
+    """What was fitted, as in `Host`, and how well it explains the runs."""
 
     weights_gb_s: float
     sharing_of: Mapping[str, Sharing]
+    """`weights_gb_s` and `sharing_of`: the figures of `Host`; its general ones are the means of those by
+    trainers."""
     relative_errors: tuple[float, ...]
+    """(predicted - measured) / measured, one a run."""
 
     def of(self, host: Host) -> Host:
         """The host with what was fitted."""

@@ -18,18 +18,12 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class FittedRates:
-    """Rates and how well they explain what was measured.
-
-    Parameters
-    ----------
-    rates
-        The coefficients.
-    relative_errors
-        (predicted - measured) / measured, one a measurement.
-    """
+    """Rates and how well they explain what was measured."""
 
     rates: TrainerRates
+    """The coefficients."""
     relative_errors: tuple[float, ...]
+    """(predicted - measured) / measured, one a measurement."""
 
 
 def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> FittedRates:

@@ -46,22 +46,6 @@ _FILL = 2
 class NetworkLoad:
     """What the network's time depends on.
 
-    Parameters
-    ----------
-    groups, edges
-        How many there are, perhaps expected numbers.
-    bank_loads
-        [n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges
-        in order.
-    spread
-        Variance of the number of a group's edges, without those in order.
-    bank_share, row_share
-        Part of all edges that lead to the bank, and to the row, with the most.
-    in_order
-        Part of the edges that lead to the row next to the last one reached first: they go round the banks in
-        turn, as the transposed edges of a sampled block do, whose sources are numbered as they are met. The
-        others are taken as random.
-
     Raises
     ------
     ValueError
@@ -70,11 +54,20 @@ class NetworkLoad:
 
     groups: float
     edges: float
+    """`groups` and `edges`: how many there are, perhaps expected numbers."""
     bank_loads: tuple[tuple[float, ...], ...]
+    """[n][n + 1], for each bank the parts of the groups that have 0, 1, .. n edges to it, without the edges
+    in order."""
     spread: float
+    """Variance of the number of a group's edges, without those in order."""
     bank_share: float
     row_share: float = 0.0
+    """`bank_share` and `row_share`: part of all edges that lead to the bank, and to the row, with the most.
+    """
     in_order: float = 0.0
+    """Part of the edges that lead to the row next to the last one reached first: they go round the banks in
+    turn, as the transposed edges of a sampled block do, whose sources are numbered as they are met. The
+    others are taken as random."""
 
     def __post_init__(self) -> None:
         if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):

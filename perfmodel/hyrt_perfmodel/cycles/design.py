@@ -20,29 +20,6 @@ _MEASURED = frozenset({"adder_latency", "clock_hz", *_INTERVALS, "ddr_efficiency
 class FpgaDesign:
     """One compute unit of the trainer on one part.
 
-    Parameters
-    ----------
-    pes
-        n, scatter units and gather units of the aggregate network; at most 64.
-    mac_rows, mac_cols
-        Rows and columns of the systolic array; m is their product. Columns come in cells of LANES.
-    fifo_depth
-        Messages that fit into each of the n x n queues.
-    adder_latency
-        Cycles from reading a sum to reading it again with the value added.
-    clock_hz
-        The clock of the kernel.
-    update_ii
-        Cycles between two operands of a multiply-accumulate of the array.
-    network_ii, edge_ii
-        Cycles between two words of the network's slowest unit, and between two edges that are read.
-    ddr_bytes_per_s, ddr_efficiency
-        Peak bandwidth of the memory, and the part of it that bursts reach.
-    launch_s
-        What starting a task costs whatever its size.
-    assumed
-        Names of fields that no build and no board has confirmed; a report of a build takes them out.
-
     Raises
     ------
     ValueError
@@ -51,18 +28,31 @@ class FpgaDesign:
     """
 
     pes: int = 8
+    """n, scatter units and gather units of the aggregate network; at most 64."""
     mac_rows: int = 32
     mac_cols: int = 64
+    """`mac_rows` and `mac_cols`: rows and columns of the systolic array; m is their product. Columns come in
+    cells of LANES."""
     fifo_depth: int = 32
+    """Messages that fit into each of the n x n queues."""
     adder_latency: int = 7
+    """Cycles from reading a sum to reading it again with the value added."""
     clock_hz: Positive = 300e6
+    """The clock of the kernel."""
     update_ii: int = 1
+    """Cycles between two operands of a multiply-accumulate of the array."""
     network_ii: int = 1
     edge_ii: int = 1
+    """`network_ii` and `edge_ii`: cycles between two words of the network's slowest unit, and between two
+    edges that are read."""
     ddr_bytes_per_s: Positive = 77e9
     ddr_efficiency: Positive = 0.8
+    """`ddr_bytes_per_s` and `ddr_efficiency`: peak bandwidth of the memory, and the part of it that bursts
+    reach."""
     launch_s: NotNegative = 1e-4
+    """What starting a task costs whatever its size."""
     assumed: frozenset[str] = _MEASURED
+    """Names of fields that no build and no board has confirmed; a report of a build takes them out."""
 
     def __post_init__(self) -> None:
         for name in _SIZES:

@@ -16,41 +16,17 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeList:
-    """Edges in the kernel's order: sorted by source.
-
-    Parameters
-    ----------
-    sources, to
-        [E] integers, the row each edge leaves and the row of the result that it adds to.
-    """
+    """Edges in the kernel's order: sorted by source."""
 
     sources: NDArray[Any]
     to: NDArray[Any]
+    """`sources` and `to`: [E] integers, the row each edge leaves and the row of the result that it adds to.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSizes:
     """A layer of a task. Counts may be expected ones, and so no whole numbers.
-
-    Parameters
-    ----------
-    rows
-        Destinations.
-    parts
-        Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else
-        1.
-    num_src
-        Rows that edges leave.
-    in_width, out_width
-        Values of a source row and of an output row.
-    edges
-        Edges of the forward section, own rows' among them.
-    own_edges
-        How many of them lead from a destination's own row.
-    forward, backward
-        The edges themselves, where they are known; else statistics are derived from the counts: edges beyond
-        the first of a source are spread geometrically, and sources beyond the destinations are numbered in
-        the order they are met.
 
     Raises
     ------
@@ -59,14 +35,24 @@ class LayerSizes:
     """
 
     rows: float
+    """Destinations."""
     parts: int
+    """Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else 1.
+    """
     num_src: float
+    """Rows that edges leave."""
     in_width: int
     out_width: int
+    """`in_width` and `out_width`: values of a source row and of an output row."""
     edges: float
+    """Edges of the forward section, own rows' among them."""
     own_edges: float = 0.0
+    """How many of them lead from a destination's own row."""
     forward: EdgeList | None = None
     backward: EdgeList | None = None
+    """`forward` and `backward`: the edges themselves, where they are known; else statistics are derived from
+    the counts: edges beyond the first of a source are spread geometrically, and sources beyond the
+    destinations are numbered in the order they are met."""
 
     def __post_init__(self) -> None:
         if min(self.rows, self.num_src, self.edges, self.own_edges) < 0 or self.own_edges > self.edges:

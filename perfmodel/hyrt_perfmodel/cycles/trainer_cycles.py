@@ -35,48 +35,32 @@ _WORD_BYTES = LANES * VALUE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCycles:
-    """Cycles of a layer.
-
-    Parameters
-    ----------
-    aggregate, update
-        Forward.
-    backward
-        Gradient of the combined rows and its aggregation; 0 for the first layer.
-    weight_gradient
-        The weight gradient with the mask of the layer's output.
-    memory
-        What the bytes that the layer moves take at the memory's effective rate: part of the others, not added
-        to them.
-    """
+    """Cycles of a layer."""
 
     aggregate: float
     update: float
+    """`aggregate` and `update`: forward."""
     backward: float
+    """Gradient of the combined rows and its aggregation; 0 for the first layer."""
     weight_gradient: float
+    """The weight gradient with the mask of the layer's output."""
     memory: float
+    """What the bytes that the layer moves take at the memory's effective rate: part of the others, not added
+    to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCycles:
-    """Cycles of a task.
-
-    Parameters
-    ----------
-    layers
-        The input's first.
-    loss
-        Softmax, its gradient and the count of correct ones.
-    pipelined
-        Whether aggregation and update of a layer overlap in forward.
-    assumed
-        Fields of the design that no build and no board has confirmed.
-    """
+    """Cycles of a task."""
 
     layers: tuple[LayerCycles, ...]
+    """The input's first."""
     loss: float
+    """Softmax, its gradient and the count of correct ones."""
     pipelined: bool
+    """Whether aggregation and update of a layer overlap in forward."""
     assumed: frozenset[str]
+    """Fields of the design that no build and no board has confirmed."""
 
     @property
     def forward(self) -> float:

@@ -23,52 +23,34 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What makes measurements comparable: where and with what they were made.
-
-    Parameters
-    ----------
-    node
-        Name of the machine.
-    processor
-        The name of its processor.
-    cores
-        Cores that the process may use.
-    versions
-        Versions of hyrt and of the libraries that its speed depends on.
-    devices
-        Name to description of every device that was measured.
-    """
+    """What makes measurements comparable: where and with what they were made."""
 
     node: str
+    """Name of the machine."""
     processor: str
+    """The name of its processor."""
     cores: int
+    """Cores that the process may use."""
     versions: Mapping[str, str]
+    """Versions of hyrt and of the libraries that its speed depends on."""
     devices: Mapping[str, str]
+    """Name to description of every device that was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One calibration.
-
-    Parameters
-    ----------
-    machine
-        Where it was made.
-    date
-        ISO date.
-    seconds
-        How long it took.
-    platform
-        The numbers, as the performance model takes them.
-    measured
-        Further figures for people: bandwidths, spreads, what was left out and why.
-    """
+    """One calibration."""
 
     machine: Machine
+    """Where it was made."""
     date: str
+    """ISO date."""
     seconds: float
+    """How long it took."""
     platform: Platform
+    """The numbers, as the performance model takes them."""
     measured: Mapping[str, Any]
+    """Further figures for people: bandwidths, spreads, what was left out and why."""
 
     @property
     def is_whole(self) -> bool:

@@ -15,30 +15,20 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCost:
-    """Loading random rows of a matrix with some threads.
-
-    Parameters
-    ----------
-    form
-        `rows` are copied, `aggregated` ones summed.
-    model
-        Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows.
-    matrix_bytes
-        Size of the feature matrix: what lies in a cache is faster.
-    threads
-        Threads of the load stage.
-    row_s
-        What a row costs whatever its width.
-    gb_s
-        1e9 bytes a second of rows.
-    """
+    """Loading random rows of a matrix with some threads."""
 
     form: LoadForm
+    """`rows` are copied, `aggregated` ones summed."""
     model: str = ""
+    """Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows."""
     matrix_bytes: Positive
+    """Size of the feature matrix: what lies in a cache is faster."""
     threads: Count
+    """Threads of the load stage."""
     row_s: NotNegative
+    """What a row costs whatever its width."""
     gb_s: Positive
+    """1e9 bytes a second of rows."""
 
     def __post_init__(self) -> None:
         check_numbers("loading", self)
@@ -50,27 +40,19 @@ class LoadCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCost:
-    """Sampling mini-batches of one size from a graph with some threads.
-
-    Parameters
-    ----------
-    renumbers
-        Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
-    graph_bytes
-        Size of the topology.
-    edges
-        Sampled edges of the mini-batch.
-    threads
-        Threads of the sample stage.
-    edges_per_s
-        Sampled edges a second.
-    """
+    """Sampling mini-batches of one size from a graph with some threads."""
 
     renumbers: bool
+    """Whether the input vertices are found and numbered: not where the input is aggregated or read in place.
+    """
     graph_bytes: Positive
+    """Size of the topology."""
     edges: Positive
+    """Sampled edges of the mini-batch."""
     threads: Count
+    """Threads of the sample stage."""
     edges_per_s: Positive
+    """Sampled edges a second."""
 
     def __post_init__(self) -> None:
         check_numbers("sampling", self)

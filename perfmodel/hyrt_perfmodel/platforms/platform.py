@@ -18,24 +18,16 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRates:
-    """How fast a trainer computes.
-
-    Parameters
-    ----------
-    memory_gb_s
-        Bandwidth of the memory that aggregation reads, in 1e9 bytes per second.
-    macs_per_s
-        Multiply-accumulates a second of its matrix products.
-    launch_s
-        What a step costs whatever its size.
-    values_per_s
-        Values a second that enter and leave the updates; infinite where products hide them.
-    """
+    """How fast a trainer computes."""
 
     memory_gb_s: Positive
+    """Bandwidth of the memory that aggregation reads, in 1e9 bytes per second."""
     macs_per_s: Positive
+    """Multiply-accumulates a second of its matrix products."""
     launch_s: NotNegative = 0.0
+    """What a step costs whatever its size."""
     values_per_s: Unbounded = math.inf
+    """Values a second that enter and leave the updates; infinite where products hide them."""
 
     def __post_init__(self) -> None:
         check_numbers("rates", self)
@@ -47,18 +39,12 @@ class TrainerRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How stages and trainers get on with each other on the host's cores.
-
-    Parameters
-    ----------
-    step_s
-        What a step costs whatever its size: the optimiser, and waking threads that others keep from a core.
-    efficiency
-        Part of the cores' time that the stages use where the cores are the bottleneck.
-    """
+    """How stages and trainers get on with each other on the host's cores."""
 
     step_s: NotNegative
+    """What a step costs whatever its size: the optimiser, and waking threads that others keep from a core."""
     efficiency: Positive
+    """Part of the cores' time that the stages use where the cores are the bottleneck."""
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
@@ -70,70 +56,49 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The CPU side: it samples, loads, and perhaps trains.
-
-    Parameters
-    ----------
-    memory_gb_s
-        Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores.
-    macs_per_s
-        Multiply-accumulates per second of all cores together.
-    trains
-        Whether a trainer runs on the CPU.
-    cores
-        How many there are; None where nothing is known of them, and threads then change nothing.
-    memory_gib
-        Size of host memory; None where it is not known.
-    thread_load_gb_s
-        What one thread loads, in 1e9 bytes a second; None where one thread's part is in proportion.
-    thread_edges_per_s
-        Edges that one thread samples a second; None where it is not known.
-    launch_s, values_per_s
-        Rates of the CPU trainer, as in `TrainerRates`.
-    step_s
-        What the optimiser and the host's own work on a step cost whatever its size.
-    weights_gb_s
-        1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights.
-    models
-        Rates of the CPU trainer with all cores, by kind of model, where they were measured.
-    models_alone
-        The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does.
-    forms
-        The forms in which the CPU trainer takes its input.
-    serial_part
-        Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl).
-    core_efficiency
-        Part of the cores' time that the stages use where the cores are the bottleneck.
-    sharing_of
-        Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`,
-        `cpu+opencl`.
-    loading, sampling
-        What the first two stages were measured to take; empty where only bandwidths are known.
-    shared_memory_gb_s
-        What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
-        second, in a simulation; None where they do not slow each other.
-    """
+    """The CPU side: it samples, loads, and perhaps trains."""
 
     memory_gb_s: Positive
+    """Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores."""
     macs_per_s: Positive
+    """Multiply-accumulates per second of all cores together."""
     trains: bool = True
+    """Whether a trainer runs on the CPU."""
     cores: Count | None = None
+    """How many there are; None where nothing is known of them, and threads then change nothing."""
     memory_gib: Positive | None = None
+    """Size of host memory; None where it is not known."""
     thread_load_gb_s: Positive | None = None
+    """What one thread loads, in 1e9 bytes a second; None where one thread's part is in proportion."""
     thread_edges_per_s: Positive | None = None
+    """Edges that one thread samples a second; None where it is not known."""
     launch_s: NotNegative = 0.0
     values_per_s: Unbounded = math.inf
+    """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
     step_s: NotNegative = 0.0
+    """What the optimiser and the host's own work on a step cost whatever its size."""
     weights_gb_s: Unbounded = math.inf
+    """1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """Rates of the CPU trainer with all cores, by kind of model, where they were measured."""
     models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """The same with one thread; between, Amdahl's law joins them. Without it `serial_part` does."""
     forms: tuple[LoadForm, ...] = ("rows",)
+    """The forms in which the CPU trainer takes its input."""
     serial_part: NotNegative = 0.0
+    """Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl)."""
     core_efficiency: Positive = 1.0
+    """Part of the cores' time that the stages use where the cores are the bottleneck."""
     sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
+    """Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`,
+    `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
+    """`loading` and `sampling`: what the first two stages were measured to take; empty where only bandwidths
+    are known."""
     shared_memory_gb_s: Positive | None = None
+    """What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
+    second, in a simulation; None where they do not slow each other."""
 
     def __post_init__(self) -> None:
         check_numbers("host", self)
@@ -225,51 +190,34 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformTrainer:
-    """One trainer of a platform.
-
-    Parameters
-    ----------
-    name
-        `cpu:0`, or an accelerator's kind with its number.
-    device
-        What it computes on; the host is described as an accelerator that reads host memory in place.
-    rates
-        Its rates for one kind of model; the host's are those with all its cores.
-    rates_alone
-        The host's rates with one thread, where they were measured.
-    is_host
-        Whether the host's cores are the trainer: its threads are part of the assignment.
-    """
+    """One trainer of a platform."""
 
     name: str
+    """`cpu:0`, or an accelerator's kind with its number."""
     device: Accelerator
+    """What it computes on; the host is described as an accelerator that reads host memory in place."""
     rates: TrainerRates
+    """Its rates for one kind of model; the host's are those with all its cores."""
     rates_alone: TrainerRates | None = None
+    """The host's rates with one thread, where they were measured."""
     is_host: bool = False
+    """Whether the host's cores are the trainer: its threads are part of the assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A machine.
-
-    Parameters
-    ----------
-    name
-        A name for people.
-    host, accelerators
-        What it is made of.
-    source
-        Where the numbers are from: `measured <date>`, or `assumed: ...`.
-    relative_error
-        How far predictions from these numbers are expected to be off, as a fraction; None where nobody has
-        looked.
-    """
+    """A machine."""
 
     name: str
+    """A name for people."""
     host: Host
     accelerators: tuple[Accelerator, ...] = ()
+    """`host` and `accelerators`: what it is made of."""
     source: str = "assumed"
+    """Where the numbers are from: `measured <date>`, or `assumed: ...`."""
     relative_error: float | None = None
+    """How far predictions from these numbers are expected to be off, as a fraction; None where nobody has
+    looked."""
 
     def __post_init__(self) -> None:
         error = self.relative_error

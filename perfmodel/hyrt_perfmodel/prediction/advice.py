@@ -16,19 +16,13 @@ _WORTH = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One change and what it gives.
-
-    Parameters
-    ----------
-    change
-        What changes, in a few words.
-    epoch_s, bottleneck
-        The prediction with the change.
-    """
+    """One change and what it gives."""
 
     change: str
+    """What changes, in a few words."""
     epoch_s: float
     bottleneck: str
+    """`epoch_s` and `bottleneck`: the prediction with the change."""
 
 
 def advise(

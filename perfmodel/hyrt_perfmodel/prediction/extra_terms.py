@@ -18,42 +18,29 @@ Overlap = Literal["all", "trainers", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Which terms beyond the paper's count.
-
-    Parameters
-    ----------
-    launch
-        What a step and a transfer cost whatever their size, and the optimiser.
-    flush, fill
-        Draining and filling a device's own pipeline, for each layer.
-    topology
-        Bytes of the blocks' edges and offsets over the link.
-    weight_gradients
-        The second product of a layer's backward pass: for its weights, beside that for its input.
-    values
-        Reading and writing what is multiplied, bias, activation, dropout and loss.
-    load_forms
-        Trainers that can take it get their input aggregated while it is loaded, or read it in place.
-    cycles
-        An FPGA whose design is known takes what its cycle model says, instead of what rates do.
-    shared_cores
-        Stages on the host use one set of cores: no iteration is shorter than their work over the cores.
-    overlap
-        What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one
-        mini-batch is in flight and its stages follow each other; `nothing`, where trainers follow each other,
-        too.
-    """
+    """Which terms beyond the paper's count."""
 
     launch: bool = True
+    """What a step and a transfer cost whatever their size, and the optimiser."""
     flush: bool = True
     fill: bool = True
+    """`flush` and `fill`: draining and filling a device's own pipeline, for each layer."""
     topology: bool = True
+    """Bytes of the blocks' edges and offsets over the link."""
     weight_gradients: bool = True
+    """The second product of a layer's backward pass: for its weights, beside that for its input."""
     values: bool = True
+    """Reading and writing what is multiplied, bias, activation, dropout and loss."""
     load_forms: bool = True
+    """Trainers that can take it get their input aggregated while it is loaded, or read it in place."""
     cycles: bool = True
+    """An FPGA whose design is known takes what its cycle model says, instead of what rates do."""
     shared_cores: bool = True
+    """Stages on the host use one set of cores: no iteration is shorter than their work over the cores."""
     overlap: Overlap = "all"
+    """What happens at the same time: `all`, the pipeline's stages and the trainers; `trainers`, where one
+    mini-batch is in flight and its stages follow each other; `nothing`, where trainers follow each other,
+    too."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(Overlap):

@@ -42,47 +42,32 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What training takes on a platform.
-
-    Parameters
-    ----------
-    platform
-        The platform's name.
-    source
-        Where its numbers are from.
-    trainers
-        Names, in the order of the split.
-    assignment
-        What was assumed, or chosen.
-    stages
-        One iteration's stages.
-    iteration_s, iterations, epoch_s
-        A step, steps an epoch, and the epoch.
-    throughput_mteps
-        Million sampled edges a second.
-    bottleneck
-        The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores.
-    memory
-        Memory of the host, and of every accelerator that has its own.
-    ideal_epoch_s
-        If all trainers' speeds added up perfectly and nothing else took time.
-    relative_error
-        How far off this may be.
-    """
+    """What training takes on a platform."""
 
     platform: str
+    """The platform's name."""
     source: str
+    """Where its numbers are from."""
     trainers: tuple[str, ...]
+    """Names, in the order of the split."""
     assignment: Assignment
+    """What was assumed, or chosen."""
     stages: StageTimes
+    """One iteration's stages."""
     iteration_s: float
     iterations: int
     epoch_s: float
+    """`iteration_s`, `iterations` and `epoch_s`: a step, steps an epoch, and the epoch."""
     throughput_mteps: float
+    """Million sampled edges a second."""
     bottleneck: str
+    """The stage that bounds the iteration; `cores` where no stage does but their sum on the host's cores."""
     memory: Mapping[str, Memory]
+    """Memory of the host, and of every accelerator that has its own."""
     ideal_epoch_s: float
+    """If all trainers' speeds added up perfectly and nothing else took time."""
     relative_error: float
+    """How far off this may be."""
 
     @property
     def stages_s(self) -> dict[str, float]:

@@ -23,36 +23,26 @@ _ALONE = Threads(sample=1, load=1, train=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """What each stage of one iteration takes.
-
-    Parameters
-    ----------
-    sample_s, load_s
-        Sampling and loading on the host's cores.
-    transfer_s
-        The transfer over the slowest link.
-    propagate_s
-        The propagation of the slowest trainer, with synchronization.
-    synchronize_s
-        The part of `propagate_s` that is synchronization.
-    trainer_load_s, trainer_transfer_s, trainer_propagate_s
-        One entry for each trainer, without synchronization.
-    core_s
-        Seconds of the host's cores that one iteration uses; None where they are not counted.
-    host_trainers
-        The kinds of trainers that compute on the host, sorted and joined by `+`.
-    """
+    """What each stage of one iteration takes."""
 
     sample_s: float
     load_s: float
+    """`sample_s` and `load_s`: sampling and loading on the host's cores."""
     transfer_s: float
+    """The transfer over the slowest link."""
     propagate_s: float
+    """The propagation of the slowest trainer, with synchronization."""
     synchronize_s: float
+    """The part of `propagate_s` that is synchronization."""
     trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
+    """`trainer_load_s`, `trainer_transfer_s` and `trainer_propagate_s`: one entry for each trainer, without
+    synchronization."""
     core_s: float | None = None
+    """Seconds of the host's cores that one iteration uses; None where they are not counted."""
     host_trainers: str = ""
+    """The kinds of trainers that compute on the host, sorted and joined by `+`."""
 
     @property
     def stages_s(self) -> Mapping[str, float]:

@@ -20,16 +20,6 @@ Speeds = tuple[tuple[int | str, float], ...]
 class Change:
     """From a step on, a part of the machine has another speed.
 
-    Parameters
-    ----------
-    step
-        The first that it holds for.
-    trainer
-        Index of the trainer whose propagation it is, or one of `PARTS`.
-    factor
-        Times as fast as the platform says. A later change of the same part replaces it: 1 restores the
-        platform's speed.
-
     Raises
     ------
     ValueError
@@ -37,8 +27,12 @@ class Change:
     """
 
     step: int
+    """The first that it holds for."""
     trainer: int | str
+    """Index of the trainer whose propagation it is, or one of `PARTS`."""
     factor: Positive
+    """Times as fast as the platform says. A later change of the same part replaces it: 1 restores the
+    platform's speed."""
 
     def __post_init__(self) -> None:
         check_numbers("change", self)

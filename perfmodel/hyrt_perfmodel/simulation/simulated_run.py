@@ -17,31 +17,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
-    """A run that was simulated.
-
-    Parameters
-    ----------
-    started_s, done_s
-        [iterations] float64, when the sampling of each step began and when it was synchronized.
-    stage_s
-        sample, load, transfer, propagate, synchronize: [iterations] float64 seconds of work; transfer and
-        propagate of the slowest trainer, without synchronization.
-    trainer_transfer_s, trainer_propagate_s
-        [iterations, trainers] float64.
-    assignments
-        What each step ran under.
-    decisions
-        Changes of the assignment: the step after which the policy decided, and what. It acts `depth` steps
-        later.
-    """
+    """A run that was simulated."""
 
     started_s: Floats
     done_s: Floats
+    """`started_s` and `done_s`: [iterations] float64, when the sampling of each step began and when it was
+    synchronized."""
     stage_s: Mapping[str, Floats]
+    """sample, load, transfer, propagate, synchronize: [iterations] float64 seconds of work; transfer and
+    propagate of the slowest trainer, without synchronization."""
     trainer_transfer_s: Floats
     trainer_propagate_s: Floats
+    """`trainer_transfer_s` and `trainer_propagate_s`: [iterations, trainers] float64."""
     assignments: tuple[Assignment, ...]
+    """What each step ran under."""
     decisions: tuple[tuple[int, Decision], ...]
+    """Changes of the assignment: the step after which the policy decided, and what. It acts `depth` steps
+    later."""
 
     @property
     def iteration_s(self) -> Floats:

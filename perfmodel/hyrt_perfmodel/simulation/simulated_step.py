@@ -11,32 +11,24 @@ from hyrt_perfmodel.simulation.step_profile import StepProfile
 
 @dataclass(slots=True)
 class SimulatedStep:
-    """What a step needs, and when it began and ended.
-
-    Parameters
-    ----------
-    step
-        The number of the step in the run, from 0.
-    assignment, profile
-        What it runs under.
-    sample_s, load_s, transfer_s, propagate_s, synchronize_s
-        Alone on the machine, with noise, until the stage is through; then what it took.
-    started_s
-        When its sampling began.
-    done_s
-        When it was synchronized.
-    """
+    """What a step needs, and when it began and ended."""
 
     step: int
+    """The number of the step in the run, from 0."""
     assignment: Assignment
     profile: StepProfile
+    """`assignment` and `profile`: what it runs under."""
     sample_s: list[float]
     load_s: list[float]
     transfer_s: list[float]
     propagate_s: list[float]
     synchronize_s: float
+    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: alone on the machine, with
+    noise, until the stage is through; then what it took."""
     started_s: float = 0.0
+    """When its sampling began."""
     done_s: float = 0.0
+    """When it was synchronized."""
 
 
 Begin = Callable[[int], SimulatedStep]

@@ -19,29 +19,22 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepProfile:
-    """Durations alone on the machine, and demands.
-
-    Parameters
-    ----------
-    sample_s, load_s, transfer_s, propagate_s
-        One a trainer; the first two follow each other on the host.
-    synchronize_s
-        Synchronization of the step.
-    demands
-        [2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each
-        one's propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each
-        switch.
-    capacities
-        [resources] of these.
-    """
+    """Durations alone on the machine, and demands."""
 
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
+    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: one a trainer; the first two follow each other on
+    the host."""
     synchronize_s: float
+    """Synchronization of the step."""
     demands: tuple[tuple[float, ...], ...]
+    """[2 n + 3][resources], what the servers use at full speed: sample, load, each trainer's transfer, each
+    one's propagation, synchronize. Cores, bytes a second of host memory, then bytes a second of each switch.
+    """
     capacities: tuple[float, ...]
+    """[resources] of these."""
 
 
 def can_slow(profiles: Sequence[StepProfile]) -> bool:

@@ -7,29 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSizes:
-    """What is published of a dataset.
-
-    Parameters
-    ----------
-    vertices, edges
-        Sizes of the topology; an undirected edge counts twice, as it is stored.
-    features, classes
-        Widths.
-    targets
-        Training vertices.
-    symmetric
-        Whether every edge is stored in both directions; citations are not.
-    value_bytes
-        Bytes of a stored feature.
-    """
+    """What is published of a dataset."""
 
     vertices: int
     edges: int
+    """`vertices` and `edges`: sizes of the topology; an undirected edge counts twice, as it is stored."""
     features: int
     classes: int
+    """`features` and `classes`: widths."""
     targets: int
+    """Training vertices."""
     symmetric: bool = False
+    """Whether every edge is stored in both directions; citations are not."""
     value_bytes: int = 4
+    """Bytes of a stored feature."""
 
 
 # Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,

@@ -17,22 +17,15 @@ _RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DegreeClasses:
-    """Which class each vertex of a graph is in.
-
-    Parameters
-    ----------
-    of_vertex
-        [V] int64.
-    in_degrees, out_degrees
-        [V] integers.
-    num_classes
-        C.
-    """
+    """Which class each vertex of a graph is in."""
 
     of_vertex: NDArray[np.int64]
+    """[V] int64."""
     in_degrees: NDArray[Any]
     out_degrees: NDArray[Any]
+    """`in_degrees` and `out_degrees`: [V] integers."""
     num_classes: int
+    """C."""
 
     @classmethod
     def of(

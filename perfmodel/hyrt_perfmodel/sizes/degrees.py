@@ -22,17 +22,6 @@ _ASSUMED_PAIR_LEVELS = 40
 class DegreeMixing:
     """Which degrees are neighbours: edges between groups of degree classes.
 
-    Parameters
-    ----------
-    groups
-        [C] int64, the group of each class.
-    shares
-        [G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows
-        add up to 1.
-    target_shares
-        [G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are
-        like all.
-
     Raises
     ------
     ValueError
@@ -40,8 +29,13 @@ class DegreeMixing:
     """
 
     groups: NDArray[np.int64]
+    """[C] int64, the group of each class."""
     shares: Floats
+    """[G, G] float64; entry (g, h) is the share of the outgoing edges of group g that enter group h. Rows add
+    up to 1."""
     target_shares: Floats | None = None
+    """[G, G] float64; the part of `shares` that enters vertices which may be targets. None where these are
+    like all."""
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -62,25 +56,6 @@ class DegreeMixing:
 class DegreeDistribution:
     """Classes of vertices with equal, or nearly equal, in- and out-degree.
 
-    Parameters
-    ----------
-    counts
-        [C] float64, vertices of each class.
-    in_degrees, out_degrees
-        [C] float64, the class's mean degrees.
-    num_vertices, num_edges
-        V and E (directed, as stored).
-    source
-        Where it comes from: `counted`, or `assumed: ...` with what was assumed.
-    target_counts
-        [C] float64, how many of the class may be targets; None for all of them.
-    reciprocity
-        Share of the edges whose reverse is an edge too: 1 for symmetric graphs.
-    mixing
-        Which degrees are neighbours; None where edges join their ends regardless of degree.
-    overlap
-        How far the neighbourhoods of neighbours overlap; None where they do so by chance alone.
-
     Raises
     ------
     ValueError
@@ -88,15 +63,23 @@ class DegreeDistribution:
     """
 
     counts: Floats
+    """[C] float64, vertices of each class."""
     in_degrees: Floats
     out_degrees: Floats
+    """`in_degrees` and `out_degrees`: [C] float64, the class's mean degrees."""
     num_vertices: int
     num_edges: int
+    """`num_vertices` and `num_edges`: v and E (directed, as stored)."""
     source: str
+    """Where it comes from: `counted`, or `assumed: ...` with what was assumed."""
     target_counts: Floats | None = None
+    """[C] float64, how many of the class may be targets; None for all of them."""
     reciprocity: float = 1.0
+    """Share of the edges whose reverse is an edge too: 1 for symmetric graphs."""
     mixing: DegreeMixing | None = None
+    """Which degrees are neighbours; None where edges join their ends regardless of degree."""
     overlap: NeighborOverlap | None = None
+    """How far the neighbourhoods of neighbours overlap; None where they do so by chance alone."""
 
     def __post_init__(self) -> None:
         for name in ("counts", "in_degrees", "out_degrees", "target_counts"):

@@ -22,13 +22,6 @@ Floats = NDArray[np.float64]
 class BlockSizes:
     """Sizes of one mini-batch.
 
-    Parameters
-    ----------
-    vertices
-        |V^0| .. |V^L|, the targets last.
-    edges
-        |E^1| .. |E^L|.
-
     Raises
     ------
     ValueError
@@ -36,7 +29,9 @@ class BlockSizes:
     """
 
     vertices: tuple[float, ...]
+    """|V^0| .. |V^L|, the targets last."""
     edges: tuple[float, ...]
+    """|E^1| .. |E^L|."""
 
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:

@@ -14,20 +14,6 @@ Floats = NDArray[np.float64]
 class OverlapSample:
     """Paths u -> w -> z of a symmetric graph, as sampling walks them: from z to a neighbour w, then to u.
 
-    Parameters
-    ----------
-    first_degrees, second_degrees
-        [n] float64, in-degrees of z and of w.
-    others, other_degrees
-        [n] float64, how many further paths of two edges lead from this u to this z, and the harmonic mean of
-        the in-degrees in their middle (anything where there are none).
-    direct
-        [n] bool, whether u is itself an in-neighbour of z.
-    chance_others, chance_degrees, chance_direct
-        [n], the same three of z and the u of another of the paths: what is met without clustering.
-    eligible
-        [n] float64, how many out-neighbours of u may be targets; 0 where z is none.
-
     Raises
     ------
     ValueError
@@ -36,13 +22,20 @@ class OverlapSample:
 
     first_degrees: Floats
     second_degrees: Floats
+    """`first_degrees` and `second_degrees`: [n] float64, in-degrees of z and of w."""
     others: Floats
     other_degrees: Floats
+    """`others` and `other_degrees`: [n] float64, how many further paths of two edges lead from this u to this
+    z, and the harmonic mean of the in-degrees in their middle (anything where there are none)."""
     direct: NDArray[np.bool_]
+    """[n] bool, whether u is itself an in-neighbour of z."""
     chance_others: Floats
     chance_degrees: Floats
     chance_direct: NDArray[np.bool_]
+    """`chance_others`, `chance_degrees` and `chance_direct`: [n], the same three of z and the u of another of
+    the paths: what is met without clustering."""
     eligible: Floats
+    """[n] float64, how many out-neighbours of u may be targets; 0 where z is none."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in self.__slots__}
@@ -88,18 +81,12 @@ class OverlapSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NeighborOverlap:
-    """Overlap around targets, and around the vertices that edges lead to.
-
-    Parameters
-    ----------
-    near
-        Paths whose z is drawn as targets are.
-    far
-        Paths whose z is drawn as vertices are reached: in proportion to their edges.
-    """
+    """Overlap around targets, and around the vertices that edges lead to."""
 
     near: OverlapSample
+    """Paths whose z is drawn as targets are."""
     far: OverlapSample
+    """Paths whose z is drawn as vertices are reached: in proportion to their edges."""
 
 
 def _met(pick: Floats, others: Floats, other: Floats) -> Floats:

@@ -18,24 +18,6 @@ LoadForm = Literal["rows", "aggregated", "in_place"]
 class Workload:
     """One trainer's mini-batch, layer by layer.
 
-    Parameters
-    ----------
-    vertices
-        |V^0| .. |V^L|, the input vertices first and the targets last.
-    edges
-        |E^1| .. |E^L|, sampled edges of each layer.
-    features
-        f^0 .. f^L, widths of the rows.
-    concat
-        Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f.
-    bytes_per_value
-        S.
-    widths_in
-        f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
-        by the aggregate; None for f^(l-1), twice that where a layer concatenates.
-    rows_per_edge
-        Rows that an edge reads: one a head with attention, else one.
-
     Raises
     ------
     ValueError
@@ -43,12 +25,20 @@ class Workload:
     """
 
     vertices: tuple[float, ...]
+    """|V^0| .. |V^L|, the input vertices first and the targets last."""
     edges: tuple[float, ...]
+    """|E^1| .. |E^L|, sampled edges of each layer."""
     features: tuple[int, ...]
+    """f^0 .. f^L, widths of the rows."""
     concat: bool
+    """Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f."""
     bytes_per_value: int = 4
+    """S."""
     widths_in: tuple[float, ...] | None = None
+    """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
+    by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
     rows_per_edge: int = 1
+    """Rows that an edge reads: one a head with attention, else one."""
 
     def __post_init__(self) -> None:
         layers = len(self.edges)
@@ -95,26 +85,6 @@ class Workload:
 class TrainingWorkload:
     """What an epoch of training asks of a platform.
 
-    Parameters
-    ----------
-    at
-        The expected workload of one trainer's mini-batch with that many targets.
-    targets_per_epoch
-        Training vertices.
-    batch_size
-        Targets of a step, summed over all trainers.
-    batch_per_trainer
-        What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of
-        `batch_size`.
-    sample_s
-        T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
-    model
-        Kind of model, for the rates that were measured with it.
-    best_form
-        The form of input that costs the model least, where a trainer takes it; `rows` it always takes.
-    feature_bytes, graph_bytes
-        Bytes of the whole feature matrix and topology, where known: what lies in a cache loads faster.
-
     Raises
     ------
     ValueError
@@ -122,14 +92,25 @@ class TrainingWorkload:
     """
 
     at: Callable[[float], Workload]
+    """The expected workload of one trainer's mini-batch with that many targets."""
     targets_per_epoch: Count
+    """Training vertices."""
     batch_per_trainer: Count | None = None
+    """What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of
+    `batch_size`."""
     batch_size: Count
+    """Targets of a step, summed over all trainers."""
     sample_s: NotNegative | None = None
+    """T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
+    """
     model: str = ""
+    """Kind of model, for the rates that were measured with it."""
     best_form: LoadForm = "rows"
+    """The form of input that costs the model least, where a trainer takes it; `rows` it always takes."""
     feature_bytes: float = math.inf
     graph_bytes: float = math.inf
+    """`feature_bytes` and `graph_bytes`: bytes of the whole feature matrix and topology, where known: what
+    lies in a cache loads faster."""
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
