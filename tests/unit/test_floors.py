@@ -44,6 +44,9 @@ HOMES = {
     "hyrt_hls": ROOT / "hls",
 }
 FILES = [path for package, home in HOMES.items() for path in sorted((home / package).rglob("*.py"))]
+MOST_MODULES = 12
+# The FPGA's device and its simulated twin share the parts of a task: each part is found by its file's name.
+LARGER_ROOMS = {"devices/hyrt_devices/fpga"}
 
 
 def room(module: str) -> str:
@@ -115,9 +118,27 @@ def test_the_lowest_floor_loads_no_torch() -> None:
                 assert not [name for name in names if name.split(".")[0] == "torch"], path
 
 
-def test_no_file_is_named_after_nothing() -> None:
+def test_names_say_what_is_there() -> None:
     vague = {"utils", "helpers", "common", "base", "manager"}
     assert not [path for path in FILES if path.stem in vague]
+    beside = [path for path in FILES if path.with_suffix("").is_dir()]
+    assert not beside, "a module has the name of the folder beside it"
+
+
+def test_a_class_name_is_used_once() -> None:
+    places = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_rooms_are_small() -> None:
+    for folder in {path.parent for path in FILES}:
+        modules = [path for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__")]
+        if str(folder.relative_to(ROOT)) not in LARGER_ROOMS:
+            assert len(modules) <= MOST_MODULES, folder
 
 
 def test_rooms_and_folders_say_what_they_hold() -> None:
