@@ -18,63 +18,43 @@ _LEAST_WAIT = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One stage; times as medians over the run's steps, in words.
-
-    Parameters
-    ----------
-    name, threads
-        `threads` is empty where it has none of its own.
-    share
-        Of its work in that of the slowest stage: 0 to 1.
-    work
-        Seconds a step.
-    bounds
-        Part of the steps in which it was the slowest stage; empty for `synchronize`.
-    waits
-        For its input, and for room for its output.
-    queue_share, queue
-        How full the channel behind it is, 0 to 1, and as items of how many fit; empty where there is none.
-    is_bottleneck
-        Whether it bounds most steps.
-    """
+    """One stage; times as medians over the run's steps, in words."""
 
     name: str
     threads: str
+    """`name` and `threads`: `threads` is empty where it has none of its own."""
     share: float
+    """Of its work in that of the slowest stage: 0 to 1."""
     work: str
+    """Seconds a step."""
     bounds: str
+    """Part of the steps in which it was the slowest stage; empty for `synchronize`."""
     waits: str
+    """For its input, and for room for its output."""
     queue_share: float
     queue: str
+    """`queue_share` and `queue`: how full the channel behind it is, 0 to 1, and as items of how many fit;
+    empty where there is none."""
     is_bottleneck: bool
+    """Whether it bounds most steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRow:
-    """One trainer.
-
-    Parameters
-    ----------
-    name
-        Of its device, labelled where it is simulated.
-    units
-        Of its last step.
-    share
-        Of them in the step: 0 to 1.
-    busy
-        How long it propagates in a step.
-    busy_share
-        Of that in the step's time: 0 to 1.
-    queues
-        Its channels: what waits for its transfer, for it, and for the other trainers.
-    """
+    """One trainer."""
 
     name: str
+    """Of its device, labelled where it is simulated."""
     units: str
+    """Of its last step."""
     share: float
+    """Of them in the step: 0 to 1."""
     busy: str
+    """How long it propagates in a step."""
     busy_share: float
+    """Of that in the step's time: 0 to 1."""
     queues: str
+    """Its channels: what waits for its transfer, for it, and for the other trainers."""
 
 
 def stage_rows(run: RunRecord) -> list[StageRow]:

@@ -24,59 +24,39 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line of a chart.
-
-    Parameters
-    ----------
-    name
-        For the legend.
-    x, y
-        Its points; NaN where there is none.
-    colour
-        Number of the page's colour, from 0.
-    dashed
-        Whether the line is, as expectations are.
-    """
+    """One line of a chart."""
 
     name: str
+    """For the legend."""
     x: Sequence[Number]
     y: Sequence[Number]
+    """`x` and `y`: its points; NaN where there is none."""
     colour: int = 0
+    """Number of the page's colour, from 0."""
     dashed: bool = False
+    """Whether the line is, as expectations are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart.
-
-    Parameters
-    ----------
-    title
-        What it shows, with the unit.
-    series
-        Its lines.
-    x_name
-        What x counts.
-    value
-        How to write a y.
-    marks
-        x of moments with what happened then.
-    step
-        Whether values hold until the next point.
-    bands
-        (from x, to x, colour, name) below the lower edge.
-    cut
-        Whether a few values far above the others may leave the frame, as steps that compile or wait do.
-    """
+    """A chart."""
 
     title: str
+    """What it shows, with the unit."""
     series: Sequence[Series]
+    """Its lines."""
     x_name: str = "step"
+    """What x counts."""
     value: Format = "{:.3g}".format
+    """How to write a y."""
     marks: Sequence[tuple[float, str]] = ()
+    """x of moments with what happened then."""
     step: bool = False
+    """Whether values hold until the next point."""
     bands: Sequence[tuple[float, float, int, str]] = ()
+    """(from x, to x, colour, name) below the lower edge."""
     cut: bool = False
+    """Whether a few values far above the others may leave the frame, as steps that compile or wait do."""
 
     @property
     def note(self) -> str:

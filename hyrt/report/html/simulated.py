@@ -1,4 +1,4 @@
-"""Names of a run's devices; simulated ones say so, because their times are not those of a clock on the wall."""
+"""Names of a run's devices; simulated ones say so, as their times are not those of a real clock."""
 
 from __future__ import annotations
 

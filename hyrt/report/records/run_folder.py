@@ -193,8 +193,8 @@ class RunFolder:
     def handle(self, event: Event) -> None:
         """Record an event: a line of metrics.jsonl, or summary.json at the run's end.
 
-        Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed, notice),
-        `time_s` since the run started, and the event's fields. A number that is not finite is null.
+        Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed,
+        notice), `time_s` since the run started, and the event's fields. A number that is not finite is null.
 
         Raises
         ------

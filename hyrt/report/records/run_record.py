@@ -17,28 +17,19 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run as its folder has it; parts that it did not reach are empty.
-
-    Parameters
-    ----------
-    path
-        Of the folder.
-    config
-        The text of config.yaml.
-    settings
-        The same as nested mappings.
-    environment, summary
-        env.json and summary.json.
-    lines
-        metrics.jsonl, in order.
-    """
+    """A run as its folder has it; parts that it did not reach are empty."""
 
     path: Path
+    """Of the folder."""
     config: str
+    """The text of config.yaml."""
     settings: Mapping[str, Any]
+    """The same as nested mappings."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
+    """`environment` and `summary`: env.json and summary.json."""
     lines: Sequence[Line]
+    """metrics.jsonl, in order."""
 
     @property
     def name(self) -> str:
@@ -89,7 +80,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def number_of(line: Line, *keys: str) -> float:
-    """A number of a line, under one key or nested ones; NaN where there is none, or one that was not finite."""
+    """A number of a line, under one key or nested ones; NaN where it is missing or was not finite."""
     value: Any = line
     for key in keys:
         value = value.get(key, {})

@@ -21,32 +21,23 @@ _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """What was found.
-
-    Parameters
-    ----------
-    part, work
-        That were explored.
-    front
-        The cheapest first.
-    paper
-        The design of the paper's Table IV, or why it does not fit.
-    base
-        What was not searched.
-    build, built
-        Whose reports were read, if any, and its design, or why it is beyond the estimate.
-    assumptions
-        About the work.
-    """
+    """What was found."""
 
     part: Part
     work: TrainingWorkload
+    """`part` and `work`: that were explored."""
     front: Sequence[Candidate]
+    """The cheapest first."""
     paper: Candidate | str
+    """The design of the paper's Table IV, or why it does not fit."""
     base: FpgaDesign
+    """What was not searched."""
     build: Build | None
     built: Candidate | str | None
+    """`build` and `built`: whose reports were read, if any, and its design, or why it is beyond the estimate.
+    """
     assumptions: Sequence[str]
+    """About the work."""
 
 
 def explored_lines(found: Explored) -> list[str]:

@@ -57,13 +57,7 @@ def prediction_lines(
 
 
 def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
-    """The table over numbers of accelerators: epoch, speed-up over its first row, bottleneck.
-
-    Parameters
-    ----------
-    scaling
-        Numbers of accelerators and their predictions.
-    """
+    """The table over numbers of accelerators: epoch, speed-up over its first row, bottleneck."""
     if not scaling:
         return []
     first = scaling[0][1].epoch_s
@@ -71,7 +65,8 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
     for count, each in scaling:
         idle = sum(not units for units in _accelerator_units(each))
         lines.append(
-            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  {each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
+            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  "
+            f"{each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""Lines of text on whatever standard output is: a terminal of some width, a pipe, an encoding of few characters."""
+"""Lines of text on any standard output: a terminal of some width, a pipe, an encoding of few characters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def encodable(text: str, encoding: str | None) -> str:
     Parameters
     ----------
     text
-        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these become `?`.
+        Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these
+        become `?`.
     encoding
         Of the output; None where it does not say, which is taken for UTF-8.
     """
