@@ -10,15 +10,7 @@ from hyrt.pipeline.stages import Stages
 
 
 def kept_assignments(stages: Stages, cores: int) -> dict[str, Any] | None:
-    """What is decided, as plain values; None where a trainer is lost: a resumed run tries it again.
-
-    Parameters
-    ----------
-    stages
-        The stages of the run.
-    cores
-        The cores that this process may use.
-    """
+    """What is decided, as plain values; None where a trainer is lost: a resumed run tries it again."""
     if any(trainer.lost is not None for trainer in stages.trainers):
         return None
     return {

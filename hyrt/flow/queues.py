@@ -8,25 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """Sums since the channels were made.
-
-    Parameters
-    ----------
-    at_s
-        When they were read, in seconds of `time.perf_counter`.
-    blocked_s
-        Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads
-        of a stage that has several.
-    item_s
-        For each channel by name, the time that items have been in it, added up.
-    depth
-        For each channel by name, how many items fit into it.
-    """
+    """Sums since the channels were made."""
 
     at_s: float
+    """When they were read, in seconds of `time.perf_counter`."""
     blocked_s: Mapping[str, float]
+    """Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads of
+    a stage that has several."""
     item_s: Mapping[str, float]
+    """For each channel by name, the time that items have been in it, added up."""
     depth: Mapping[str, int]
+    """For each channel by name, how many items fit into it."""
 
     def mean_items_since(self, before: Queues) -> dict[str, float]:
         """How many items were in each channel, on the average since then."""

@@ -53,18 +53,13 @@ _BY_STAGE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault that was asked for.
-
-    Parameters
-    ----------
-    stage, place, when, kind
-        As in the environment variable.
-    """
+    """One fault that was asked for."""
 
     stage: str
     place: str
     when: str
     kind: str
+    """`stage`, `place`, `when` and `kind`: as in the environment variable."""
 
     @property
     def stays(self) -> bool:

@@ -22,23 +22,17 @@ NONE = -1
 
 
 class Site(NamedTuple):
-    """Where in a run a call does its work.
-
-    Parameters
-    ----------
-    place
-        The name of the trainer whose share it is, or `HOST`.
-    step
-        The step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done.
-    trainer, share, units
-        The trainer's index, the share's number in its step, and how many units it has.
-    """
+    """Where in a run a call does its work."""
 
     place: str
+    """The name of the trainer whose share it is, or `HOST`."""
     step: int
+    """The step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done."""
     trainer: int = NONE
     share: int = NONE
     units: int = NONE
+    """`trainer`, `share` and `units`: the trainer's index, the share's number in its step, and how many units
+    it has."""
 
 
 class Hook:

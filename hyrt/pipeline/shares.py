@@ -17,105 +17,70 @@ _WORK = ("sample", "sample_on_device", "load", "transfer", "propagate", "update"
 
 @dataclass(slots=True)
 class Failure:
-    """Why a trainer could not do a share.
-
-    Parameters
-    ----------
-    error
-        What it raised.
-    stage
-        `sample`, `transfer` or `propagate`.
-    is_lost
-        Whether the trainer is gone; else it had too little memory, and less may fit.
-    """
+    """Why a trainer could not do a share."""
 
     error: Exception
+    """What it raised."""
     stage: str
+    """`sample`, `transfer` or `propagate`."""
     is_lost: bool
+    """Whether the trainer is gone; else it had too little memory, and less may fit."""
 
 
 @dataclass(slots=True)
 class Share:
-    """A trainer's part of one step, on its way through the pipeline.
-
-    Parameters
-    ----------
-    work
-        The step.
-    trainer
-        Index of the trainer.
-    units
-        Which of the step's units.
-    number
-        The share's place in `work.shares`.
-    batch
-        Their mini-batch; None where there are no units.
-    result
-        What the trainer computed, once it has propagated the mini-batch.
-    failure
-        Why the trainer could not do it; None where it could.
-    is_again
-        Whether it holds units of a share that failed.
-    seconds
-        Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
-        `propagate`; and `update`, in which the trainer took the weights of the step before.
-    site
-        The site of its work, in a run that has hooks.
-    """
+    """A trainer's part of one step, on its way through the pipeline."""
 
     work: StepWork
+    """The step."""
     trainer: int
+    """Index of the trainer."""
     units: Ids
+    """Which of the step's units."""
     number: int = 0
+    """The share's place in `work.shares`."""
     is_again: bool = False
+    """Whether it holds units of a share that failed."""
     batch: MiniBatch | None = None
+    """Their mini-batch; None where there are no units."""
     result: StepResult | None = None
+    """What the trainer computed, once it has propagated the mini-batch."""
     failure: Failure | None = None
+    """Why the trainer could not do it; None where it could."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
+    `propagate`; and `update`, in which the trainer took the weights of the step before."""
     site: Site | None = None
+    """The site of its work, in a run that has hooks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """What a step took in seconds: every other figure of times is a sum or a mean of these.
-
-    Parameters
-    ----------
-    iteration_s
-        Wall time from the end of the step before to its own.
-    stage_s
-        Wall time of the work by stage: of all trainers for `sample` and `load`, of the slowest share for
-        `transfer` and `propagate`, and of `synchronize`.
-    trainers_s
-        Time of the work of each trainer: `sample` on the host, `sample_on_device`, `load`, `transfer`,
-        `propagate`, and `update`; by the device's own clock where it measures it.
-    """
+    """What a step took in seconds: every other figure of times is a sum or a mean of these."""
 
     iteration_s: float
+    """Wall time from the end of the step before to its own."""
     stage_s: Mapping[str, float]
+    """Wall time of the work by stage: of all trainers for `sample` and `load`, of the slowest share for
+    `transfer` and `propagate`, and of `synchronize`."""
     trainers_s: Mapping[str, tuple[float, ...]]
+    """Time of the work of each trainer: `sample` on the host, `sample_on_device`, `load`, `transfer`,
+    `propagate`, and `update`; by the device's own clock where it measures it."""
 
 
 @dataclass(slots=True)
 class StepWork:
-    """One step.
-
-    Parameters
-    ----------
-    step
-        The number of the step in the run, counted from 0.
-    shares
-        One share for each trainer, in their order; then those that were done again, in the order of cutting.
-    synchronize_s
-        How long the reduction and the optimizer's step took.
-    redone
-        How often shares were cut anew because of memory.
-    """
+    """One step."""
 
     step: int
+    """The number of the step in the run, counted from 0."""
     shares: list[Share] = field(default_factory=list)
+    """One share for each trainer, in their order; then those that were done again, in the order of cutting.
+    """
     synchronize_s: float = 0.0
+    """How long the reduction and the optimizer's step took."""
     redone: int = 0
+    """How often shares were cut anew because of memory."""
 
     @property
     def num_trainers(self) -> int:

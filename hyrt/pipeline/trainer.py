@@ -25,20 +25,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """In which form a trainer gets its input features.
-
-    Parameters
-    ----------
-    form
-        `rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
-        aggregate, computed while reading the features in place; `in_place`: the whole feature matrix,
-        unmoved; `ids`: nothing, the device gathers the rows of V^0 itself.
-    aggregation
-        What the first layer aggregates, for `aggregated`.
-    """
+    """In which form a trainer gets its input features."""
 
     form: InputForm
+    """`rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
+    aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved;
+    `ids`: nothing, the device gathers the rows of V^0 itself."""
     aggregation: Aggregation | None = None
+    """What the first layer aggregates, for `aggregated`."""
 
     @property
     def in_place(self) -> bool:
@@ -75,42 +69,28 @@ def plan_input(
 
 @dataclass(slots=True)
 class Trainer:
-    """A device with the form of input it takes, and the lock that keeps `transfer` and `update` apart.
-
-    Parameters
-    ----------
-    device
-        The device, which has a replica of the model.
-    plan
-        The form in which it gets its input.
-    hops
-        Samples its mini-batches on the device; None where the host does.
-    quiet
-        Held during `transfer` and `update`.
-    lost
-        What ended it, where the run goes on without it.
-    most_units
-        The most units of a step that it gets since it has been out of memory; None where it has not.
-    resize
-        Changes the threads it computes with, between two of its mini-batches; None where they stay.
-    threads
-        How many threads it computes with, where they can change.
-    update_s
-        How long taking the weights took the last time.
-    hooks
-        Called around every stage's work for it.
-    """
+    """A device with the form of input it takes, and the lock that keeps `transfer` and `update` apart."""
 
     device: Device
+    """The device, which has a replica of the model."""
     plan: InputPlan
+    """The form in which it gets its input."""
     hops: HopSampler | None = None
+    """Samples its mini-batches on the device; None where the host does."""
     quiet: threading.Lock = field(default_factory=threading.Lock)
+    """Held during `transfer` and `update`."""
     lost: Exception | None = None
+    """What ended it, where the run goes on without it."""
     most_units: int | None = None
+    """The most units of a step that it gets since it has been out of memory; None where it has not."""
     resize: Callable[[int], None] | None = None
+    """Changes the threads it computes with, between two of its mini-batches; None where they stay."""
     threads: int = 0
+    """How many threads it computes with, where they can change."""
     update_s: float = 0.0
+    """How long taking the weights took the last time."""
     hooks: Sequence[Hook] = ()
+    """Called around every stage's work for it."""
 
     @property
     def name(self) -> str:

@@ -32,59 +32,41 @@ Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], ExpectedRun 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """The parts of one run: all that the training loop is handed, as `compose_run` makes it.
-
-    Parameters
-    ----------
-    config, graph
-        All settings, and the graph, opened and normalised.
-    learner
-        The model with its optimizer.
-    is_own_model
-        Whether the model is the caller's, not the configured one.
-    sampler
-        Makes the steps and their mini-batches.
-    evaluator
-        Scores the model after an epoch.
-    found
-        The devices that train, not yet open.
-    threads, split
-        CPU threads of the stages, and units of a step for each trainer, at the start.
-    expected
-        The run's prediction; None where there is none.
-    policy
-        Moves targets and threads between steps; the configured one where it is None.
-    reduction
-        Adds up what the trainers computed.
-    hooks
-        Watch the run, or disturb it.
-    emit
-        Tells the hooks and the caller what happens.
-    checkpoints
-        Folder for checkpoints; None writes none.
-    should_stop
-        Asked after every step; True checkpoints and ends the run.
-    on_stall
-        Hears all threads' stacks when nothing moves any more.
-    """
+    """The parts of one run: all that the training loop is handed, as `compose_run` makes it."""
 
     config: Config
     graph: Graph
+    """`config` and `graph`: all settings, and the graph, opened and normalised."""
     learner: Learner
+    """The model with its optimizer."""
     is_own_model: bool
+    """Whether the model is the caller's, not the configured one."""
     sampler: Sampler
+    """Makes the steps and their mini-batches."""
     evaluator: Evaluator
+    """Scores the model after an epoch."""
     found: Sequence[Found]
+    """The devices that train, not yet open."""
     threads: Threads
     split: Sequence[int]
+    """`threads` and `split`: CPU threads of the stages, and units of a step for each trainer, at the start.
+    """
     expected: ExpectedRun | None
+    """The run's prediction; None where there is none."""
     policy: Policy | None
+    """Moves targets and threads between steps; the configured one where it is None."""
     reduction: Reduction
+    """Adds up what the trainers computed."""
     hooks: Sequence[Hook]
+    """Watch the run, or disturb it."""
     emit: Emit
+    """Tells the hooks and the caller what happens."""
     checkpoints: Path | None
+    """Folder for checkpoints; None writes none."""
     should_stop: Callable[[], bool]
+    """Asked after every step; True checkpoints and ends the run."""
     on_stall: Callable[[str], None]
+    """Hears all threads' stacks when nothing moves any more."""
 
     @property
     def steps_per_epoch(self) -> int:

@@ -27,24 +27,16 @@ from hyrt.training.trainers import open_trainers
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """What a run holds while it trains.
-
-    Parameters
-    ----------
-    stages
-        The stages with their trainers and their schedule.
-    synchronizer
-        Makes the new weights.
-    manager
-        Moves targets and threads.
-    evaluate_workers
-        The threads that evaluate.
-    """
+    """What a run holds while it trains."""
 
     stages: Stages
+    """The stages with their trainers and their schedule."""
     synchronizer: Synchronizer
+    """Makes the new weights."""
     manager: ResourceManager
+    """Moves targets and threads."""
     evaluate_workers: Workers
+    """The threads that evaluate."""
 
 
 @contextmanager

@@ -15,27 +15,18 @@ from hyrt.pipeline.shares import StepTimes
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all steps of a run, whichever processes did them: a resumed run adds to them.
-
-    Parameters
-    ----------
-    steps
-        How many.
-    seconds
-        Wall time of the steps, without evaluations and checkpoints.
-    stage_s
-        Work by stage.
-    decisions
-        How often the resource manager changed the assignment.
-    peak_memory_bytes
-        Most resident memory of any of the run's processes, as far as it was seen.
-    """
+    """Sums over all steps of a run, whichever processes did them: a resumed run adds to them."""
 
     steps: int = 0
+    """How many."""
     seconds: float = 0.0
+    """Wall time of the steps, without evaluations and checkpoints."""
     stage_s: dict[str, float] = field(default_factory=dict)
+    """Work by stage."""
     decisions: int = 0
+    """How often the resource manager changed the assignment."""
     peak_memory_bytes: int = 0
+    """Most resident memory of any of the run's processes, as far as it was seen."""
 
     def add(self, times: StepTimes) -> None:
         """Count a step."""
@@ -59,60 +50,41 @@ class Totals:
 
 @dataclass(slots=True)
 class Best:
-    """The evaluation that chooses the weights a run ends with.
-
-    Parameters
-    ----------
-    value
-        What evaluations are compared by; the highest is the best.
-    epoch, metrics
-        The epoch of the evaluation, and what it found.
-    weights
-        The model's state then; None before the first evaluation.
-    evaluations_since
-        How many have followed that were not better.
-    """
+    """The evaluation that chooses the weights a run ends with."""
 
     value: float = float("-inf")
+    """What evaluations are compared by; the highest is the best."""
     epoch: int = 0
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    """`epoch` and `metrics`: the epoch of the evaluation, and what it found."""
     weights: dict[str, torch.Tensor] | None = None
+    """The model's state then; None before the first evaluation."""
     evaluations_since: int = 0
+    """How many have followed that were not better."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run is.
-
-    Parameters
-    ----------
-    step
-        Steps done in the whole run.
-    first_step
-        Steps that were done before this process began.
-    epoch_s
-        Wall time of the epoch's steps so far.
-    epoch_sums
-        Loss, normalizer and edges of the epoch so far.
-    unevaluated
-        The loss of an epoch whose steps are done, but not its evaluation; None where there is no such epoch.
-    totals, best
-        Sums over all steps, and the best evaluation.
-    torch_generator
-        The state of torch's generator to go on with; None at the start of a run.
-    balance
-        The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none.
-    """
+    """Where a run is."""
 
     step: int = 0
+    """Steps done in the whole run."""
     first_step: int = 0
+    """Steps that were done before this process began."""
     epoch_s: float = 0.0
+    """Wall time of the epoch's steps so far."""
     epoch_sums: tuple[float, float, int] = (0.0, 0.0, 0)
+    """Loss, normalizer and edges of the epoch so far."""
     unevaluated: float | None = None
+    """The loss of an epoch whose steps are done, but not its evaluation; None where there is no such epoch.
+    """
     totals: Totals = field(default_factory=Totals)
     best: Best = field(default_factory=Best)
+    """`totals` and `best`: sums over all steps, and the best evaluation."""
     torch_generator: torch.Tensor | None = None
+    """The state of torch's generator to go on with; None at the start of a run."""
     balance: dict[str, Any] | None = None
+    """The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none."""
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any]) -> Self:

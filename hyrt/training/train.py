@@ -26,24 +26,16 @@ from hyrt.training.step_group import StepGroups
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a run leaves.
-
-    Parameters
-    ----------
-    status
-        `finished`, `early-stopped` or `interrupted`.
-    model
-        The module with the weights of the best evaluation (of the last step where there was none).
-    metrics
-        The metrics of that evaluation by split.
-    summary
-        What summary.json holds.
-    """
+    """What a run leaves."""
 
     status: str
+    """`finished`, `early-stopped` or `interrupted`."""
     model: torch.nn.Module
+    """The module with the weights of the best evaluation (of the last step where there was none)."""
     metrics: dict[str, dict[str, float]]
+    """The metrics of that evaluation by split."""
     summary: dict[str, Any]
+    """What summary.json holds."""
 
 
 class Training:

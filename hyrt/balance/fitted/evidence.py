@@ -34,45 +34,30 @@ _LONG_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Steps in a row under one assignment.
-
-    Parameters
-    ----------
-    assignment
-        The assignment that they ran under.
-    seconds
-        float64 [columns], the middle of each time.
-    steps
-        How many steps speak for `seconds`, float64 [columns].
-    is_past
-        Whether something has changed its speed since.
-    """
+    """Steps in a row under one assignment."""
 
     assignment: Assignment
+    """The assignment that they ran under."""
     seconds: Floats
+    """float64 [columns], the middle of each time."""
     steps: Floats
+    """How many steps speak for `seconds`, float64 [columns]."""
     is_past: bool
+    """Whether something has changed its speed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The periods of a history, and how far a time can be trusted.
-
-    Parameters
-    ----------
-    periods
-        Newest first. Where a device changed its speed, times from before the change are scaled to what they
-        would be now.
-    noise
-        float64 [columns], relative spread of each time in the newest period.
-    change
-        float64 [columns], what times took after a change of speed within the newest period over before; 1
-        without one.
-    """
+    """The periods of a history, and how far a time can be trusted."""
 
     periods: tuple[Period, ...]
+    """Newest first. Where a device changed its speed, times from before the change are scaled to what they
+    would be now."""
     noise: Floats
+    """float64 [columns], relative spread of each time in the newest period."""
     change: Floats
+    """float64 [columns], what times took after a change of speed within the newest period over before; 1
+    without one."""
 
     @property
     def changed(self) -> NDArray[np.bool_]:

@@ -48,33 +48,25 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The fitted model.
-
-    Parameters
-    ----------
-    sample, load
-        The stages that run on the host.
-    propagate, transfer, sample_on_device
-        One a trainer; the host's takes launch_s + unit_s · units · train_curve. None where nothing is known
-        of the trainer.
-    is_host, train_curve
-        Which trainer computes with the assignment's threads, and how its time depends on them.
-    synchronize_s
-        The time that follows the slowest propagation.
-    core_part
-        Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or
-        more.
-    """
+    """The fitted model."""
 
     sample: HostStage
     load: HostStage
+    """`sample` and `load`: the stages that run on the host."""
     propagate: tuple[Line | None, ...]
     transfer: tuple[Line | None, ...]
     sample_on_device: tuple[Line | None, ...]
+    """`propagate`, `transfer` and `sample_on_device`: one a trainer; the host's takes launch_s + unit_s ·
+    units · train_curve. None where nothing is known of the trainer."""
     is_host: tuple[bool, ...]
     train_curve: ThreadCurve
+    """`is_host` and `train_curve`: which trainer computes with the assignment's threads, and how its time
+    depends on them."""
     synchronize_s: float
+    """The time that follows the slowest propagation."""
     core_part: float
+    """Iteration over the seconds of work on the host's cores, where these bound it: one over the cores, or
+    more."""
 
     def capacity(self, trainer: int, within_s: float, train_threads: int) -> float:
         """Units that a trainer does in that time; 0 for one of which nothing is known."""
@@ -250,27 +242,18 @@ def _errors(evidence: Evidence, index: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a stage of a trainer took in a period.
-
-    Parameters
-    ----------
-    units
-        The units that it had.
-    seconds
-        The time that it took.
-    error
-        The relative error of that time.
-    age
-        How many periods ago that was.
-    threads
-        The threads of the host's trainer.
-    """
+    """What a stage of a trainer took in a period."""
 
     units: float
+    """The units that it had."""
     seconds: float
+    """The time that it took."""
     error: float
+    """The relative error of that time."""
     age: int
+    """How many periods ago that was."""
     threads: int
+    """The threads of the host's trainer."""
 
     def of_a_mate(self) -> Point:
         """The same, of another trainer of the kind: it is not quite as fast."""

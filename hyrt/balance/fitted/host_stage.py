@@ -28,24 +28,16 @@ _MOST_ERRORS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of a step: one_thread_s · sum of weight · units ** power, over the threads.
-
-    Parameters
-    ----------
-    one_thread_s
-        The time of a trainer with one unit, weight 1 and one thread.
-    weights
-        The weight of each trainer.
-    power
-        The power of the units.
-    curve
-        How the time depends on the threads.
-    """
+    """Sampling or loading of a step: one_thread_s · sum of weight · units ** power, over the threads."""
 
     one_thread_s: float
+    """The time of a trainer with one unit, weight 1 and one thread."""
     weights: tuple[float, ...]
+    """The weight of each trainer."""
     power: float
+    """The power of the units."""
     curve: ThreadCurve
+    """How the time depends on the threads."""
 
     def work_s(self, split: Sequence[float]) -> float:
         """Time of a step with one thread."""

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ThreadCurve:
-    """Time with k threads over that with one: serial + (1 - serial) / min(k, most).
-
-    Parameters
-    ----------
-    serial
-        The part that threads do not shorten (Amdahl's law).
-    most
-        Threads beyond this many change nothing: the memory is saturated.
-    """
+    """Time with k threads over that with one: serial + (1 - serial) / min(k, most)."""
 
     serial: float = 0.02
+    """The part that threads do not shorten (Amdahl's law)."""
     most: float = math.inf
+    """Threads beyond this many change nothing: the memory is saturated."""
 
     @property
     def surprise(self) -> float:
