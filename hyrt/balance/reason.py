@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 
+from hyrt.quantities import duration
+
 THREADED = ("sample", "load", "train")
 """The stages that have threads."""
-
-
-def milliseconds(seconds: float) -> str:
-    """Seconds as people read them."""
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1.0 else f"{seconds:.2f} s"
 
 
 def moves(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -73,8 +70,8 @@ def change_in_words(
     for text, stages in _thread_changes(before.threads, after.threads):
         said.append(text)
         times.update({stage: stages_s[stage] for stage in stages if stage in stages_s})
-    figures = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in times.items())
-    expected = f"; {milliseconds(expected_s)} expected" if expected_s is not None else ""
+    figures = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
+    expected = f"; {duration(expected_s)} expected" if expected_s is not None else ""
     return f"moved {', '.join(said)}: {figures}{expected}"
 
 

@@ -62,7 +62,8 @@ def evaluate(
     prepare_process()
     from hyrt.cli.trained import open_trained
     from hyrt.inference.evaluate import Evaluator
-    from hyrt.report.terminal.progress_line import metric_name, number
+    from hyrt.quantities import three_digits
+    from hyrt.report.terminal.progress_line import metric_name
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     # All metrics are shown: the one that chose among epochs need not exist on other data.
@@ -82,7 +83,9 @@ def evaluate(
         return
     typer.echo(f"{trained.graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
     for split, values in metrics.items():
-        typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {number(v)}" for k, v in values.items()))
+        typer.echo(
+            f"{split:<6}" + "  ".join(f"{metric_name(k)} {three_digits(v)}" for k, v in values.items())
+        )
     for split, word in (("val", "validation"), ("test", "test")):
         if split not in metrics:
             typer.echo(f"{split:<6}the data has no {word} vertices")

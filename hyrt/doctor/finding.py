@@ -86,18 +86,6 @@ def exit_code(findings: Sequence[DoctorFinding]) -> int:
     return int(any(finding.state == "broken" for finding in findings))
 
 
-def size(num_bytes: float) -> str:
-    """Bytes for people, in powers of 1024."""
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if num_bytes >= factor:
-            return (
-                f"{num_bytes / factor:.3g} {unit}"
-                if num_bytes < 999.5 * factor
-                else f"{num_bytes / factor:,.0f} {unit}"
-            )
-    return f"{num_bytes:.0f} bytes"
-
-
 def one_line(text: str) -> str:
     """Text of others (drivers, exceptions) as one printable line."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

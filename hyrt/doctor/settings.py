@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, one_line, size, warning
+from hyrt.doctor.finding import DoctorFinding, broken, ok, one_line, warning
 from hyrt.doctor.processes.child import Answer, Children
+from hyrt.quantities import size
 
 # What a run without settings trains on.
 _DEFAULT_DEVICES = ("cpu",)

@@ -104,8 +104,8 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--accelerators", "2", "--platform", "amd-epyc-7763"], "has no accelerator"),
         (["--accelerators", "1..129", "--platform", GPU], "of at most 128"),
         (["--plot", "x.png", "--platform", GPU], "give a range"),
-        (["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU], "--plot x.txt: cannot draw"),
-        (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x: cannot draw"),
+        (["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU], "--plot x.txt: unknown file type"),
+        (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x: unknown file type"),
         (["--platform", "binary.yaml"], "binary.yaml"),
         (["--platform", "empty.yaml"], "empty.yaml"),
         (["--platform", "w.yaml"], "w.yaml: unknown key"),
@@ -152,7 +152,7 @@ def test_no_work_at_all(files: Path) -> None:
 def test_a_plot_that_cannot_be_written(files: Path) -> None:
     words = ["predict", "--workload", "w.yaml", "--platform", "p.yaml", "--accelerators", "1..2"]
     done = hyrt(*words, "--plot", "nowhere/x.png", cwd=files, code=1)
-    assert "nowhere/x.png: cannot be drawn" in done.stderr
+    assert "nowhere/x.png: cannot be written" in done.stderr
 
 
 def test_neither_torch_nor_numba_is_needed_for_files(files: Path) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
+from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
+from hyrt.quantities import size
 
 _LITTLE_BYTES = 2**30
 _REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"

@@ -6,8 +6,9 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, ok, size, warning
+from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.machine.cores import read_system_file
+from hyrt.quantities import size
 
 _CAP_IPC_LOCK = 1 << 14
 # Without settings: two staged mini-batches of the default size, 25 MB each, rounded up.

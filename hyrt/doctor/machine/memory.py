@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
+from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.doctor.machine.control_group_memory import memory_left
 from hyrt.machine.cores import cgroup_limits, read_system_file
+from hyrt.quantities import size
 
 # What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
 _LEAST_BYTES = 2**29

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, ok, size
+from hyrt.doctor.finding import DoctorFinding, ok
 from hyrt.doctor.machine.writable import why_not_writable
+from hyrt.quantities import size
 
 _SMALL_BYTES = 64 * 2**20
 _REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, size, warning
+from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
 from hyrt.doctor.processes.child import Answer, Children
+from hyrt.quantities import size
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
 _TEMPORARY = "hyrt-kernels-"

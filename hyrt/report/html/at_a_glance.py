@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.quantities import duration
 from hyrt.report.channels import CHANNELS, fill_and_depth
 from hyrt.report.html.simulated import labelled
-from hyrt.report.html.units import percent, seconds
 from hyrt.report.records.run_record import Line, RunRecord, median, weighted_median
 
 # Shorter waits are hand-overs.
@@ -78,9 +78,9 @@ def stage_rows(run: RunRecord) -> list[StageRow]:
                 name=stage,
                 threads=str(lines[-1]["threads"].get(stage, "")),
                 share=work[stage] / slowest,
-                work=seconds(work[stage]),
-                bounds="" if stage == STAGES[-1] else percent(bounds[stage]),
-                waits=", ".join(f"{seconds(s)} {what}" for what, s in waits.items() if s > least_wait_s),
+                work=duration(work[stage]),
+                bounds="" if stage == STAGES[-1] else f"{bounds[stage]:.0%}",
+                waits=", ".join(f"{duration(s)} {what}" for what, s in waits.items() if s > least_wait_s),
                 queue_share=fill / depth if depth else 0.0,
                 queue=_of_depth(fill, depth),
                 is_bottleneck=stage == bottleneck,
@@ -106,7 +106,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
                 name=labelled(run, name),
                 units=f"{units:,}",
                 share=units / total,
-                busy=seconds(busy_s),
+                busy=duration(busy_s),
                 busy_share=min(1.0, busy_s / step_s) if step_s else 0.0,
                 queues=", ".join(f"{channel} {text}" for channel, text in queues.items() if text),
             )
@@ -124,8 +124,8 @@ def bottleneck_text(run: RunRecord) -> str:
     bounds, slowest = _bounds(lines)
     second = max((stage for stage in STAGES[:-1] if stage != slowest), key=lambda stage: work[stage])
     said = [
-        f"{slowest.capitalize()} is the slowest stage in {percent(bounds[slowest])} of the steps: "
-        f"{seconds(work[slowest])} of work per step, followed by {second} with {seconds(work[second])}."
+        f"{slowest.capitalize()} is the slowest stage in {bounds[slowest]:.0%} of the steps: "
+        f"{duration(work[slowest])} of work per step, followed by {second} with {duration(work[second])}."
     ]
     busy = [f"{row.name} {row.busy}" for row in trainer_rows(run) if row.busy_share]
     if slowest == "propagate" and len(busy) > 1:
@@ -133,12 +133,12 @@ def bottleneck_text(run: RunRecord) -> str:
     if not run.settings.get("runtime", {}).get("pipelined", True):
         said.append(
             "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, "
-            f"{seconds(step_s)}."
+            f"{duration(step_s)}."
         )
     elif step_s > 0:
         said.append(
-            f"A step takes {seconds(step_s)}; the slowest stage works for "
-            f"{percent(min(1.0, work[slowest] / step_s))} of that."
+            f"A step takes {duration(step_s)}; the slowest stage works for "
+            f"{min(1.0, work[slowest] / step_s):.0%} of that."
         )
     return " ".join(said)
 

@@ -10,9 +10,9 @@ from itertools import groupby
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.quantities import duration
 from hyrt.report.html.chart import Chart, Series
 from hyrt.report.html.simulated import labelled
-from hyrt.report.html.units import percent, seconds
 from hyrt.report.records.run_record import Line, RunRecord, number_of
 
 # Of bands that are drawn, and of marks.
@@ -39,12 +39,16 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
         Chart(title="Metrics", series=metrics, value=_score),
         Chart(
-            title="Time of a step, measured and predicted", series=times, value=seconds, marks=marks, cut=True
+            title="Time of a step, measured and predicted",
+            series=times,
+            value=duration,
+            marks=marks,
+            cut=True,
         ),
         Chart(
             title="Work of the stages per step; the bottleneck below",
             series=_each(groups, "stage_s", STAGES),
-            value=seconds,
+            value=duration,
             bands=_bottlenecks(groups),
             cut=True,
         ),
@@ -65,11 +69,11 @@ def charts_of(run: RunRecord) -> list[Chart]:
         Chart(
             title="Waiting of the stages per step, if it is noticeable",
             series=_that_count(_each(groups, "blocked_s")),
-            value=seconds,
+            value=duration,
             cut=True,
         ),
         Chart(title="Mini-batches waiting in the channels", series=_each(groups, "queued")),
-        Chart(title="Devices: fraction of the time spent propagating", series=busy, value=percent),
+        Chart(title="Devices: fraction of the time spent propagating", series=busy, value="{:.0%}".format),
         Chart(
             title="Throughput in MTEPS",
             series=[_line("sampled edges per second, in millions", groups, "mteps")],
@@ -95,7 +99,7 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
     charts = [
         Chart(title="Loss", series=each(lambda _, lines: _losses(lines))),
         Chart(title=f"Validation {metric}", series=scores, value=_score),
-        Chart(title="Time of a step", series=times, value=seconds, cut=True),
+        Chart(title="Time of a step", series=times, value=duration, cut=True),
         Chart(title="Throughput in MTEPS", series=each(lambda _, lines: _line("", lines, "mteps"))),
         Chart(title="Resident memory", series=each(lambda _, lines: _memory("", lines)), value=_gibibytes),
     ]

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.quantities import duration, size
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.render import pairs, render
 from hyrt.report.html.simulated import labelled, labelled_keys
-from hyrt.report.html.units import gibibytes, seconds, signed_percent
 from hyrt.report.records.run_record import Line, RunRecord, median
 
 REPORT = "report.html"
@@ -96,12 +96,12 @@ def key_figures(run: RunRecord) -> list[tuple[str, str]]:
             found.append((f"{split} {chosen}", f"{metrics[chosen]:.4f}"))
             break
     if summary.get("epoch_s"):
-        found.append(("mean epoch", seconds(summary["epoch_s"])))
+        found.append(("mean epoch", duration(summary["epoch_s"])))
     if steps:
         found += [
-            ("median step", seconds(median(steps, "step_s"))),
+            ("median step", duration(median(steps, "step_s"))),
             ("median MTEPS", f"{median(steps, 'mteps'):.3g}"),
-            ("memory", gibibytes(max(line["memory_bytes"] for line in steps))),
+            ("memory", size(max(line["memory_bytes"] for line in steps))),
         ]
     return found
 
@@ -112,7 +112,7 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in _flat(environment):
         text = "not limited" if value == "None" and name.startswith("cgroup.") else value
         if name.endswith("_bytes") and value.isdecimal():
-            text = f"{gibibytes(int(value))}"
+            text = f"{size(int(value))}"
         found.append((name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
     if isinstance(words, list):
@@ -138,10 +138,10 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         "best_epoch": ("best epoch", str),
         "epochs": ("epochs", str),
         "steps": ("steps", str),
-        "epoch_s": ("mean epoch", seconds),
-        "iteration_s": ("mean step", seconds),
-        "trained_s": ("trained for", seconds),
-        "peak_memory_bytes": ("peak memory", gibibytes),
+        "epoch_s": ("mean epoch", duration),
+        "iteration_s": ("mean step", duration),
+        "trained_s": ("trained for", duration),
+        "peak_memory_bytes": ("peak memory", size),
         "devices": ("devices", lambda names: ", ".join(labelled(run, name) for name in names)),
         "split": ("last split", lambda split: pairs(labelled_keys(run, split))),
         "threads": ("last threads", pairs),
@@ -197,9 +197,9 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     return [
         (
             name,
-            "" if said_s is None else seconds(said_s),
-            "" if seen_s is None else seconds(seen_s),
-            signed_percent(said_s / seen_s - 1) if said_s is not None and seen_s else "",
+            "" if said_s is None else duration(said_s),
+            "" if seen_s is None else duration(seen_s),
+            f"{said_s / seen_s - 1:+.1%}" if said_s is not None and seen_s else "",
         )
         for name, said_s, seen_s in rows
     ]

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hyrt.machine.atomic_write import write_atomically
-from hyrt.report.html.units import percent
 from hyrt.report.records.write_errors import explained
 
 
@@ -47,7 +46,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "pairs": pairs}
+    environment.filters |= {"percent": "{:.0%}".format, "pairs": pairs}
     style = Path(__file__).with_name("templates").joinpath("style.css").read_text(encoding="utf-8")
     environment.globals |= {"Markup": Markup, "style": Markup(style)}
     return environment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -10,10 +9,7 @@ from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.advice import Advice
 from hyrt_perfmodel.prediction.predict import Memory, Prediction
 
-_GIB = 2**30
-_MIB = 2**20
-_HOUR_S = 3600.0
-_DAY_S = 24 * _HOUR_S
+from hyrt.quantities import duration, size, three_digits
 
 
 def prediction_lines(
@@ -35,17 +31,17 @@ def prediction_lines(
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
     lines = [
         *_stage_lines(now, platform),
-        f"epoch {seconds(now.epoch_s)} ({seconds(low)} to {seconds(high)}) · "
+        f"epoch {duration(now.epoch_s)} ({duration(low)} to {duration(high)}) · "
         f"{now.iterations:,} step{'' if now.iterations == 1 else 's'} of {_ms(now.iteration_s)} ms · "
         f"{now.throughput_mteps:,.1f} MTEPS",
         f"split {_split(now)} · {_threads(now)}",
         f"memory {_memory(now.memory)}",
-        f"ideal epoch, if the speeds of all devices added up: {seconds(now.ideal_epoch_s)}",
+        f"ideal epoch, if the speeds of all devices added up: {duration(now.ideal_epoch_s)}",
     ]
     if advice:
         lines += [
             (
-                f"to go faster: {line.change}: {seconds(line.epoch_s)} per epoch, then "
+                f"to go faster: {line.change}: {duration(line.epoch_s)} per epoch, then "
                 f"{_bound(line.bottleneck)}"
             )
             for line in advice
@@ -65,24 +61,10 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
     for count, each in scaling:
         idle = sum(not units for units in _accelerator_units(each))
         lines.append(
-            f"{count:12} {seconds(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  "
+            f"{count:12} {duration(each.epoch_s):>11} {first / each.epoch_s:8.2f}x  "
             f"{each.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
         )
     return lines
-
-
-def seconds(time_s: float) -> str:
-    """Three digits and a unit that suits: `46.1 ms`, `3.52 s`, `12.3 min`, `2.1 h`, `40.0 days`."""
-    if time_s < 0.1:
-        return f"{_ms(time_s)} ms"
-    if time_s < 120:
-        return f"{_digits(time_s)} s"
-    if time_s < 2 * _HOUR_S:
-        return f"{time_s / 60:.1f} min"
-    if time_s < 2 * _DAY_S:
-        return f"{time_s / _HOUR_S:.1f} h"
-    days = time_s / _DAY_S
-    return f"{days:,.1f} days" if days < 1e6 else f"{days:.3g} days"
 
 
 def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
@@ -149,9 +131,9 @@ def _memory(memory: Mapping[str, Memory]) -> str:
     for kind, places in _by_kind(names):
         devices = [memory[names[i]] for i in places]
         fullest = max(devices, key=lambda device: device.need_bytes)
-        text = f"{names[places[0]] if len(places) == 1 else kind} {_bytes(fullest.need_bytes)}"
+        text = f"{names[places[0]] if len(places) == 1 else kind} {size(fullest.need_bytes)}"
         if fullest.have_bytes is not None:
-            text += f" of {_bytes(fullest.have_bytes)}"
+            text += f" of {size(fullest.have_bytes)}"
         if len(places) > 1:
             text += " each"
         if fullest.have_bytes is not None:
@@ -186,15 +168,4 @@ def _share(stage_s: float, now: Prediction) -> str:
 
 
 def _ms(time_s: float) -> str:
-    return _digits(time_s * 1e3)
-
-
-def _bytes(count: float) -> str:
-    return f"{_digits(count / _MIB)} MiB" if count < 0.1 * _GIB else f"{_digits(count / _GIB)} GiB"
-
-
-def _digits(value: float) -> str:
-    """Three digits: 0, 0.0250, 9.10, 14.8, 1,240."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:.0f}"
-    return f"{value:,.0f}" if 99.95 <= value < 1e9 else f"{value:#.3g}"
+    return three_digits(time_s * 1e3)

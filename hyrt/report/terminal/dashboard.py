@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.observe.events import StepGroup
+from hyrt.quantities import brief_milliseconds
 from hyrt.report.channels import CHANNELS, fill_and_depth
-from hyrt.report.terminal.progress_line import bar, head, memory_text, milliseconds, with_bar
+from hyrt.report.terminal.progress_line import bar, head, memory_text, with_bar
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,11 +45,11 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     place = with_bar(group, epochs, [memory], width) or "  ".join([*head(group, epochs), memory])
     first = Text(place, no_wrap=True, overflow="crop")
     first.highlight_regex(r"[━]+", "green")
-    expected = "" if predicted_s is None else f" (predicted {milliseconds(predicted_s)})"
+    expected = "" if predicted_s is None else f" (predicted {brief_milliseconds(predicted_s)})"
     return Group(
         first,
         Text(
-            f"{milliseconds(group.step_s)} ms per step{expected} · step {group.step:,} of the run",
+            f"{brief_milliseconds(group.step_s)} ms per step{expected} · step {group.step:,} of the run",
             style="dim",
             no_wrap=True,
             overflow="crop",
@@ -112,14 +113,14 @@ def _cells(group: StepGroup, stage: str, length: int) -> tuple[str, str, str]:
     return (
         stage + (f" x{threads}" if threads else ""),
         bar(stage_s / slowest if slowest else 0.0, length),
-        f"{milliseconds(stage_s)} ms" + (" ◀" if stage == group.bottleneck else ""),
+        f"{brief_milliseconds(stage_s)} ms" + (" ◀" if stage == group.bottleneck else ""),
     )
 
 
 def _waits(group: StepGroup, stage: str) -> list[str]:
     """What a stage waits for: its input, and room for its output; only what is worth a word."""
     found = [
-        f"{milliseconds(wait_s)} {what}"
+        f"{brief_milliseconds(wait_s)} {what}"
         for what, end in (("in", "input"), ("out", "output"))
         if (wait_s := group.blocked_s.get(f"{stage}.{end}", 0.0)) >= 5e-4
     ]

@@ -22,6 +22,7 @@ from hyrt.observe.events import (
     RunStarted,
     StepGroup,
 )
+from hyrt.quantities import brief_duration, duration_beside
 from hyrt.report.terminal.dashboard import dashboard
 from hyrt.report.terminal.printed_lines import encodable
 from hyrt.report.terminal.progress_line import (
@@ -29,8 +30,6 @@ from hyrt.report.terminal.progress_line import (
     evaluation_line,
     prediction_line,
     scores_text,
-    seconds,
-    seconds_beside,
     step_line,
 )
 
@@ -186,8 +185,8 @@ class Progress:
         if epoch_s:
             said = ""
             if self._predicted_s is not None:
-                said = f" (predicted {seconds_beside(self._predicted_s, epoch_s)})"
-            parts.append(f"{seconds(epoch_s)} per epoch{said}")
+                said = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
+            parts.append(f"{brief_duration(epoch_s)} per epoch{said}")
         if summary.get("simulated", self._is_simulated):
             parts.append("on simulated devices")
         return " · ".join(filter(None, parts)) or ended.status

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
+from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, three_digits
 
 # Below the one, times are in milliseconds; from the other on, in minutes.
-_MILLISECONDS_BELOW_S = 0.0995
-_MINUTES_FROM_S = 99.95
 _METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
 
 
@@ -36,7 +35,7 @@ def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
 def head(group: StepGroup, epochs: int) -> list[str]:
     """Where the run is, its loss and its speed."""
     place = [f"epoch {group.epoch}/{epochs}", f"{group.steps_done}/{group.steps_per_epoch}"]
-    return [*place, f"loss {number(group.loss)}", f"{number(group.mteps)} MTEPS"]
+    return [*place, f"loss {three_digits(group.loss)}", f"{three_digits(group.mteps)} MTEPS"]
 
 
 def with_bar(group: StepGroup, epochs: int, more: Sequence[str], width: int) -> str:
@@ -63,9 +62,9 @@ def epoch_line(
     """
     said = [
         f"epoch {ended.epoch}/{epochs}",
-        seconds(ended.seconds),
-        f"loss {number(ended.loss)}",
-        f"{number(ended.mteps)} MTEPS",
+        brief_duration(ended.seconds),
+        f"loss {three_digits(ended.loss)}",
+        f"{three_digits(ended.mteps)} MTEPS",
     ]
     return _longest_that_fits(said, stage_s, bottleneck, memory_text(memory_bytes), width)
 
@@ -94,7 +93,7 @@ def evaluation_line(evaluated: Evaluated) -> str:
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
         return "nothing to evaluate: the data has no validation and no test vertices"
-    return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({seconds(evaluated.seconds)})"
+    return f"{scores}{'  best so far' if evaluated.is_best else ''}  ({brief_duration(evaluated.seconds)})"
 
 
 def prediction_line(predicted: Predicted) -> str:
@@ -102,9 +101,9 @@ def prediction_line(predicted: Predicted) -> str:
     spread = ""
     if predicted.relative_error is not None:
         off_s = predicted.epoch_s * predicted.relative_error
-        near = seconds_beside(off_s, predicted.epoch_s)
+        near = duration_beside(off_s, predicted.epoch_s)
         spread = f" ± {near if near != '0.0' else f'{off_s:.2f}'}"
-    return f"{seconds(predicted.epoch_s)} per epoch{spread}, bottleneck {predicted.bottleneck}"
+    return f"{brief_duration(predicted.epoch_s)} per epoch{spread}, bottleneck {predicted.bottleneck}"
 
 
 def metric_name(metric: str) -> str:
@@ -125,7 +124,7 @@ def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
     parts: list[str] = []
     for name, time_s in stage_s.items():
         unit = "" if parts else " ms"
-        parts.append(f"{name} {milliseconds(time_s)}{unit}{' ◀' if name == bottleneck else ''}")
+        parts.append(f"{name} {brief_milliseconds(time_s)}{unit}{' ◀' if name == bottleneck else ''}")
     return "  ".join(parts)
 
 
@@ -138,39 +137,3 @@ def bar(share: float, columns: int) -> str:
     """A bar filled from the left: ━━━━╌╌╌╌."""
     filled = int(min(max(share, 0.0), 1.0) * columns)
     return "━" * filled + "╌" * (columns - filled)
-
-
-def number(value: float) -> str:
-    """Three significant digits: 1.02, 0.0123, 41.0, 1,240."""
-    if abs(value) >= 999.5:
-        return f"{value:,.0f}"
-    return f"{value:#.3g}".removesuffix(".")
-
-
-def milliseconds(time_s: float) -> str:
-    """Milliseconds without the unit: 0, 0.4, 9.1, 41."""
-    value = time_s * 1e3
-    if value >= 9.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 0.05 else "0"
-
-
-def seconds(time_s: float) -> str:
-    """`46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
-    if time_s < _MILLISECONDS_BELOW_S:
-        return f"{milliseconds(time_s)} ms"
-    if time_s < _MINUTES_FROM_S:
-        return f"{time_s:.1f} s"
-    minutes, rest = divmod(round(time_s), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def seconds_beside(time_s: float, other_s: float) -> str:
-    """A time in the unit of the one before it, or with a unit of its own if that is in minutes."""
-    if other_s < _MILLISECONDS_BELOW_S:
-        return milliseconds(time_s)
-    if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:
-        return f"{time_s:.1f}"
-    return seconds(time_s)

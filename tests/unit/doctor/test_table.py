@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from hyrt.doctor.finding import STATES, DoctorFinding, State, exit_code, size
+from hyrt.doctor.finding import STATES, DoctorFinding, State, exit_code
 from hyrt.doctor.table import finding_lines, last_line
+from hyrt.quantities import size
 
 
 def finding(state: State, found: str = "as it is", check: str = "cpus") -> DoctorFinding:

@@ -183,7 +183,7 @@ def test_stages_beside_each_other() -> None:
 def test_environment_as_people_read_it() -> None:
     page = page_of(record([line(1)]))
     assert "hyrt run &#39;a b&#39;" in page
-    assert "16.00 GiB" in page
+    assert "16 GiB" in page
     assert re.search(r"cgroup.cpus</th><td>not limited", page)
 
 

@@ -19,15 +19,9 @@ from rich.console import Console
 from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
+from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, three_digits
 from hyrt.report.terminal.progress import Progress
-from hyrt.report.terminal.progress_line import (
-    milliseconds,
-    number,
-    prediction_line,
-    seconds,
-    seconds_beside,
-    step_line,
-)
+from hyrt.report.terminal.progress_line import prediction_line, step_line
 
 ENDED = RunEnded(status="finished")
 
@@ -111,7 +105,7 @@ def test_how_sure_a_prediction_is(epoch_s: float, relative_error: float | None, 
     [(0.05, 0.04, "50"), (0.05, 3.0, "0.1"), (130.0, 90.0, "2 min 10 s"), (90.0, 130.0, "90.0 s")],
 )
 def test_a_time_in_another_ones_unit(time_s: float, other_s: float, text: str) -> None:
-    assert seconds_beside(time_s, other_s) == text
+    assert duration_beside(time_s, other_s) == text
 
 
 def test_epoch_line_averages_over_steps() -> None:
@@ -399,13 +393,13 @@ def test_a_closed_pipe_does_not_end_the_run() -> None:
 
 def test_numbers() -> None:
     values = (0.0, 0.01234, 1.0, 1.0249, 41.0, 412.4, 1240.0, float("nan"), float("inf"))
-    assert [number(value) for value in values] == [
-        *("0.00", "0.0123", "1.00", "1.02", "41.0", "412", "1,240", "nan", "inf"),
+    assert [three_digits(value) for value in values] == [
+        *("0", "0.0123", "1.00", "1.02", "41.0", "412", "1,240", "nan", "inf"),
     ]
-    assert [milliseconds(value) for value in (0, 4e-5, 4e-4, 9.94e-3, 9.96e-3, 1.5)] == [
+    assert [brief_milliseconds(value) for value in (0, 4e-5, 4e-4, 9.94e-3, 9.96e-3, 1.5)] == [
         *("0", "0", "0.4", "9.9", "10", "1,500"),
     ]
-    assert [seconds(value) for value in (3.5, 99.94, 99.96, 125, 7380)] == [
+    assert [brief_duration(value) for value in (3.5, 99.94, 99.96, 125, 7380)] == [
         *("3.5 s", "99.9 s", "1 min 40 s", "2 min 5 s", "2 h 3 min"),
     ]
 

@@ -1,0 +1,73 @@
+"""Numbers as people read them: the one place that decides on digits and units."""
+
+from __future__ import annotations
+
+import math
+
+_HOUR_S = 3600
+_DAY_S = 24 * _HOUR_S
+_MILLISECONDS_BELOW_S = 0.0995
+_MINUTES_FROM_S = 99.95
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits: 0, 0.0250, 9.10, 14.8, 1,240."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    return f"{value:,.0f}" if 99.95 <= abs(value) < 1e9 else f"{value:#.3g}"
+
+
+def _brief(value: float) -> str:
+    """At most three significant digits, without zeros at the end."""
+    return f"{value:,.0f}" if 99.95 <= value < 1e9 else f"{value:.3g}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in powers of 1024: `512 bytes`, `19.6 MiB`, `1.5 GiB`."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= factor:
+            return f"{_brief(num_bytes / factor)} {unit}"
+    return f"{num_bytes:.0f} bytes"
+
+
+def duration(time_s: float) -> str:
+    """At most three digits and a unit that suits: `15 us`, `46.1 ms`, `3.52 s`, `12.3 min`, `2.1 h`."""
+    if 0 < time_s < 1e-3:
+        return f"{_brief(time_s * 1e6)} us"
+    if time_s < 0.1:
+        return f"{_brief(time_s * 1e3)} ms"
+    if time_s < 120:
+        return f"{_brief(time_s)} s"
+    if time_s < 2 * _HOUR_S:
+        return f"{time_s / 60:.1f} min"
+    if time_s < 2 * _DAY_S:
+        return f"{time_s / _HOUR_S:.1f} h"
+    days = time_s / _DAY_S
+    return f"{days:,.1f} days" if days < 1e6 else f"{days:.3g} days"
+
+
+def brief_milliseconds(time_s: float) -> str:
+    """Milliseconds without the unit, for lines that change all the time: 0, 0.4, 9.1, 41."""
+    value = time_s * 1e3
+    if value >= 9.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.05 else "0"
+
+
+def brief_duration(time_s: float) -> str:
+    """A time for such lines: `46 ms`, `3.5 s`, `12 min 5 s`, `2 h 3 min`."""
+    if time_s < _MILLISECONDS_BELOW_S:
+        return f"{brief_milliseconds(time_s)} ms"
+    if time_s < _MINUTES_FROM_S:
+        return f"{time_s:.1f} s"
+    minutes, rest = divmod(round(time_s), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def duration_beside(time_s: float, other_s: float) -> str:
+    """A time in the unit of the brief one before it, or with a unit of its own if that is in minutes."""
+    if other_s < _MILLISECONDS_BELOW_S:
+        return brief_milliseconds(time_s)
+    if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:
+        return f"{time_s:.1f}"
+    return brief_duration(time_s)
