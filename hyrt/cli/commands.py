@@ -15,11 +15,11 @@ from hyrt.cli.calibrate import calibrate
 from hyrt.cli.data import data_app
 from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
+from hyrt.cli.eval_infer import evaluate, infer
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
-from hyrt.cli.weights import evaluate, infer
 from hyrt.errors import HyrtError
 from hyrt.machine.kernel_cache import damaged_cache_named
 
