@@ -85,7 +85,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         ("opencI:0", "did you mean 'opencl'"),
         ("cpu=1,null:0", "give every device a share"),
         ("auto,cpu", "give auto alone"),
-        ("cpu,cpu:0", "names cpu:0 twice"),
+        ("cpu,cpu:0", "devices has cpu:0 twice"),
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, devices: str, message: str) -> None:

@@ -128,7 +128,7 @@ def test_converted_data_that_does_not_fit_the_disk(tmp_path: Path) -> None:
 
 def test_an_output_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    assert "out: is a file: give a folder" in error_of("run", *TINY, "--output", "out", cwd=tmp_path)
+    assert "out: this is a file: give a folder" in error_of("run", *TINY, "--output", "out", cwd=tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")

@@ -19,5 +19,5 @@ def test_an_open_that_raises() -> None:
 
 
 def test_an_open_that_returns_nothing() -> None:
-    with pytest.raises(DeviceUnavailable, match="NoneType without an info"):
+    with pytest.raises(DeviceUnavailable, match="NoneType: not a device"):
         check_device(lambda options: None)  # type: ignore[arg-type,return-value]
