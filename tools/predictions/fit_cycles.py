@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from aggregate_network import edge_list, network_cycles
 from hyrt_perfmodel.cycles import closed_form
-from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign, num_chunks
-from hyrt_perfmodel.cycles.task_shape import LayerSizes, edge_list
+from hyrt_perfmodel.cycles.task_shape import LayerSizes
 from sampled_batches import whole_batches
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.cycles.aggregate_network import edge_groups
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 Floats = NDArray[np.float64]
@@ -94,13 +93,7 @@ class NetworkLoad:
 
     @classmethod
     def of(cls, to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> NetworkLoad:
-        """Of an edge list, as `network_cycles` takes it.
-
-        Raises
-        ------
-        ValueError
-            As `network_cycles`.
-        """
+        """Of an edge list; parameters and errors are those of `edge_groups`."""
         rows = np.asarray(to)
         groups = edge_groups(rows, pes, sources)
         if len(rows) == 0:
@@ -195,6 +188,48 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
         in_adder = load.edges * load.row_share * design.adder_latency
         cycles *= (1.0 + (in_adder / cycles) ** MEETING) ** (1.0 / MEETING)
     return cycles + _FILL + design.adder_latency
+
+
+def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """What the duplicator emits: [groups, pes] int64, the rows of each group's edges; -1 where it has fewer.
+
+    Parameters
+    ----------
+    to
+        [E] integers, row of the result each edge adds to, in the order of the kernel's edge list.
+    pes
+        n, the most edges of a group.
+    sources
+        [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the
+        last are full.
+
+    Raises
+    ------
+    ValueError
+        If `to` is not one-dimensional, holds negative rows, or differs in length from `sources`.
+    """
+    rows = np.asarray(to)
+    if rows.ndim != 1:
+        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row per edge")
+    if len(rows) and int(rows.min()) < 0:
+        raise ValueError(f"aggregate network: edge {int(np.argmin(rows))} leads to row {int(rows.min())}")
+    first = np.zeros(len(rows), np.bool_)
+    first[:1] = True
+    if sources is not None:
+        leave = np.asarray(sources)
+        if leave.shape != rows.shape:
+            raise ValueError(
+                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one per edge"
+            )
+        first[1:] = leave[1:] != leave[:-1]
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, len(rows)))
+    position = np.arange(len(rows)) - np.repeat(starts, lengths)
+    of_source = -(-lengths // pes)
+    group = np.repeat(np.cumsum(of_source) - of_source, lengths) + position // pes
+    groups = np.full((int(of_source.sum()), pes), -1, np.int64)
+    groups[group, position % pes] = rows
+    return groups
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad
@@ -171,9 +170,3 @@ def _add_even(degrees: dict[int, float], rows: float, edges: float) -> None:
     for degree, count in ((least, rows - more), (least + 1, more)):
         if degree > 0:
             degrees[degree] = degrees.get(degree, 0.0) + count
-
-
-def edge_list(sources: NDArray[Any], to: NDArray[Any]) -> EdgeList:
-    """The edges sorted as the kernel takes them: by source, then by the row they lead to."""
-    order = np.lexsort((to, sources))
-    return EdgeList(sources=np.asarray(sources)[order], to=np.asarray(to)[order])

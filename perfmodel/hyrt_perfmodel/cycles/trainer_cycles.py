@@ -24,11 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from hyrt_perfmodel.cycles.aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import EDGE_BYTES, LANES, VALUE_BYTES, FpgaDesign, num_chunks
 from hyrt_perfmodel.cycles.systolic import drain_cycles, num_tiles, systolic_cycles
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
+from hyrt_perfmodel.cycles.task_shape import LayerSizes, TaskShape
 
 _WORD_BYTES = LANES * VALUE_BYTES
 
@@ -77,9 +76,7 @@ class TaskCycles:
         return self.forward + self.loss + self.backward
 
 
-def task_cycles(
-    shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False, simulated: bool = False
-) -> TaskCycles:
+def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False) -> TaskCycles:
     """Expected cycles of a task.
 
     Parameters
@@ -88,12 +85,9 @@ def task_cycles(
         The task, and what runs it.
     pipelined
         The paper's form, see above.
-    simulated
-        Simulate the network where the shape has the edges, instead of the closed form on their statistics.
     """
     layers = tuple(
-        _layer_cycles(layer, design, first=number == 0, simulated=simulated)
-        for number, layer in enumerate(shape.layers)
+        _layer_cycles(layer, design, first=number == 0) for number, layer in enumerate(shape.layers)
     )
     chunks = num_chunks(shape.classes)
     loss = shape.targets * (shape.classes + 2 * chunks + LANES)
@@ -105,14 +99,12 @@ def task_seconds(shape: TaskShape, design: FpgaDesign) -> float:
     return design.launch_s + task_cycles(shape, design).total / design.clock_hz
 
 
-def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool, simulated: bool) -> LayerCycles:
+def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool) -> LayerCycles:
     chunks, out_chunks = num_chunks(layer.in_width), num_chunks(layer.out_width)
     load = layer.forward_load(design.pes)
     sources = min(layer.num_src, load.groups)
     read = layer.edges * EDGE_BYTES + (sources * chunks * _WORD_BYTES if first else 0.0)
-    aggregate = _aggregate(
-        load, layer.forward, layer.rows * layer.parts, chunks, read, design, simulated=simulated
-    )
+    aggregate = _aggregate(load, layer.rows * layer.parts, chunks, read, design)
     steps = layer.parts * chunks * LANES
     weight_bytes = (steps + 1) * out_chunks * _WORD_BYTES
     update = _product(layer.rows, layer.parts, chunks, layer.out_width, design, transposed=False)
@@ -124,15 +116,7 @@ def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool, simulat
         moved += edge_bytes + weight_bytes
         backward = _product(
             layer.rows, 1, out_chunks, layer.parts * chunks * LANES, design, transposed=True
-        ) + _aggregate(
-            layer.backward_load(design.pes),
-            layer.backward,
-            layer.num_src,
-            chunks,
-            edge_bytes,
-            design,
-            simulated=simulated,
-        )
+        ) + _aggregate(layer.backward_load(design.pes), layer.num_src, chunks, edge_bytes, design)
     return LayerCycles(
         aggregate=aggregate,
         update=update,
@@ -142,25 +126,12 @@ def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool, simulat
     )
 
 
-def _aggregate(
-    load: NetworkLoad,
-    edges: EdgeList | None,
-    rows: float,
-    chunks: int,
-    read_bytes: float,
-    design: FpgaDesign,
-    *,
-    simulated: bool,
-) -> float:
+def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, design: FpgaDesign) -> float:
     """The sums are cleared first: a word of each bank a cycle."""
-    if simulated and edges is not None:
-        network: float = network_cycles(edges.to, chunks, design, sources=edges.sources)
-    else:
-        network = network_cycles_expected(load, chunks, design)
-    clear: float = _blocks(rows, design.pes) * chunks
+    clear = _blocks(rows, design.pes) * chunks
     # Units that begin a word every second cycle do all of it at half the pace: the hazard is counted in their
     # iterations.
-    network *= design.network_ii
+    network = network_cycles_expected(load, chunks, design) * design.network_ii
     return clear + max(network, load.edges * design.edge_ii, read_bytes / design.ddr_bytes_per_cycle)
 
 

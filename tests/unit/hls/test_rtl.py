@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.cycles.aggregate_network import edge_groups, network_cycles
+from aggregate_network import network_cycles
+from hyrt_perfmodel.cycles.closed_form import edge_groups
 from hyrt_perfmodel.cycles.design import LANES, FpgaDesign
 from hyrt_perfmodel.cycles.systolic import systolic_cycles
 from numpy.typing import NDArray

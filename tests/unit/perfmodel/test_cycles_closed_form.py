@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.cycles.aggregate_network import network_cycles
+from aggregate_network import network_cycles
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign
 

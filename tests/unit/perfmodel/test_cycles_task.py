@@ -7,9 +7,10 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.cycles.aggregate_network import network_cycles
+from aggregate_network import edge_list, network_cycles
+from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape, edge_list
+from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_cycles, task_seconds
 from hyrt_perfmodel.workloads.workload import Workload
 from numpy.typing import NDArray
@@ -48,16 +49,23 @@ def layer(parts: int, seed: int = 0, *, first: bool = True) -> LayerSizes:
     )
 
 
-def network_of(edges: EdgeList | None, chunks: int) -> int:
+def network_of(edges: EdgeList | None, chunks: int) -> float:
     assert edges is not None
-    return network_cycles(edges.to, chunks, DESIGN, sources=edges.sources)
+    load = NetworkLoad.of(edges.to, DESIGN.pes, edges.sources)
+    return network_cycles_expected(load, chunks, DESIGN)
+
+
+def simulated(edges: EdgeList | None, rows: int, chunks: int) -> int:
+    """The aggregation with the network simulated: clearing the sums, then the network."""
+    assert edges is not None
+    return ceil(rows / 4) * chunks + network_cycles(edges.to, chunks, DESIGN, sources=edges.sources)
 
 
 def test_forward_by_hand() -> None:
     """Widths 100 and 48 are 7 and 3 words; with 8 rows and 2 cells an output is two panels wide."""
     for parts in (1, 2):
         shape = layer(parts)
-        cycles = task_cycles(TaskShape(layers=(shape,), classes=48), DESIGN, simulated=True)
+        cycles = task_cycles(TaskShape(layers=(shape,), classes=48), DESIGN)
         clear = ceil(300 * parts / 4) * 7
         assert cycles.layers[0].aggregate == clear + network_of(shape.forward, 7)
         steps = parts * 7 * 16
@@ -68,7 +76,7 @@ def test_forward_by_hand() -> None:
 
 def test_backward_by_hand() -> None:
     below, shape = layer(1), layer(2, 1, first=False)
-    cycles = task_cycles(TaskShape(layers=(below, shape), classes=48), DESIGN, simulated=True).layers[1]
+    cycles = task_cycles(TaskShape(layers=(below, shape), classes=48), DESIGN).layers[1]
     # The gradient of 300 x 224 combined values from 48: 7 panels of 32; each comes in 2 x 3 squares of 2 x 16
     # cycles.
     product = 7 * (2 * 3 * 32 + ceil(300 / 8) * (48 + 8 + 2 - 2 + 36 + 8))
@@ -110,11 +118,15 @@ def test_counts_give_nearly_what_the_edges_give(parts: int) -> None:
     counted = TaskShape(
         layers=tuple(replace(each, forward=None, backward=None) for each in known.layers), classes=48
     )
-    simulated = task_cycles(known, DESIGN, simulated=True)
     for shape in (known, counted):
-        for found, exact in zip(task_cycles(shape, DESIGN).layers, simulated.layers, strict=True):
-            assert found.aggregate == pytest.approx(exact.aggregate, rel=0.1)
-            assert found.backward == pytest.approx(exact.backward, rel=0.1)
+        for found, exact in zip(task_cycles(shape, DESIGN).layers, known.layers, strict=True):
+            assert found.aggregate == pytest.approx(simulated(exact.forward, 300 * parts, 7), rel=0.1)
+        upper = known.layers[1]
+        # What is beside the network: the product, as by hand above.
+        product = ceil(7 * parts / 2) * (2 * 3 * 32 + ceil(300 / 8) * (48 + 8 + 2 - 2 + 36 + 8))
+        assert found.backward - product == pytest.approx(
+            simulated(upper.backward, int(upper.num_src), 7), rel=0.1
+        )
 
 
 def test_a_workload_gives_the_shape() -> None:
@@ -156,11 +168,11 @@ def test_intervals_that_a_build_missed() -> None:
     edges = shape.layers[0].edges
     network = network_of(shape.layers[0].forward, 7)
     clear = ceil(300 / 4) * 7
-    before = task_cycles(shape, roomy, simulated=True)
+    before = task_cycles(shape, roomy)
     assert before.layers[0].aggregate == clear + max(network, edges)
     for network_ii, edge_ii in ((2, 1), (1, 20), (3, 2)):
         slow = replace(roomy, network_ii=network_ii, edge_ii=edge_ii)
-        after = task_cycles(shape, slow, simulated=True)
+        after = task_cycles(shape, slow)
         assert after.layers[0].aggregate == clear + max(network_ii * network, edge_ii * edges)
         assert replace(after.layers[0], aggregate=0) == replace(before.layers[0], aggregate=0)
     assert edges < network < 20 * edges

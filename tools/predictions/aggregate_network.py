@@ -32,14 +32,14 @@ memory (`trainer_cycles`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
+from hyrt_perfmodel.cycles.closed_form import edge_groups
 from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.cycles.task_shape import EdgeList
+from numba import njit
+from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
@@ -50,7 +50,6 @@ def network_cycles(
     design: FpgaDesign,
     *,
     sources: NDArray[Any] | None = None,
-    compiled: bool = True,
 ) -> int:
     """Simulate the aggregation of a layer's edges.
 
@@ -65,8 +64,6 @@ def network_cycles(
     sources
         [E] integers, row each edge leaves: a new group begins where it changes. Without it all groups but the
         last are full.
-    compiled
-        Use numba where it is installed; the result is the same without.
 
     Returns
     -------
@@ -83,54 +80,17 @@ def network_cycles(
     groups = edge_groups(to, design.pes, sources)
     if len(groups) == 0:
         return 0
-    run = _compiled() if compiled else _simulate
-    return int(run(groups, chunks, design.fifo_depth, design.adder_latency))
+    return int(simulate_network(groups, chunks, design.fifo_depth, design.adder_latency))
 
 
-def edge_groups(to: NDArray[Any], pes: int, sources: NDArray[Any] | None = None) -> Integers:
-    """What the duplicator emits: [groups, pes] int64, the rows of each group's edges; -1 where it has fewer.
-
-    Raises
-    ------
-    ValueError
-        As `network_cycles`.
-    """
-    rows = np.asarray(to)
-    if rows.ndim != 1:
-        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row per edge")
-    if len(rows) and int(rows.min()) < 0:
-        raise ValueError(f"aggregate network: edge {int(np.argmin(rows))} leads to row {int(rows.min())}")
-    first = np.zeros(len(rows), np.bool_)
-    first[:1] = True
-    if sources is not None:
-        leave = np.asarray(sources)
-        if leave.shape != rows.shape:
-            raise ValueError(
-                f"aggregate network: {leave.shape} sources for {rows.shape} edges: give one per edge"
-            )
-        first[1:] = leave[1:] != leave[:-1]
-    starts = np.flatnonzero(first)
-    lengths = np.diff(np.append(starts, len(rows)))
-    position = np.arange(len(rows)) - np.repeat(starts, lengths)
-    of_source = -(-lengths // pes)
-    group = np.repeat(np.cumsum(of_source) - of_source, lengths) + position // pes
-    groups = np.full((int(of_source.sum()), pes), -1, np.int64)
-    groups[group, position % pes] = rows
-    return groups
+def edge_list(sources: NDArray[Any], to: NDArray[Any]) -> EdgeList:
+    """The edges sorted as the kernel takes them: by source, then by the row they lead to."""
+    order = np.lexsort((to, sources))
+    return EdgeList(sources=np.asarray(sources)[order], to=np.asarray(to)[order])
 
 
-@cache
-def _compiled() -> Callable[[Integers, int, int, int], int]:
-    """The simulation compiled, or as it is where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return _simulate
-    compiled: Callable[[Integers, int, int, int], int] = njit(cache=True, nogil=True)(_simulate)
-    return compiled
-
-
-def _simulate(groups: Integers, chunks: int, depth: int, latency: int) -> int:
+@njit(cache=True, nogil=True)
+def simulate_network(groups: Integers, chunks: int, depth: int, latency: int) -> int:
     """Run until every queue is drained; groups as of `edge_groups`, at least one of them."""
     num_groups, pes = groups.shape
     queues = np.empty((pes, pes, depth), np.int64)
