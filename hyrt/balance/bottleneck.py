@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.reason import change_in_words
@@ -184,19 +184,9 @@ def _balance_thread(
     threads = {name: getattr(present.threads, name) for name in task_of if task_of[name] in tasks}
     after = dict(threads)
     after[stage] += 1
-    if not limits.allows(_with_threads(present, after)):
+    if not limits.allows(replace(present, threads=replace(present.threads, **after))):
         givers = [name for name in threads if name != stage and threads[name] > 1]
         if limits.threads_are_shared or not givers:
             return present
         after[min(givers, key=lambda name: tasks[task_of[name]])] -= 1
-    return _with_threads(present, after)
-
-
-def _with_threads(present: Assignment, threads: dict[str, int]) -> Assignment:
-    kept = present.threads
-    return replace(
-        present,
-        threads=Threads(
-            sample=threads["sample"], load=threads["load"], train=threads.get("train", kept.train)
-        ),
-    )
+    return replace(present, threads=replace(present.threads, **after))

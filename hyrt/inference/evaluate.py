@@ -84,8 +84,7 @@ class Evaluator:
         splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
         if not splits:
             return {}
-        vertices = np.concatenate(list(splits.values()))
-        scores = scores_of(model, self._graph, vertices, self._config, workers, self._scratch, check)
+        scores = self._scores(model, np.concatenate(list(splits.values())), workers, check)
         metrics = {}
         start = 0
         for name, ids in splits.items():
@@ -94,51 +93,40 @@ class Evaluator:
             metrics[name] = self.objective.evaluate(part, self._graph.labels[ids])
         return metrics
 
+    def _scores(
+        self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
+    ) -> NDArray[np.float32]:
+        """[n, C] from all neighbours (`evaluate.mode=full`) or sampled ones.
+
+        A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches
+        with all neighbours, small ones, since neighbourhoods grow with depth.
+        """
+        config, full = self._config, self._config.evaluate.mode == "full"
+        if full and isinstance(model, GNN):
+            return infer_layerwise(
+                model,
+                self._graph,
+                vertices,
+                workers,
+                memory_bytes=int(config.evaluate.memory_gib * 2**30),
+                scratch=self._scratch,
+                between_chunks=check,
+            )
+        return infer_sampled(
+            model,
+            self._graph,
+            vertices,
+            workers,
+            fanouts=[-1] * len(config.fanouts) if full else config.fanouts,
+            batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
+            seed=config.seed,
+            plan=plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load),
+            between_chunks=check,
+        )
+
     def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
         """What compares evaluations: the highest is best; without validation vertices, the last one."""
         if "val" not in metrics:
             return float(epoch)
         value = metrics["val"][self.metric]
         return -value if self.metric in self.objective.lowest_is_best else value
-
-
-def scores_of(
-    model: torch.nn.Module,
-    graph: Graph,
-    vertices: Ids,
-    config: Config,
-    workers: Workers,
-    scratch: Path | None = None,
-    between_chunks: Callable[[], None] = lambda: None,
-) -> NDArray[np.float32]:
-    """[n, C] scores of vertices, from all neighbours (`evaluate.mode=full`) or sampled ones.
-
-    `between_chunks` is called now and then; what it raises ends the work.
-
-    A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches with
-    all neighbours, small ones, since neighbourhoods grow with depth.
-    """
-    budget = int(config.evaluate.memory_gib * 2**30)
-    full = config.evaluate.mode == "full"
-    if full and isinstance(model, GNN):
-        return infer_layerwise(
-            model,
-            graph,
-            vertices,
-            workers,
-            memory_bytes=budget,
-            scratch=scratch,
-            between_chunks=between_chunks,
-        )
-    fanouts = [-1] * len(config.fanouts) if full else config.fanouts
-    return infer_sampled(
-        model,
-        graph,
-        vertices,
-        workers,
-        fanouts=fanouts,
-        batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
-        seed=config.seed,
-        plan=plan_input(model, graph, HOST_FORMS, fuse=config.runtime.fuse_load),
-        between_chunks=between_chunks,
-    )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import ConfigError, DataError
+from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
-from hyrt.machine.atomic_write import sync_folder
+from hyrt.machine.atomic_write import atomic_file
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 
@@ -109,24 +109,10 @@ def write_rows(
     )
     shape = (len(vertices),) if what == "classes" else (len(vertices), rows.shape[1])
     kind = np.dtype(np.int32 if what == "classes" else np.float32)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with temporary.open("wb") as file:
-            _write_header(file, shape, kind)
-            for start in range(0, len(vertices), _ROWS):
-                part = rows[place[start : start + _ROWS]]
-                part = part.argmax(1) if what == "classes" else part
-                file.write(np.ascontiguousarray(part, kind).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.absolute().parent)
+    with atomic_file(path) as file:
+        file.write(header_bytes(kind, shape))
+        for start in range(0, len(vertices), _ROWS):
+            part = rows[place[start : start + _ROWS]]
+            part = part.argmax(1) if what == "classes" else part
+            file.write(np.ascontiguousarray(part, kind).data)
     return shape
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = lambda doing: None) -> None:
-    """Put `data` at `path`: temporary file beside it, fsync, rename, fsync of the folder.
+    """Put `data` at `path`, as `atomic_file` does; `before` also hears of `write`."""
+    with atomic_file(path, before) as file:
+        before("write")
+        file.write(data)
+
+
+@contextmanager
+def atomic_file(path: Path, before: Callable[[str], None] = lambda doing: None) -> Iterator[BinaryIO]:
+    """A file to be written in the block: temporary beside `path`, then fsync, rename, fsync of the folder.
 
     The temporary file is `.<name>.<pid>.partial`. It is removed when anything fails; only a killed process
     leaves one behind.
@@ -17,11 +27,8 @@ def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = la
     ----------
     path
         The file.
-    data
-        All of it.
     before
-        Hears what is done next (`open`, `write`, `fsync`, `replace`, `sync`) and may raise an OSError in its
-        place.
+        Hears what is done next (`open`, `fsync`, `replace`, `sync`) and may raise an OSError in its place.
 
     Raises
     ------
@@ -33,8 +40,7 @@ def write_atomically(path: Path, data: bytes, before: Callable[[str], None] = la
     try:
         before("open")
         with open(temporary, "wb") as file:
-            before("write")
-            file.write(data)
+            yield file
             file.flush()
             before("fsync")
             os.fsync(file.fileno())

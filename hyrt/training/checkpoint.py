@@ -45,13 +45,6 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: Path
-    step: int
-    checksum: str
-
-
 def save_checkpoint(
     folder: Path,
     step: int,
@@ -107,7 +100,7 @@ def save_checkpoint(
             f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
             f"writable, then resume the run."
         ) from error
-    _remove_superfluous(folder, _File(path, step, checksum), keep)
+    _remove_superfluous(folder, step, path, keep)
     return path
 
 
@@ -159,11 +152,11 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     """
     files = _newest_first(folder)
     failure: CheckpointError | None = None
-    for file in files:
+    for step, path in files:
         if failure is not None:
-            warn(f"{failure}. Using the checkpoint of step {file.step} instead")
+            warn(f"{failure}. Using the checkpoint of step {step} instead")
         try:
-            return load_checkpoint(file.path)
+            return load_checkpoint(path)
         except CheckpointError as error:
             failure = error
     if failure is None:
@@ -171,17 +164,17 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
 
 
-def _newest_first(folder: Path) -> list[_File]:
+def _newest_first(folder: Path) -> list[tuple[int, Path]]:
+    """Step and path of what is named like a checkpoint."""
     found = []
     try:
         for path in folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is not None:
-                file = _File(path, int(match["step"]), match["checksum"])
-                found.append((file.step, path.stat().st_mtime_ns, path.name, file))
+                found.append((int(match["step"]), path.stat().st_mtime_ns, path))
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot look for checkpoints: {error.strerror or error}") from error
-    return [entry[-1] for entry in sorted(found, key=lambda entry: entry[:3], reverse=True)]
+    return [(step, path) for step, _, path in sorted(found, reverse=True)]
 
 
 def _make_folder(folder: Path) -> None:
@@ -197,20 +190,18 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove_superfluous(folder: Path, new: _File, keep: int) -> None:
-    earlier = [file for file in _newest_first(folder) if file.step <= new.step and file.path != new.path]
+def _remove_superfluous(folder: Path, new_step: int, new: Path, keep: int) -> None:
+    earlier = [(step, path) for step, path in _newest_first(folder) if step <= new_step and path != new]
     # Of the same step, only what the new file fully replaces goes; it takes no place of another step.
-    same = [file for file in earlier if file.step == new.step]
-    older = [file for file in earlier if file.step < new.step]
-    kept_steps = sorted({file.step for file in older}, reverse=True)[: keep - 1]
-    for file in [*same, *older]:
-        if file.step in kept_steps:
+    kept_steps = sorted({step for step, _ in earlier if step < new_step}, reverse=True)[: keep - 1]
+    for step, path in earlier:
+        if step in kept_steps:
             continue
         try:
-            file.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointNotWritten(
-                f"{file.path}: step {new.step} is saved, but this older checkpoint could not be "
+                f"{path}: step {new_step} is saved, but this older checkpoint could not be "
                 f"deleted: {error.strerror or error}. Make its folder writable."
             ) from error
 
