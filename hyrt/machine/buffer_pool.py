@@ -6,6 +6,7 @@ import bisect
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,22 @@ class BufferPool:
 
     Sizes of successive steps differ slightly: memory is allocated an eighth larger than asked for, and a
     request takes the smallest free piece that holds it, unless that is more than twice its size.
+
+    Parameters
+    ----------
+    allocate
+        Gives new memory of so many bytes, [n] uint8.
+    step_bytes
+        What sizes are rounded up to.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        allocate: Callable[[int], NDArray[np.uint8]] = lambda size: np.empty(size, np.uint8),
+        step_bytes: int = _PAGE,
+    ) -> None:
+        self._allocate = allocate
+        self._step_bytes = step_bytes
         self._lock = threading.Lock()
         self._sizes: list[int] = []
         self._free: list[NDArray[np.uint8]] = []
@@ -64,14 +78,14 @@ class BufferPool:
         with self._lock:
             self._sort_in()
             at = bisect.bisect_left(self._sizes, room)
-            if at < len(self._sizes) and self._sizes[at] <= 2 * room + _PAGE:
+            if at < len(self._sizes) and self._sizes[at] <= 2 * room + self._step_bytes:
                 del self._sizes[at]
                 memory = self._free.pop(at)
             else:
-                room = -(-(room + room // 8) // _PAGE) * _PAGE
+                room = -(-(room + room // 8) // self._step_bytes) * self._step_bytes
                 self.allocated_bytes += room
         if memory is None:
-            memory = np.empty(room, np.uint8)
+            memory = self._allocate(room)
         start = -memory.ctypes.data % _ALIGNMENT
         return memory[start : start + size].view(kind).reshape(shape)
 
@@ -89,9 +103,16 @@ class BufferPool:
     def give(self, array: NDArray[Any]) -> None:
         """Take back an array of `take`; its memory is handed out again."""
         memory: Any = array
-        while memory.base is not None:
+        while isinstance(memory.base, np.ndarray):
             memory = memory.base
         self._returned.append(memory)
+
+    def clear(self) -> None:
+        """Forget the free memory."""
+        with self._lock:
+            self._returned.clear()
+            self._sizes.clear()
+            self._free.clear()
 
     def _sort_in(self) -> None:
         while self._returned:

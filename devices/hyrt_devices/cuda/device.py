@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.device.capabilities import ExplainsAbsence, GathersRows, SamplesNeighbors, TakesObjective, Traceable
@@ -25,11 +27,11 @@ from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
 from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
-from hyrt_devices.cuda.driver import Driver, MpsDriver, StreamDriver
+from hyrt_devices.cuda.driver import Driver, MpsDriver
 from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
 from hyrt_devices.cuda.launch import KernelLauncher, PycudaLauncher, can_build
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
-from hyrt_devices.cuda.staging import PinnedPool
+from hyrt_devices.cuda.staging import pinned_pool
 from hyrt_devices.cuda.timeline import Timeline
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
@@ -47,7 +49,7 @@ class Staged:
         self.normalizer = normalizer
         self.size = size
         self.delivery: Delivery | None = None
-        self.host: torch.Tensor | None = None
+        self.host: NDArray[np.uint8] | None = None
         self.begun: Any = None
         # Only where the run is traced.
         self.copied: Any = None
@@ -79,7 +81,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         self._objective: Objective = Classification()
         self._health = Health(info.name)
         self._closed = False
-        self._pool = PinnedPool(driver)
+        self._pool = pinned_pool(driver)
         new_stream = driver.stream if launcher is None else launcher.stream
         self._copies, self._compute = new_stream(), new_stream()
         self._aggregate = None if launcher is None else TorchAggregation(launcher)
@@ -110,7 +112,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> TorchDevice:
         try:
-            driver: Driver = MpsDriver() if cls.kind == "mps" else StreamDriver(cls.kind, info.index)
+            driver = (MpsDriver if cls.kind == "mps" else Driver)(cls.kind, info.index)
             # The first allocation makes the context; without it there is nothing for the kernels to share.
             torch.zeros(1, device=driver.device)
             return cls(info, options, driver, _launcher(driver.device))
@@ -255,7 +257,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
 
     def _send(self, shipment: Shipment, staged: Staged) -> None:
         driver = self._driver
-        staged.host = self._pool.take(shipment.parcel.size)
+        staged.host = self._pool.take(shipment.parcel.size, np.uint8)
         with driver.running(self._copies):
             staged.begun = driver.mark(self._copies)
             arrived = shipment.parcel.send(staged.host, driver.device)
@@ -291,8 +293,8 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
             )
             parameter.grad = None
         flat = torch.cat(numbers)
-        host = self._pool.take(flat.nbytes)
-        back = host[: flat.nbytes].view(torch.float32)
+        host = self._pool.take(flat.shape, np.float32)
+        back = torch.from_numpy(host)
         back.copy_(flat, non_blocking=True)
         ended = driver.mark(self._compute)
         driver.wait(ended)

@@ -3,67 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
 
-class Driver(Protocol):
-    """Streams, events and memory of one device. A mark is an event that has been recorded."""
+class Driver:
+    """Streams, events and memory of one device. A mark is an event that has been recorded.
 
-    device: torch.device
-
-    def stream(self) -> Any:
-        """A new stream: its work runs in order, beside that of others."""
-        ...
-
-    def running(self, stream: Any) -> AbstractContextManager[Any]:
-        """Inside, the calling thread's operators run on the stream."""
-        ...
-
-    def mark(self, stream: Any) -> Any:
-        """Mark the stream's work so far, and the time at which it ends."""
-        ...
-
-    def order(self, stream: Any, mark: Any) -> None:
-        """Work given to the stream from now on starts after the mark."""
-        ...
-
-    def wait(self, mark: Any) -> None:
-        """Hold the calling thread until the mark is reached."""
-        ...
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """Time between two marks that were reached."""
-        ...
-
-    def pinned(self, size: int) -> torch.Tensor:
-        """[size] uint8 host memory that is copied to and from without a detour."""
-        ...
-
-    def free_bytes(self) -> int:
-        """Memory of the device nobody has taken."""
-        ...
-
-    def used_bytes(self) -> int:
-        """Memory of the device that this process's tensors take."""
-        ...
-
-    def limit(self, size: int | None) -> None:
-        """Bound what this process may take of the device; None takes the bound away."""
-        ...
-
-    def out_of_memory(self, error: Exception) -> bool:
-        """Whether an error says that the device's memory is used up."""
-        ...
-
-    def trim(self) -> None:
-        """Give memory that is kept for reuse back to the device."""
-        ...
-
-
-class StreamDriver:
-    """CUDA and XPU devices: torch gives both the same interface.
+    CUDA and XPU devices as they are: torch gives both the same interface.
 
     Parameters
     ----------
@@ -78,38 +26,48 @@ class StreamDriver:
         self._event_options = {"blocking": True} if kind == "cuda" else {}
 
     def stream(self) -> Any:
+        """A new stream: its work runs in order, beside that of others."""
         return self._api.Stream(device=self.device)
 
     def running(self, stream: Any) -> AbstractContextManager[Any]:
+        """Inside, the calling thread's operators run on the stream."""
         return cast("AbstractContextManager[Any]", self._api.stream(stream))
 
     def mark(self, stream: Any) -> Any:
+        """Mark the stream's work so far, and the time at which it ends."""
         event = self._api.Event(enable_timing=True, **self._event_options)
         event.record(stream)
         return event
 
     def order(self, stream: Any, mark: Any) -> None:
+        """Work given to the stream from now on starts after the mark."""
         stream.wait_event(mark)
 
     def wait(self, mark: Any) -> None:
+        """Hold the calling thread until the mark is reached."""
         mark.synchronize()
 
     def seconds(self, start: Any, end: Any) -> float:
+        """Time between two marks that were reached."""
         return float(start.elapsed_time(end)) / 1000
 
     def pinned(self, size: int) -> torch.Tensor:
+        """[size] uint8 host memory that is copied to and from without a detour."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def free_bytes(self) -> int:
+        """Memory of the device nobody has taken."""
         if hasattr(self._api, "mem_get_info"):
             return int(self._api.mem_get_info(self.device)[0])
         # Torch of before 2.7 does not ask Intel's driver: what others take is then not seen.
         return int(self._api.get_device_properties(self.device).total_memory) - self.used_bytes()
 
     def used_bytes(self) -> int:
+        """Memory of the device that this process's tensors take."""
         return int(self._api.memory_allocated(self.device))
 
     def limit(self, size: int | None) -> None:
+        """Bound what this process may take of the device; None takes the bound away."""
         if not hasattr(self._api, "set_per_process_memory_fraction"):
             return
         total = self._api.get_device_properties(self.device).total_memory
@@ -117,17 +75,16 @@ class StreamDriver:
         self._api.set_per_process_memory_fraction(fraction, self.device)
 
     def out_of_memory(self, error: Exception) -> bool:
+        """Whether an error says that the device's memory is used up."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def trim(self) -> None:
+        """Give memory that is kept for reuse back to the device."""
         self._api.empty_cache()
 
 
-class MpsDriver:
+class MpsDriver(Driver):
     """Apple's devices: one queue, and memory that is the host's."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("mps", 0)
 
     def stream(self) -> Any:
         return None
@@ -143,12 +100,6 @@ class MpsDriver:
     def order(self, stream: Any, mark: Any) -> None:
         """Nothing to do: there is one queue."""
 
-    def wait(self, mark: Any) -> None:
-        mark.synchronize()
-
-    def seconds(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / 1000
-
     def pinned(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
@@ -163,7 +114,4 @@ class MpsDriver:
         torch.mps.set_per_process_memory_fraction(1.0 if size is None else min(1.0, size / total))
 
     def out_of_memory(self, error: Exception) -> bool:
-        return isinstance(error, torch.OutOfMemoryError) or "MPS backend out of memory" in str(error)
-
-    def trim(self) -> None:
-        torch.mps.empty_cache()
+        return super().out_of_memory(error) or "MPS backend out of memory" in str(error)

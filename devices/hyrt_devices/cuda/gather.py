@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.machine.buffer_pool import BufferPool
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher
-from hyrt_devices.cuda.staging import PinnedPool
 
 # Rows go to the device in pieces of this size.
 _PIECE_BYTES = 64 << 20
@@ -31,7 +31,7 @@ class Features(Protocol):
         ...
 
 
-def upload(driver: Driver, pool: PinnedPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
+def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
     """An array of any size in device memory, through pinned pieces."""
     halves = values.dtype == np.float16
     rows = values.view(np.int16) if halves else values
@@ -41,12 +41,11 @@ def upload(driver: Driver, pool: PinnedPool, stream: Any, values: NDArray[Any]) 
         per_piece = max(1, _PIECE_BYTES // max(1, rows.nbytes // max(1, len(rows))))
         for start in range(0, len(rows), per_piece):
             piece = rows[start : start + per_piece]
-            buffer = pool.take(piece.nbytes)
-            room = buffer.numpy()[: piece.nbytes].view(rows.dtype).reshape(piece.shape)
+            room = pool.take(piece.shape, rows.dtype)
             np.copyto(room, piece)
             out[start : start + per_piece].copy_(torch.from_numpy(room), non_blocking=True)
             driver.wait(driver.mark(stream))
-            pool.give(buffer)
+            pool.give(room)
     return out.view(torch.float16) if halves else out
 
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from hyrt.device import QueueListener
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
+from hyrt.machine.buffer_pool import BufferPool
 from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.gather import upload
 from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher
-from hyrt_devices.cuda.staging import PinnedPool, fetch
+from hyrt_devices.cuda.staging import fetch
 from hyrt_devices.cuda.timeline import Timeline
 
 _UNMET = 2**31 - 1
@@ -54,7 +55,7 @@ class ReadableTopology:
         self,
         driver: Driver,
         launcher: KernelLauncher,
-        pool: PinnedPool,
+        pool: BufferPool,
         stream: Any,
         graph: Graph,
         *,
@@ -100,7 +101,7 @@ class CudaSampler:
     """
 
     def __init__(
-        self, driver: Driver, launcher: KernelLauncher, pool: PinnedPool, graph: Graph, *, resident: bool
+        self, driver: Driver, launcher: KernelLauncher, pool: BufferPool, graph: Graph, *, resident: bool
     ) -> None:
         self._driver = driver
         self._pool = pool

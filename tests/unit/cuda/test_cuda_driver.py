@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from hyrt_devices.cuda import launch, probe
-from hyrt_devices.cuda.driver import StreamDriver
+from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import ROWS, THREADS, PycudaLauncher, groups
-from hyrt_devices.cuda.staging import Parcel, PinnedPool
+from hyrt_devices.cuda.staging import Parcel, pinned_pool
 from unit.cuda.fake_driver import FakeDriver
 
 
@@ -76,7 +76,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
 
 def test_marks_are_blocking_timed_events_on_the_stream(api: Api) -> None:
-    driver = StreamDriver("cuda", 1)
+    driver = Driver("cuda", 1)
     copies, compute = driver.stream(), driver.stream()
     mark = driver.mark(copies)
     assert mark.recorded_on is copies
@@ -90,7 +90,7 @@ def test_marks_are_blocking_timed_events_on_the_stream(api: Api) -> None:
 
 
 def test_a_limit_is_a_fraction_of_the_memory_and_none_lifts_it(api: Api) -> None:
-    driver = StreamDriver("cuda", 1)
+    driver = Driver("cuda", 1)
     driver.limit(250)
     assert api.fraction == 0.25
     driver.limit(5000)
@@ -102,7 +102,7 @@ def test_a_limit_is_a_fraction_of_the_memory_and_none_lifts_it(api: Api) -> None
 
 
 def test_only_torchs_own_error_is_out_of_memory(api: Api) -> None:
-    driver = StreamDriver("cuda", 1)
+    driver = Driver("cuda", 1)
     assert driver.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not driver.out_of_memory(RuntimeError("CUDA error: out of memory"))
 
@@ -259,7 +259,7 @@ def test_the_reason_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_parcel_arrives_as_it_was_packed() -> None:
     driver = FakeDriver()
-    pool = PinnedPool(driver)
+    pool = pinned_pool(driver)
     arrays = [
         np.arange(5, dtype=np.int32),
         np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
@@ -269,7 +269,7 @@ def test_a_parcel_arrives_as_it_was_packed() -> None:
     parcel = Parcel()
     places = [parcel.add(array) for array in [*arrays, arrays[0]]]
     assert places == [0, 1, 2, 3, 0]
-    host = pool.take(parcel.size)
+    host = pool.take(parcel.size, np.uint8)
     arrived = parcel.send(host, driver.device)
     assert len(arrived) == len(arrays)
     for array, tensor in zip(arrays, arrived, strict=True):
@@ -279,17 +279,17 @@ def test_a_parcel_arrives_as_it_was_packed() -> None:
 
 def test_the_pool_hands_out_what_came_back_and_nothing_that_did_not() -> None:
     driver = FakeDriver()
-    pool = PinnedPool(driver)
-    first, second = pool.take(10_000_000), pool.take(10_000_000)
-    assert first.data_ptr() != second.data_ptr()
+    pool = pinned_pool(driver)
+    first, second = pool.take(10_000_000, np.uint8), pool.take(10_000_000, np.uint8)
+    assert not np.shares_memory(first, second)
     pool.give(first)
-    assert pool.take(9_500_000) is first
+    assert np.shares_memory(pool.take(9_500_000, np.uint8), first)
     pool.give(second)
-    small = pool.take(100)
-    assert small is not second, "a far too large buffer waits for a larger need"
+    small = pool.take(100, np.uint8)
+    assert not np.shares_memory(small, second), "a far too large buffer waits for a larger need"
     assert pool.allocated_bytes == driver.pinned_bytes
     pool.clear()
-    assert pool.take(10_000_000) is not second
+    assert not np.shares_memory(pool.take(10_000_000, np.uint8), second)
 
 
 def test_pycuda_is_looked_for_without_an_import() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.gather import MappedFeatures
 from hyrt_devices.cuda.sampler import CudaSampler
-from hyrt_devices.cuda.staging import PinnedPool
+from hyrt_devices.cuda.staging import pinned_pool
 from unit.cuda.emulated_kernels import SOURCES, EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.nn.block_cases import block_of, blocks
@@ -92,7 +92,7 @@ def test_sampler_is_bit_equal_to_the_host(degree: float, resident: bool, backwar
     graph = random_graph(degree=degree)
     driver = FakeDriver()
     launcher = EmulatedLauncher(driver, backwards=backwards)
-    sampler = CudaSampler(driver, launcher, PinnedPool(driver), graph, resident=resident)
+    sampler = CudaSampler(driver, launcher, pinned_pool(driver), graph, resident=resident)
     rng = np.random.default_rng(3)
     for step, fanout in enumerate([-1, 0, 1, 5, 64, 65, 100]):
         vertices = rng.permutation(graph.num_vertices).astype(np.int32)[: 40 + step]
@@ -137,7 +137,7 @@ def test_sampler_kernels_take_both_widths_of_ids(
     )
     monkeypatch.setattr("hyrt_devices.cuda.sampler.id_type", lambda graph: np.dtype(ids))
     driver = FakeDriver()
-    sampler = CudaSampler(driver, EmulatedLauncher(driver), PinnedPool(driver), graph, resident=True)
+    sampler = CudaSampler(driver, EmulatedLauncher(driver), pinned_pool(driver), graph, resident=True)
     vertices = np.arange(0, 300, 7, dtype=ids)
     key = stream_key(2, SAMPLE, 0, 1)
     hop = sampler.draw(vertices, 4, key, relabel=True)
@@ -151,7 +151,7 @@ def test_sampler_kernels_take_both_widths_of_ids(
 @needs_compiler
 def test_sampling_of_nothing_is_nothing() -> None:
     driver = FakeDriver()
-    sampler = CudaSampler(driver, EmulatedLauncher(driver), PinnedPool(driver), random_graph(), resident=True)
+    sampler = CudaSampler(driver, EmulatedLauncher(driver), pinned_pool(driver), random_graph(), resident=True)
     hop = sampler.draw(np.empty(0, np.int32), 5, np.uint64(1), relabel=True)
     assert hop.offsets.tolist() == [0]
     assert hop.sources is not None
@@ -162,7 +162,7 @@ def test_sampling_of_nothing_is_nothing() -> None:
 def test_a_hop_that_runs_out_of_memory_leaves_nothing_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph()
     driver = FakeDriver()
-    sampler = CudaSampler(driver, EmulatedLauncher(driver), PinnedPool(driver), graph, resident=True)
+    sampler = CudaSampler(driver, EmulatedLauncher(driver), pinned_pool(driver), graph, resident=True)
     vertices, key = np.arange(100, dtype=np.int32), stream_key(1, SAMPLE, 0, 1)
     wanted = sampler.draw(vertices, 5, key, relabel=True)
 
@@ -189,7 +189,7 @@ def test_edges_that_cannot_be_mapped_are_an_error_that_leaves_nothing_mapped() -
     driver = FakeDriver()
     launcher = EmulatedLauncher(driver, maps=False)
     with pytest.raises(MemoryError, match="cannot be mapped"):
-        CudaSampler(driver, launcher, PinnedPool(driver), random_graph(), resident=False)
+        CudaSampler(driver, launcher, pinned_pool(driver), random_graph(), resident=False)
     assert not launcher.mapped
 
 
