@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from timed_runs import BATCH, FANOUT, KINDS, LR, append_records, open_workload, 
 if TYPE_CHECKING:
     import torch
 
+    from hyrt.device import Span
     from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -141,12 +143,17 @@ def main() -> None:
         "load_average": os.getloadavg()[0],
     }
     if options.kernels:
-        opencl.device.profiled = True
         total: dict[str, float] = defaultdict(float)
+
+        def hear(queue: str, spans: Sequence[Span]) -> None:
+            for at, (kernel, start, end) in enumerate(spans if queue == "compute" else ()):
+                total[f"{at:2d} {kernel}"] += (end - start) * 1e-6 / len(opencl.batches)
+
+        # The weights that the last round brought are not of a step.
+        opencl.device.propagate(opencl.device.transfer(opencl.batches[0]))
+        opencl.device.trace(hear)
         for batch in opencl.batches:
             opencl.device.propagate(opencl.device.transfer(batch))
-            for at, (kernel, seconds) in enumerate(opencl.device.timings):
-                total[f"{at:2d} {kernel}"] += seconds * 1e3 / len(opencl.batches)
         record["kernel_ms"] = {name: round(ms, 3) for name, ms in total.items()}
         record["kernels_ms"] = round(sum(total.values()), 2)
     for side in sides:

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.task.layout import LayerRecord, Region, regions, row_base
-
-
-class ArenaDesign(Protocol):
-    """What a design holds; every description of a design has these."""
-
-    @property
-    def pes(self) -> int:
-        """Banks of the arena."""
-        ...
-
-    @property
-    def arena_words(self) -> int:
-        """Words of a bank."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +28,7 @@ _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
 )
 
 
-def lay_out(records: Sequence[LayerRecord], limits: ArenaDesign) -> list[LayerRecord] | Shortage:
+def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerRecord] | Shortage:
     """Give every matrix of a task its place; those that never hold data at the same time may share it.
 
     Parameters

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_hls.parts.resources import estimate
-from hyrt_hls.simulation.simulator import KernelDesign, Simulator
+from hyrt_hls.parts.resources import KernelDesign, estimate
+from hyrt_hls.simulation.simulator import Simulator
 from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 

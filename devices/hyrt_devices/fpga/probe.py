@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hyrt_hls.parts.resources import KernelDesign
+
 from hyrt.device import DeviceInfo, Rates
 from hyrt.errors import DeviceUnavailable
 from hyrt_devices.fpga.programs import KERNEL
-from hyrt_devices.fpga.xclbin import Xclbin, XclbinDesign, read_design, read_xclbin
+from hyrt_devices.fpga.xclbin import Xclbin, read_design, read_xclbin
 from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
 
 XCLBIN_VARIABLE = "HYRT_XCLBIN"
@@ -136,7 +138,7 @@ def _check_mode(xclbin: Xclbin) -> None:
         )
 
 
-def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: XclbinDesign) -> DeviceInfo:
+def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDesign) -> DeviceInfo:
     mode = emulation()
     clock_hz = xclbin.clock_hz or _CLOCK_HZ
     told = "of the xclbin" if xclbin.clock_hz else "assumed"

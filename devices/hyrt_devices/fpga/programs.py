@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from hyrt_hls.parts.resources import KernelDesign
+
 from hyrt.errors import DeviceUnavailable
-from hyrt_devices.fpga.xclbin import Xclbin, XclbinDesign, read_design
+from hyrt_devices.fpga.xclbin import Xclbin, read_design
 
 KERNEL = "hyrt_train"
 
@@ -17,7 +19,7 @@ class TrainerPrograms(Protocol):
     """
 
     @property
-    def design(self) -> XclbinDesign:
+    def design(self) -> KernelDesign:
         """What the kernel was built with."""
         ...
 

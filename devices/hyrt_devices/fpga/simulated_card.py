@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hyrt_hls.parts.part import Part, load_part
-from hyrt_hls.simulation.simulator import KernelDesign
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.vitis.finished_build import modelled, part_of, read_build
 from hyrt_perfmodel.cycles.design import FpgaDesign
 

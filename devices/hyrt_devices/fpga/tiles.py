@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.task.layout import Task
 from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.fpga.arena import ArenaDesign, Shortage, lay_out
+from hyrt_devices.fpga.arena import Shortage, lay_out
 from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
 from hyrt_devices.fpga.weights import LayerShape, layer_shapes
 from hyrt_devices.opencl_host.batch_check import input_values
@@ -20,7 +21,7 @@ from hyrt_devices.opencl_host.batch_check import input_values
 def build_tasks(
     batch: MiniBatch,
     model: ModelDescription,
-    limits: ArenaDesign,
+    limits: KernelDesign,
     device: str = "this device",
     *,
     at_least: int = 1,
@@ -88,7 +89,7 @@ _SMALLER = (
 )
 
 
-def _too_large(piece: Piece, target: int, missing: Shortage, limits: ArenaDesign, device: str) -> str:
+def _too_large(piece: Piece, target: int, missing: Shortage, limits: KernelDesign, device: str) -> str:
     rows = [block.num_dst for block in piece.blocks]
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows "

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
+from hyrt_hls.parts.resources import KernelDesign
+from hyrt_perfmodel.file_content import made_of
+
 from hyrt.errors import DeviceUnavailable
 
 MAGIC = b"xclbin2\0"
@@ -35,19 +38,6 @@ _LARGEST_BYTES = 16 << 20
 _READ = (EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA)
 _DESIGN = ("pes", "mac_rows", "mac_cols", "arena_words")
 _REBUILD = "build it again, or copy it again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XclbinDesign:
-    """What a trainer was synthesised with; the host lays out its tasks by it."""
-
-    pes: int
-    """Scatter and gather units, and banks of the arena."""
-    mac_rows: int
-    mac_cols: int
-    """`mac_rows` and `mac_cols`: rows and columns of the systolic array."""
-    arena_words: int
-    """Words of 16 floats in each bank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +207,7 @@ def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct
     return [entry.unpack_from(section, start + i * entry.size) for i in range(held)]
 
 
-def read_design(xclbin: Xclbin) -> XclbinDesign:
+def read_design(xclbin: Xclbin) -> KernelDesign:
     """What the trainer in an xclbin was synthesised with.
 
     A JSON object with whole numbers `pes`, `mac_rows`, `mac_cols` and `arena_words` (more keys are left
@@ -227,7 +217,7 @@ def read_design(xclbin: Xclbin) -> XclbinDesign:
     Raises
     ------
     DeviceUnavailable
-        If there is neither, or a number is missing, naming the file.
+        If there is neither, or a number is missing or none that kernels can have, naming the file.
     """
     beside = xclbin.path.with_suffix(".json")
     where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(beside)
@@ -246,8 +236,9 @@ def read_design(xclbin: Xclbin) -> XclbinDesign:
         raise DeviceUnavailable(f"{where} is not JSON ({error}): {_REBUILD}") from error
     if not isinstance(values, dict):
         raise DeviceUnavailable(f"{where} is not a JSON object with {', '.join(_DESIGN)}")
-    for name in _DESIGN:
-        value = values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise DeviceUnavailable(f"{where}: {name} is {value!r}, not a whole number of at least 1")
-    return XclbinDesign(**{name: values[name] for name in _DESIGN})
+    try:
+        return made_of(
+            KernelDesign, {name: values[name] for name in _DESIGN if name in values}, where, required=_DESIGN
+        )
+    except ValueError as error:
+        raise DeviceUnavailable(f"{error}: {_REBUILD}") from error

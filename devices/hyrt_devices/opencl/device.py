@@ -76,9 +76,6 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         self._copies = Launcher(self._context, device)
         self._compute = Launcher(self._context, device)
         self._samplers: list[OpenclSampler] = []
-        # For measuring: whether to keep the seconds of each launch of a step.
-        self.profiled = False
-        self.timings: list[tuple[str, float]] = []
         # None where the device computes the objective itself.
         self._host_objective: Objective | None = None
         self._hear: QueueListener | None = None
@@ -169,8 +166,6 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
                     loss_sum, counts, gradients = self._replica.run(
                         self._compute, staged, self._host_objective
                     )
-                if self.profiled:
-                    self.timings = self._compute.timings()
                 ran = self._compute.taken()
                 seconds = {
                     "transfer": span_s(staged.events),

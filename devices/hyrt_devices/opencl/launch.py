@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_devices.opencl_host.profiling import Command, spans
+from hyrt_devices.opencl_host.profiling import Command
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -78,11 +78,3 @@ class Launcher:
         """The commands since the last call."""
         events, self._events = self._events, []
         return events
-
-    def taken_events(self) -> list[Any]:
-        """The events since the last call."""
-        return [event for _, event in self.taken()]
-
-    def timings(self) -> list[tuple[str, float]]:
-        """What ran since the last call of `taken`, and for how many seconds."""
-        return [(name, (end - start) * 1e-9) for name, start, end in spans(self._events)]

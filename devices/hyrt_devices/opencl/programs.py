@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hyrt.errors import DeviceUnavailable
 
@@ -34,27 +34,10 @@ def _reports_ignored() -> Iterator[None]:
         yield
 
 
-class Programs(Protocol):
-    """Gives kernels. Each call makes an object of its own: one must not be used by two threads."""
-
-    def kernel(self, program: str, name: str, constants: Constants) -> Any:
-        """A `pyopencl.Kernel`.
-
-        Parameters
-        ----------
-        program
-            `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or
-            `sample`.
-        name
-            The kernel's name.
-        constants
-            What the program is compiled with.
-        """
-        ...
-
-
 class SourcePrograms:
     """Compiles programs from the files of `kernels/`, each once for the same constants.
+
+    Each call of `kernel` makes an object of its own: one must not be used by two threads.
 
     Parameters
     ----------
@@ -85,6 +68,18 @@ class SourcePrograms:
             return built
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
+        """A `pyopencl.Kernel`.
+
+        Parameters
+        ----------
+        program
+            `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or
+            `sample`.
+        name
+            The kernel's name.
+        constants
+            What the program is compiled with.
+        """
         import pyopencl as cl
 
         return cl.Kernel(self.built(program, constants), name)
@@ -124,6 +119,7 @@ class BinaryProgram:
         self._units = dict(units or {})
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
+        """As `SourcePrograms.kernel`; the constants are those of the binary."""
         import pyopencl as cl
 
         unit = self._units.get(name)
@@ -134,3 +130,6 @@ def source_of(program: str) -> str:
     """A program's files, one after the other."""
     folder = files("hyrt_devices.opencl") / "kernels"
     return "\n".join((folder / f"{file}.cl").read_text(encoding="utf-8") for file in _FILES[program])
+
+
+Programs = SourcePrograms | BinaryProgram

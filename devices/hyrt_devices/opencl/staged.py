@@ -139,7 +139,7 @@ class Stager:
             staged.release()
             raise
         finally:
-            staged.events += self._launcher.taken_events()
+            staged.events += [event for _, event in self._launcher.taken()]
         self._launcher.flush()
         return staged
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from hyrt_perfmodel.checks import Count, check_numbers
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt_hls.parts.part import Part
@@ -79,6 +80,42 @@ class Resources:
     def times(self, units: int) -> Resources:
         """Of several units."""
         return Resources(**{field.name: units * getattr(self, field.name) for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDesign:
+    """Sizes of a trainer.
+
+    Raises
+    ------
+    ValueError
+        If the kernels do not take these sizes.
+    """
+
+    pes: Count = 8
+    """n, scatter units, gather units and banks."""
+    mac_rows: Count = 32
+    mac_cols: Count = 64
+    """`mac_rows` and `mac_cols`: sizes of the array; m is their product. Rows are a multiple of `pes` and
+    divide LANES or are a multiple of it; columns are a multiple of LANES."""
+    arena_words: Count = 32768
+    """Words of each bank."""
+    fifo_depth: Count = 32
+    """Messages of each of the network's queues, at least 2."""
+
+    def __post_init__(self) -> None:
+        check_numbers("design", self)
+        try:
+            check_buildable(self.design, self.arena_words)
+        except ValueError as error:
+            raise ValueError(f"design: {error}") from error
+
+    @property
+    def design(self) -> FpgaDesign:
+        """The same as the cycle model takes it."""
+        return FpgaDesign(
+            pes=self.pes, mac_rows=self.mac_rows, mac_cols=self.mac_cols, fifo_depth=self.fifo_depth
+        )
 
 
 def check_buildable(design: FpgaDesign, arena_words: int) -> None:

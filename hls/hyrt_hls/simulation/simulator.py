@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from hyrt_perfmodel.cycles.design import FpgaDesign
 
-from hyrt_hls.parts.resources import check_buildable
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.simulation.compile import compile_library
 from hyrt_hls.task.layout import ARGUMENTS, LANES, Floats, Task
 
@@ -23,50 +22,12 @@ _REGION_WORDS = 16384
 _MESSAGE_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class KernelDesign:
-    """Sizes of a trainer.
+class Counts(ctypes.Structure):
+    """What a launch moved, counted at its memory ports.
 
-    Raises
-    ------
-    ValueError
-        If the kernels do not take these sizes.
-    """
-
-    pes: int = 8
-    """n, scatter units, gather units and banks."""
-    mac_rows: int = 32
-    mac_cols: int = 64
-    """`mac_rows` and `mac_cols`: sizes of the array; m is their product. Rows are a multiple of `pes` and
-    divide LANES or are a multiple of it; columns are a multiple of LANES."""
-    arena_words: int = 32768
-    """Words of each bank."""
-    fifo_depth: int = 32
-    """Messages of each of the network's queues, at least 2."""
-
-    def __post_init__(self) -> None:
-        try:
-            check_buildable(self.design, self.arena_words)
-        except ValueError as error:
-            raise ValueError(f"design: {error}") from error
-
-    @property
-    def design(self) -> FpgaDesign:
-        """The same as the cycle model takes it."""
-        return FpgaDesign(
-            pes=self.pes, mac_rows=self.mac_rows, mac_cols=self.mac_cols, fifo_depth=self.fifo_depth
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a launch moved and computed.
-
-    Counted at the memory ports: `rows_read` and `feature_words_read` of the features, `edges` read,
-    `weight_words_read`, `words_written` (scores and gradients), `intermediate_words_written` (writes to a
-    word that had its result already, the only way in which memory could hold what is between). Of the task's
-    shape: `messages` through the network, `macs` of its products (forward, weight gradients, gradients of
-    combined).
+    Rows and words read of the features, edges read, words of the weights read, words written (scores and
+    gradients), and writes to a word that had its result already: the only way in which memory could hold what
+    is between.
     """
 
     rows_read: int
@@ -75,8 +36,7 @@ class Counts:
     weight_words_read: int
     words_written: int
     intermediate_words_written: int
-    messages: int
-    macs: int
+    _fields_ = [(name, ctypes.c_int64) for name in __annotations__]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +102,7 @@ class Simulator:
         self._library.hyrt_simulate.argtypes = [
             ctypes.c_void_p,
             ctypes.POINTER(_Arrays),
-            ctypes.POINTER(_Passed),
+            ctypes.POINTER(Counts),
             ctypes.c_char_p,
             ctypes.c_int,
         ]
@@ -176,12 +136,12 @@ class Simulator:
             len(task.task),
             scores.size // LANES,
         )
-        passed = _Passed()
+        counts = Counts()
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._memories() as memories:
-            if self._library.hyrt_simulate(memories, arrays, passed, message, _MESSAGE_BYTES):
+            if self._library.hyrt_simulate(memories, arrays, counts, message, _MESSAGE_BYTES):
                 raise ValueError(f"simulation of the FPGA trainer: {message.value.decode(errors='replace')}")
-        return TaskOutcome(scores, gradients, float(results[0]), int(results[1]), _counts(task, passed))
+        return TaskOutcome(scores, gradients, float(results[0]), int(results[1]), counts)
 
     def close(self) -> None:
         """Give the memories back; the simulator can still be used."""
@@ -227,10 +187,6 @@ _LENGTHS = (
     *("feature_words", "num_edges", "weight_words", "targets", "num_sources", "task_words"),
     "score_words",
 )
-_PASSED = (
-    *("rows_read", "feature_words_read", "edges", "weight_words_read", "words_written"),
-    "intermediate_words_written",
-)
 
 
 class _Arrays(ctypes.Structure):
@@ -238,16 +194,3 @@ class _Arrays(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ARGUMENTS),
         *((name, ctypes.c_int64) for name in _LENGTHS),
     ]
-
-
-class _Passed(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in _PASSED]
-
-
-def _counts(task: Task, passed: _Passed) -> Counts:
-    messages = macs = 0
-    for i, r in enumerate(task.records):
-        messages += (r.num_edges + (r.num_back_edges if i else 0)) * r.in_chunks
-        macs += r.rows * r.depth * r.out_chunks * LANES * (3 if i else 2)
-    passed_by = {name: getattr(passed, name) for name in _PASSED}
-    return Counts(**passed_by, messages=messages, macs=macs)

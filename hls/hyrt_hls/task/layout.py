@@ -22,9 +22,9 @@ from layer 2 on the gradient of combined and its aggregation into the output_gra
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,11 +130,25 @@ class LayerRecord:
         return (self.depth + 1) * self.out_chunks
 
 
-# A record's int32 before its dropout, and from the tenth on.
-_SIZES = ("rows", "parts", "num_src", "in_chunks", "out_chunks", "relu")
-_PLACES = (
-    *("first_edge", "num_edges", "first_back_edge", "num_back_edges", "weights"),
-    *("combined", "output", "output_gradient", "combined_gradient", "out_width", "in_width"),
+_DROPOUT = np.dtype([("threshold", "<i4"), ("scale", "<f4"), ("key", "<u8")])
+
+
+def _words(before: str, after: str, count: int) -> np.dtype[np.void]:
+    """A structure of `count` int32 and, between them, a dropout; the last are unused."""
+    first, second = before.split(), after.split()
+    unused = count - len(first) - len(second) - _DROPOUT.itemsize // 4
+    numbers = [(name, "<i4") for name in second]
+    return np.dtype(
+        [*((name, "<i4") for name in first), ("dropout", _DROPOUT), *numbers, ("unused", "<i4", unused)]
+    )
+
+
+_HEADER = _words("version layers targets classes num_sources in_chunks", "in_width", HEADER)
+_RECORD = _words(
+    "rows parts num_src in_chunks out_chunks relu",
+    "first_edge num_edges first_back_edge num_back_edges weights "
+    "combined output output_gradient combined_gradient out_width in_width",
+    RECORD,
 )
 
 
@@ -172,14 +186,10 @@ def describe(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
     if len(records) != header.layers:
         raise ValueError(f"task: {len(records)} layer records for {header.layers} layers")
     task = np.zeros(HEADER + header.layers * RECORD, np.int32)
-    task[:6] = VERSION, header.layers, header.targets, header.classes, header.num_sources, header.in_chunks
-    task[6:10] = _dropout_words(header.dropout)
-    task[10] = header.in_width
-    for i, r in enumerate(records):
-        at = task[HEADER + i * RECORD :][:RECORD]
-        at[:6] = [getattr(r, name) for name in _SIZES]
-        at[6:10] = _dropout_words(r.dropout)
-        at[10:21] = [getattr(r, name) for name in _PLACES]
+    task[0] = VERSION
+    _write(task[:HEADER].view(_HEADER)[0], header)
+    for words, record in zip(task[HEADER:].view(_RECORD), records, strict=True):
+        _write(words, record)
     return task
 
 
@@ -200,15 +210,7 @@ def read_header(task: Ints) -> TaskHeader:
     layers = int(task[1])
     if not 1 <= layers <= MOST_LAYERS or len(task) != HEADER + layers * RECORD:
         raise ValueError(f"task: {len(task)} int32 for {layers} layers (1 to {MOST_LAYERS} are possible)")
-    return TaskHeader(
-        layers=layers,
-        targets=int(task[2]),
-        classes=int(task[3]),
-        num_sources=int(task[4]),
-        in_chunks=int(task[5]),
-        in_width=int(task[10]),
-        dropout=_read_dropout(task[6:10]),
-    )
+    return TaskHeader(**_read(task[:HEADER].view(_HEADER)[0], TaskHeader))
 
 
 def read_records(task: Ints) -> list[LayerRecord]:
@@ -219,13 +221,9 @@ def read_records(task: Ints) -> list[LayerRecord]:
     ValueError
         As `read_header`.
     """
-    records = []
-    for i in range(read_header(task).layers):
-        words = task[HEADER + i * RECORD :][:RECORD]
-        numbers = dict(zip((*_SIZES, *_PLACES), [*words[:6].tolist(), *words[10:21].tolist()], strict=True))
-        relu = bool(numbers.pop("relu"))
-        records.append(LayerRecord(**numbers, relu=relu, dropout=_read_dropout(words[6:10])))
-    return records
+    read_header(task)
+    found = [_read(words, LayerRecord) for words in task[HEADER:].view(_RECORD)]
+    return [LayerRecord(**{**each, "relu": bool(each["relu"])}) for each in found]
 
 
 def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
@@ -238,8 +236,8 @@ def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
         last = i == layers - 1
         output_read = mask if r.relu else loss if last else aggregate + 2
         output_gradient_born = loss if last else mask - 1
-        combined_words = _words(r.rows * r.parts, r.in_chunks, pes)
-        output_words = _words(r.rows, r.out_chunks, pes)
+        combined_words = _bank_words(r.rows * r.parts, r.in_chunks, pes)
+        output_words = _bank_words(r.rows, r.out_chunks, pes)
         lives: list[tuple[str, int, bool, int, int]] = [
             ("combined", combined_words, False, aggregate, mask + 1),
             ("output", output_words, True, aggregate + 1, output_read),
@@ -315,18 +313,19 @@ class Task:
         _check_regions(regions(records, pes), capacity_words)
 
 
-def _words(rows: int, chunks: int, pes: int) -> int:
+def _bank_words(rows: int, chunks: int, pes: int) -> int:
     return -(-rows // pes) * chunks
 
 
-def _dropout_words(dropout: Dropout) -> Ints:
-    scale = int(np.float32(dropout.scale).view(np.int32))
-    return np.frombuffer(struct.pack("<iiQ", dropout.threshold, scale, dropout.key), np.int32)
+def _write(words: Any, value: TaskHeader | LayerRecord) -> None:
+    for field in fields(value):
+        number = getattr(value, field.name)
+        words[field.name] = astuple(number) if isinstance(number, Dropout) else number
 
 
-def _read_dropout(words: Ints) -> Dropout:
-    threshold, scale, key = struct.unpack("<ifQ", np.ascontiguousarray(words).tobytes())
-    return Dropout(threshold, scale, key)
+def _read(words: Any, kind: type[TaskHeader | LayerRecord]) -> dict[str, Any]:
+    found = {field.name: words[field.name].item() for field in fields(kind)}
+    return {**found, "dropout": Dropout(*found["dropout"])}
 
 
 def _check_arrays(task: Task) -> None:

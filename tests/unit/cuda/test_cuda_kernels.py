@@ -151,7 +151,9 @@ def test_sampler_kernels_take_both_widths_of_ids(
 @needs_compiler
 def test_sampling_of_nothing_is_nothing() -> None:
     driver = FakeDriver()
-    sampler = CudaSampler(driver, EmulatedLauncher(driver), pinned_pool(driver), random_graph(), resident=True)
+    sampler = CudaSampler(
+        driver, EmulatedLauncher(driver), pinned_pool(driver), random_graph(), resident=True
+    )
     hop = sampler.draw(np.empty(0, np.int32), 5, np.uint64(1), relabel=True)
     assert hop.offsets.tolist() == [0]
     assert hop.sources is not None

@@ -17,7 +17,8 @@ from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_devices.fpga.modelled_time import ModelledTime
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import layer_shapes
-from hyrt_hls.simulation.simulator import KernelDesign, Simulator
+from hyrt_hls.parts.resources import KernelDesign
+from hyrt_hls.simulation.simulator import Simulator
 from hyrt_perfmodel.cycles.design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult

@@ -12,7 +12,8 @@ import pytest
 from axlf import ARGUMENTS, DESIGN, container, ip_layout, metadata, trainer
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.xclbin import XclbinDesign, read_design, read_xclbin
+from hyrt_devices.fpga.xclbin import read_design, read_xclbin
+from hyrt_hls.parts.resources import KernelDesign
 
 from hyrt.errors import DeviceUnavailable
 
@@ -31,7 +32,7 @@ def test_kernels_units_clock_and_memory_are_read(tmp_path: Path) -> None:
     assert xclbin.units_of("hyrt_train") == ("a", "b")
     assert xclbin.clock_hz == 287e6
     assert xclbin.memory_bytes == 2 * 16 << 30
-    assert read_design(xclbin) == XclbinDesign(**DESIGN)
+    assert read_design(xclbin) == KernelDesign(**DESIGN)
 
 
 def test_units_come_in_the_order_of_their_addresses(tmp_path: Path) -> None:
@@ -93,8 +94,8 @@ def test_the_design_lies_beside_an_xclbin_without_metadata(tmp_path: Path) -> No
     with pytest.raises(DeviceUnavailable, match=r"hyrt_train\.json is missing"):
         read_design(xclbin)
     beside = tmp_path / "hyrt_train.json"
-    beside.write_text(json.dumps({**DESIGN, "pes": 16, "built": "today"}), encoding="utf-8")
-    assert read_design(xclbin) == XclbinDesign(**{**DESIGN, "pes": 16})
+    beside.write_text(json.dumps({**DESIGN, "mac_rows": 16, "built": "today"}), encoding="utf-8")
+    assert read_design(xclbin) == KernelDesign(**{**DESIGN, "mac_rows": 16})
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,8 @@ def test_the_design_lies_beside_an_xclbin_without_metadata(tmp_path: Path) -> No
     [
         ({**DESIGN, "pes": 0}, "pes is 0"),
         ({**DESIGN, "mac_rows": True}, "mac_rows is True"),
-        ({**DESIGN, "mac_cols": "16"}, "mac_cols is '16'"),
-        ({"pes": 8, "mac_rows": 8, "mac_cols": 8}, "arena_words is None"),
+        ({**DESIGN, "mac_cols": "wide"}, "mac_cols is 'wide'"),
+        ({"pes": 8, "mac_rows": 8, "mac_cols": 8}, "'arena_words' is missing"),
         ([8, 8], "not a JSON object"),
     ],
 )

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from hyrt_devices.fpga.device import FpgaDevice
 from hyrt_devices.fpga.programs import KERNEL
-from hyrt_devices.fpga.xclbin import XclbinDesign
 from hyrt_devices.opencl.probe import survey
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.task.layout import LANES
 
 from hyrt.device import DeviceInfo, DeviceOptions
 
 ONCHIP = 10
-DESIGN = XclbinDesign(pes=4, mac_rows=4, mac_cols=16, arena_words=4096)
+DESIGN = KernelDesign(pes=4, mac_rows=4, mac_cols=16, arena_words=4096)
 
 
 class TwinPrograms:
     """Kernels of `task.cl`, each compute unit with an arena of its own in global memory."""
 
-    def __init__(self, context: Any, program: Any, design: XclbinDesign, num_units: int) -> None:
+    def __init__(self, context: Any, program: Any, design: KernelDesign, num_units: int) -> None:
         import pyopencl as cl
 
         self.design = design
@@ -52,9 +52,9 @@ class Machine:
 
         self.device = survey().found[0].device
         self.context = cl.Context([self.device])
-        self._built: dict[XclbinDesign, Any] = {}
+        self._built: dict[KernelDesign, Any] = {}
 
-    def programs(self, design: XclbinDesign = DESIGN, num_units: int = 2) -> TwinPrograms:
+    def programs(self, design: KernelDesign = DESIGN, num_units: int = 2) -> TwinPrograms:
         import pyopencl as cl
 
         if design not in self._built:
@@ -64,7 +64,7 @@ class Machine:
         return TwinPrograms(self.context, self._built[design], design, num_units)
 
     def open(
-        self, options: DeviceOptions | None = None, *, design: XclbinDesign = DESIGN, num_units: int = 2
+        self, options: DeviceOptions | None = None, *, design: KernelDesign = DESIGN, num_units: int = 2
     ) -> FpgaDevice:
         info = DeviceInfo(
             kind="fpga",

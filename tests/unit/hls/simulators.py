@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import GOLDEN_ARENA
-from hyrt_hls.simulation.simulator import KernelDesign, Simulator, TaskOutcome
+from hyrt_hls.parts.resources import KernelDesign
+from hyrt_hls.simulation.simulator import Simulator, TaskOutcome
 from hyrt_hls.task.layout import Task
 from unit.hls.task_reference import run_reference
 

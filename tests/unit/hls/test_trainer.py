@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.simulation.compile import HEADERS, compile_library
-from hyrt_hls.simulation.simulator import KERNELS, SOURCE, KernelDesign, Simulator, TaskOutcome, macros
+from hyrt_hls.simulation.simulator import KERNELS, SOURCE, Simulator, TaskOutcome, macros
 from simulators import DESIGNS, assert_as_reference, hls4mls_headers, needs_compiler, simulator
 
 

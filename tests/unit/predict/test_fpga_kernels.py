@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
-from hyrt_hls.simulation.simulator import KernelDesign
+from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.task.targets import with_task_targets
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.advice import advise
