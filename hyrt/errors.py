@@ -5,6 +5,9 @@ The command line prints them as one line and exits with `exit_code`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class HyrtError(Exception):
     """Root of every error a user of hyrt may want to catch."""
@@ -98,3 +101,14 @@ def describe(error: BaseException) -> str:
     if isinstance(error, HyrtError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def numbers_named() -> Iterator[None]:
+    """Turn what is wrong with numbers of the user's into a ConfigError that says so."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except ArithmeticError as error:
+        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hyrt.cli.options import AsJson
+
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.calibration_file import Calibration
     from hyrt_perfmodel.platforms.platform import TrainerRates
@@ -17,7 +19,7 @@ def calibrate(
         bool,
         typer.Option("--show", help="Print the stored calibration instead, and say whether it still holds."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how fast this machine is.
 

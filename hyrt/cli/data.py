@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hyrt.cli.options import AsJson, Force
+
 data_app = typer.Typer(help="Inspect, convert and generate datasets.", no_args_is_help=True)
 
 _SOURCE_HELP = (
@@ -28,7 +30,7 @@ def info(
     check: Annotated[
         bool, typer.Option("--check", help="Check all data, including memory-mapped features above 1 GiB.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a dataset and describe it.
 
@@ -49,7 +51,7 @@ def convert(
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
     dtype: Annotated[str | None, typer.Option(help="Store dense features as float16 or float32.")] = None,
     normalize: Annotated[str, typer.Option(help="Scale the features: none, row or standard.")] = "none",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
+    force: Force = False,
 ) -> None:
     """Convert a dataset to a .npz file or a folder.
 
@@ -67,7 +69,7 @@ def convert(
 def generate(
     spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
+    force: Force = False,
 ) -> None:
     """Generate a graph.
 

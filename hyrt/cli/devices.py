@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hyrt.cli.options import AsJson
+
 if TYPE_CHECKING:
     from hyrt.device import DeviceInfo
     from hyrt.device.discovery import Survey
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the devices' rates first, and store them.")
     ] = False,

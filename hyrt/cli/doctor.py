@@ -7,37 +7,18 @@ from typing import Annotated
 
 import typer
 
+from hyrt.cli.options import AsJson, Data, Devices, Model, Output, Settings
+
 
 def doctor(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A settings file and changes to settings, as for hyrt run.",
-            show_default=False,
-        ),
-    ] = None,
+    arguments: Settings = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The settings file, as an option.", show_default=False),
+        Path | None, typer.Option("--config", metavar="FILE", help="The settings file, as an option.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="The dataset, as for hyrt run.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="The model, as for hyrt run.", show_default=False)
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="The devices that must work, as for hyrt run. By default the CPU.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="The folder in which run folders will be made.")
-    ] = Path("runs"),
+    data: Data = None,
+    model: Model = None,
+    devices: Devices = None,
+    output: Output = Path("runs"),
     limit: Annotated[
         float,
         typer.Option(
@@ -47,14 +28,14 @@ def doctor(
             help="The time to wait for each package, backend and measurement.",
         ),
     ] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that this machine has what a run needs.
 
     This checks versions, CPUs, memory, disk and caches, and runs a training step on every backend. Each check
     runs in a process of its own, so that a broken package or driver is reported with its remedy and does not
     end the command. With settings, memory and disk are compared with what their run needs. The exit code is 1
-    if something that the run needs is broken.
+    if something that the run needs is broken; without settings, a run needs the CPU.
 
     \b
     Examples:

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
+from hyrt.cli.options import AsJson, Force
+
 _RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 _Data = Annotated[
     str | None,
-    typer.Option(
-        "--data", metavar="SOURCE", help="The dataset, with the same features. By default that of the run."
-    ),
+    typer.Option(metavar="SOURCE", help="The dataset, with the same features. By default that of the run."),
 ]
 _Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="The checkpoint whose weights to use.")
@@ -45,7 +45,7 @@ def evaluate(
         typer.Option(help="Use all neighbours or the fan-outs of the training. By default as in the run."),
     ] = None,
     checkpoint: _Checkpoint = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate the weights of a run.
 
@@ -60,9 +60,9 @@ def evaluate(
     from hyrt.machine.process_settings import prepare_process
 
     prepare_process()
-    from hyrt.cli.trained import open_trained
     from hyrt.inference.evaluate import Evaluator
     from hyrt.quantities import three_digits
+    from hyrt.report.records.trained_run import open_trained
     from hyrt.report.terminal.progress_line import metric_name
     from hyrt.training.setup import assign_threads, evaluation_workers
 
@@ -109,7 +109,7 @@ def infer(
         ),
     ] = "all",
     checkpoint: _Checkpoint = "best",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Compute scores, classes or embeddings of vertices.
 
@@ -127,8 +127,8 @@ def infer(
 
     file = output_file(output, replace=force)
     prepare_process()
-    from hyrt.cli.trained import open_trained
     from hyrt.inference.write_rows import chosen_vertices, write_rows
+    from hyrt.report.records.trained_run import open_trained
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)

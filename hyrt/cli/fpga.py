@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hyrt.cli.options import AsJson, Data, Model, Settings, Workload, workload_alone
+
 if TYPE_CHECKING:
     from hyrt_hls.parts.explore import Candidate
     from hyrt_hls.parts.part import Part
@@ -19,85 +21,67 @@ fpga_app = typer.Typer(
     help="Choose a trainer for an FPGA card and write its build files.", no_args_is_help=True
 )
 
-_PART_HELP = "The card: u250, u200, u280, u50, or a .yaml file with the resources that its shell leaves."
+_Part = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The card: u250, u200, u280, u50, or a .yaml file with the resources that its shell leaves.",
+    ),
+]
 _FIFO_DEPTH = 32
 
 
 @fpga_app.command()
 def explore(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A settings file and changes to settings, as for hyrt run.",
-            show_default=False,
-        ),
-    ] = None,
-    part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="SOURCE", help="The dataset, as for hyrt predict.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="KIND", help="The model: graphsage or gcn.", show_default=False)
-    ] = None,
+    arguments: Settings = None,
+    part: _Part = "u250",
+    data: Data = None,
+    model: Model = None,
     fanout: Annotated[
-        str | None,
-        typer.Option(metavar="N,N", help="The fan-out of each layer, such as 25,10.", show_default=False),
+        str | None, typer.Option(metavar="N,N", help="The fan-out of each layer, such as 25,10.")
     ] = None,
-    hidden: Annotated[
-        int | None, typer.Option(metavar="WIDTH", help="The width of hidden layers.", show_default=False)
-    ] = None,
+    hidden: Annotated[int | None, typer.Option(metavar="WIDTH", help="The width of hidden layers.")] = None,
     batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="TARGETS", help="The number of targets of a step on this card.", show_default=False
-        ),
+        int | None, typer.Option(metavar="TARGETS", help="The number of targets of a step on this card.")
     ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.yaml", help="A file with all sizes, as for hyrt predict.", show_default=False
-        ),
-    ] = None,
+    workload: Workload = None,
     reports: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
             help="A build folder with reports (*_csynth.xml). Compare them with the estimates, and use their "
             "clock and intervals.",
-            show_default=False,
         ),
     ] = None,
     fifo_depth: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            help="The depth of each queue of the network. By default 32, or that of the build.",
-            show_default=False,
+            metavar="N", help="The depth of each queue of the network. By default 32, or that of the build."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the best trainers that fit a card.
 
     This searches over n, the rows and columns of the array, and the arena, and prints the designs that no
-    other design beats in both time and resources. Nothing is built.
+    other design beats in both time and resources. Nothing is built. A card trains graphsage and gcn.
 
     \b
     Examples:
       hyrt fpga explore --part u250 --model graphsage --data ogbn-products --fanout 25,10 --hidden 256
       hyrt fpga explore --part u50 --workload w.yaml --json
     """  # noqa: D301
+    from dataclasses import replace
+
     from hyrt_hls.parts.explore import explore as search
     from hyrt_hls.parts.part import load_part
 
-    from hyrt.errors import ConfigError
+    from hyrt.errors import numbers_named
     from hyrt.report.tables.fpga_table import Explored, explored_json, explored_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
-    try:
+    with numbers_named():
         card = load_part(part)
         base, build = _base_design(card, fifo_depth, reports)
         work, assumptions = _work(arguments or [], options, workload)
@@ -105,16 +89,13 @@ def explore(
             part=card,
             work=work,
             front=search(card, work.at, work.batch_size, base),
-            paper=_paper(card, work, base),
+            # Table IV's design.
+            paper=_evaluated(card, work, replace(base, pes=8, mac_rows=32, mac_cols=64), card.arena_words),
             base=base,
             build=build,
             built=None if build is None else _evaluated(card, work, base, build.arena_words),
             assumptions=assumptions,
         )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    except ArithmeticError as error:
-        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
     if as_json:
         import json
 
@@ -126,24 +107,19 @@ def explore(
 @fpga_app.command("build-files")
 def build_files(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; new or empty.")],
-    part: Annotated[str, typer.Option(metavar="NAME", help=_PART_HELP)] = "u250",
+    part: _Part = "u250",
     pes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The number n of scatter and gather units.", show_default=False),
+        int | None, typer.Option(metavar="N", help="The number n of scatter and gather units.")
     ] = None,
     macs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RxC", help="The rows and columns of the array, such as 32x64.", show_default=False
-        ),
+        str | None, typer.Option(metavar="RxC", help="The rows and columns of the array, such as 32x64.")
     ] = None,
     arena_words: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The number of words of 16 floats in each bank.", show_default=False),
+        int | None, typer.Option(metavar="N", help="The number of words of 16 floats in each bank.")
     ] = None,
     fifo_depth: Annotated[
         int, typer.Option(metavar="N", help="The depth of each queue of the network.")
-    ] = 32,
+    ] = _FIFO_DEPTH,
     units: Annotated[int, typer.Option(metavar="N", help="The number of trainers on the card.")] = 1,
     clock_mhz: Annotated[int, typer.Option(metavar="MHZ", help="The clock of the kernel.")] = 300,
 ) -> None:
@@ -162,25 +138,20 @@ def build_files(
     from hyrt_hls.parts.part import load_part
     from hyrt_hls.vitis.build_files import doubts, write_build_files
 
-    from hyrt.errors import ConfigError
+    from hyrt.errors import numbers_named
     from hyrt.report.tables.fpga_table import resource_line
     from hyrt.report.terminal.printed_lines import print_wrapped
 
-    try:
+    with numbers_named():
         card = load_part(part)
-        base = _assumed_design(card, fifo_depth)
-        rows, cols = (card.mac_rows, card.mac_cols) if macs is None else _array(macs)
-        design = replace(
-            base,
-            pes=card.pes if pes is None else pes,
-            mac_rows=rows,
-            mac_cols=cols,
-            clock_hz=clock_mhz * 1e6,
-        )
+        design = replace(_assumed_design(card, fifo_depth), clock_hz=clock_mhz * 1e6)
+        if pes is not None:
+            design = replace(design, pes=pes)
+        if macs is not None:
+            rows, cols = _array(macs)
+            design = replace(design, mac_rows=rows, mac_cols=cols)
         words = card.arena_words if arena_words is None else arena_words
         needs = write_build_files(folder, card, design, words, units=units)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     for doubt in doubts(card, design):
         typer.echo(f"warning: {doubt}", err=True)
     command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
@@ -222,31 +193,23 @@ def _work(
     arguments: Sequence[str], options: Mapping[str, str | int | None], workload: Path | None
 ) -> tuple[TrainingWorkload, list[str]]:
     """The work of a step on the card, and what is assumed of it."""
-    from hyrt.errors import ConfigError
-
     if workload is not None:
-        from hyrt_perfmodel.workloads.workload_file import load_workload
-
-        given = [f"--{name}" for name, value in options.items() if value is not None]
-        if arguments or given:
-            raise ConfigError(f"--workload gives all sizes: omit {', '.join([*given, *arguments])}")
-        return load_workload(workload), []
-    from hyrt.config.command_line import new_config, sort_arguments
+        return workload_alone(workload, arguments, options), []
+    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
+    from hyrt.errors import ConfigError
     from hyrt.predict.fpga_kernels import why_no_kernels
     from hyrt.predict.workload import assumptions_of, configured_workload
 
-    keys = {
-        "data": "data.source",
-        "model": "model.kind",
-        "hidden": "model.hidden",
-        "batch": "data.batch_size",
-    }
     file, overrides = sort_arguments(arguments)
-    chosen = [f"{keys[name]}={options[name]}" for name in keys if options[name] is not None]
-    if options["fanout"] is not None:
-        chosen.append(f"sampler.fanout=[{options['fanout']}]")
-        layers = str(options["fanout"]).count(",") + 1
-        chosen.append(f"model.layers={layers}")
+    fanout = None if options["fanout"] is None else str(options["fanout"]).split(",")
+    chosen = option_overrides(
+        data__source=options["data"],
+        data__batch_size=options["batch"],
+        model__kind=options["model"],
+        model__hidden=options["hidden"],
+        model__layers=None if fanout is None else len(fanout),
+        sampler__fanout=fanout,
+    )
     config = new_config(file, [*chosen, *overrides])
     if why := why_no_kernels(config):
         raise ConfigError(why)
@@ -254,14 +217,8 @@ def _work(
     return configured_workload(config, sparse_as_rows=assumptions), assumptions
 
 
-def _paper(part: Part, work: TrainingWorkload, base: FpgaDesign) -> Candidate | str:
-    """Table IV's design on the part, or why it cannot be."""
-    from dataclasses import replace
-
-    return _evaluated(part, work, replace(base, pes=8, mac_rows=32, mac_cols=64), part.arena_words)
-
-
 def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:
+    """A design on the part, or why it cannot be."""
     from hyrt_hls.parts.explore import evaluate
 
     try:

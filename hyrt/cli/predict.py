@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hyrt.cli.options import AsJson, Data, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -20,32 +21,12 @@ _MOST_ACCELERATORS = 128
 
 
 def predict(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A settings file and changes to settings, as for hyrt run.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="The dataset, as for hyrt run. Named and generated datasets need not be loaded.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="The model: graphsage, gcn, gin or gat.", show_default=False),
-    ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.yaml", help="A file with all sizes, instead of a dataset and a model."),
-    ] = None,
+    arguments: Settings = None,
+    data: Data = None,
+    model: Model = None,
+    workload: Workload = None,
     platform: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine."),
+        str, typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine.")
     ] = "this-machine",
     devices: Annotated[
         str | None,
@@ -63,15 +44,15 @@ def predict(
         typer.Option("--paper", help="Use exactly the published form of the model, with its equal split."),
     ] = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the scaling table into a file.", show_default=False),
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the scaling table into a file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict how long training takes.
 
     This prints the times of the stages, the bottleneck, the best assignment, the epoch time and the memory,
-    from the performance model. Nothing is trained. To apply a trained model, use `hyrt infer`.
+    from the performance model. Nothing is trained, and named and generated datasets are not loaded. To apply
+    a trained model, use `hyrt infer`.
 
     \b
     Examples:
@@ -82,7 +63,7 @@ def predict(
     """  # noqa: D301
     from dataclasses import asdict
 
-    from hyrt.errors import ConfigError
+    from hyrt.errors import ConfigError, numbers_named
     from hyrt.predict.any_machine import machine, predict_on
     from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
     from hyrt.report.tables.scaling_plot import check_plot, draw_scaling
@@ -93,7 +74,7 @@ def predict(
         raise ConfigError("--plot draws the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
-    with _numbers_named():
+    with numbers_named():
         there, stale = machine(platform, devices)
         for reason in stale:
             typer.echo(
@@ -120,19 +101,6 @@ def predict(
     if found.scaling:
         lines += ["", *scaling_lines(found.scaling)]
     print_wrapped(lines)
-
-
-@contextmanager
-def _numbers_named() -> Iterator[None]:
-    """Turn what is wrong with numbers of the user's into errors that say so."""
-    from hyrt.errors import ConfigError
-
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    except ArithmeticError as error:
-        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
 
 
 def _counts(text: str | None) -> list[int]:
@@ -162,14 +130,8 @@ def _work(
     platform: str,
 ) -> tuple[TrainingWorkload, Config | None]:
     """The work, and the settings it follows from where it is not given in sizes."""
-    from hyrt.errors import ConfigError
-
     if workload is not None:
-        from hyrt_perfmodel.workloads.workload_file import load_workload
-
-        if arguments or data is not None or model is not None:
-            raise ConfigError("--workload gives all sizes: omit --data, --model and settings")
-        return load_workload(workload), None
+        return workload_alone(workload, arguments, {"data": data, "model": model}), None
     from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 
     from hyrt.config.command_line import new_config, option_overrides, sort_arguments

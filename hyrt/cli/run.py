@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hyrt.cli.options import Data, Devices, Model, Output, Settings
+
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.report.records.run_folder import RunFolder
@@ -15,55 +17,24 @@ if TYPE_CHECKING:
 
 
 def run(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG.yaml] [key.path=value ...]",
-            help="A settings file, and changes to settings, such as train.epochs=5 model.hidden=256.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="The dataset: a .npz file, a folder of .npy files, or a name such as ogbn-products.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="The model: graphsage, gcn, gin or gat.", show_default=False),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="The devices that train: cpu,cuda:0; with shares: cpu=1,cuda:0=3; or auto. "
-            "See hyrt devices.",
-        ),
-    ] = None,
+    arguments: Settings = None,
+    data: Data = None,
+    model: Model = None,
+    devices: Devices = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder.")] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is made.")
-    ] = Path("runs"),
+    output: Output = Path("runs"),
     name: Annotated[
         str | None,
         typer.Option(help="The name of the run folder. By default the time, the model and the dataset."),
     ] = None,
     tensorboard: Annotated[
-        bool,
-        typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder."),
+        bool, typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder.")
     ] = False,
     dashboard: Annotated[
-        bool,
-        typer.Option("--dashboard", help="Show the pipeline, its queues and the trainers live."),
+        bool, typer.Option("--dashboard", help="Show the pipeline, its queues and the trainers live.")
     ] = False,
     trace: Annotated[
-        bool,
-        typer.Option(
-            "--trace",
-            help="Record what ran where and when, for ui.perfetto.dev.",
-        ),
+        bool, typer.Option("--trace", help="Record what ran where and when, for ui.perfetto.dev.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")

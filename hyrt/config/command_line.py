@@ -38,7 +38,7 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (Path(files[0]) if files else None), overrides
 
 
-def option_overrides(**options: str | None) -> list[str]:
+def option_overrides(**options: object) -> list[str]:
     """Overrides of the options that are given: keys with `__` for a point."""
     return [
         f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in options.items() if value is not None

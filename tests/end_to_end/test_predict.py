@@ -97,7 +97,7 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--platform", "none.yaml"], "none.yaml: cannot be read"),
         (["--workload", "none.yaml", "--platform", GPU], "none.yaml: cannot be read"),
         (["--workload", "w.yaml", "--data", "ogbn-products", "--platform", GPU], "omit --data"),
-        (["--workload", "w.yaml", "model.hidden=3", "--platform", GPU], "omit --data"),
+        (["--workload", "w.yaml", "model.hidden=3", "--platform", GPU], "omit model.hidden=3"),
         (["--workload", "p.yaml", "--platform", GPU], "p.yaml: unknown key"),
         (["--accelerators", "9..1", "--platform", GPU], "--accelerators 9..1"),
         (["--accelerators", "x", "--platform", GPU], "--accelerators x"),

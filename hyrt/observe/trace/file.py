@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hyrt_perfmodel.assignment import STAGES
-from numpy.typing import NDArray
 
 from hyrt.observe.hook import NONE
 from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
@@ -28,14 +27,8 @@ _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propag
 def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
     """The whole trace; slices that have not ended end now and are named so.
 
-    Parameters
-    ----------
-    trace
-        Nothing is added to it any more, unless a thread hangs.
-    trainers
-        Names of the trainers, in their order.
-    about
-        Further facts for `otherData`.
+    Nothing is added to the trace any more, unless a thread hangs; `trainers` are the names of the run's, in
+    order, and `about` further facts for `otherData`.
     """
     return _Writer(trace, trainers).json(about)
 
@@ -67,7 +60,8 @@ class _Writer:
         for number, track in enumerate(tracks, 1):
             self._name(_HOST, number, "thread_name", track.name, number)
             self._slices(number, track)
-        self._marks(numbers)
+        for time, track, text in list(self._trace.marks):
+            self._mark(numbers[id(track)], time, text)
         self._arrows()
         for name, counter in self._trace.counters.items():
             shown, unit = _text(name), _text(counter.unit)
@@ -94,47 +88,26 @@ class _Writer:
         if track.ring.left_out:
             self._mark(number, int(table["start"][0]), f"{track.ring.left_out:,} earlier events left out")
         rows = [(*row, False) for row in table.tolist()]
-        known = {(row[0], row[2]) for row in rows} if begun else set()
+        ended = {(row[0], row[2]) for row in rows} if begun else set()
         now = max([self._now, *table["end"][-1:].tolist()])
-        rows += [(start, now, *what, True) for start, *what in begun if (start, what[0]) not in known]
+        rows += [(start, now, *what, True) for start, *what in begun if (start, what[0]) not in ended]
         rows.sort(key=lambda row: (row[0], -row[1]))
-        for row in rows:
-            self._slice(number, *row)
-            start, end, name, step, _, share, *_ = row
+        for start, end, name, step, trainer, share, units, unfinished in rows:
+            known = (("step", step), ("share", share), ("units", units))
+            more = [f'"{key}":{value}' for key, value in known if value != NONE]
+            if trainer != NONE:
+                more.append(f'"trainer":{self._trainers[trainer]}')
+            if unfinished:
+                more.append('"unfinished":true')
+            self._slice(_HOST, number, name, start, end, f',"args":{{{",".join(more)}}}')
             if name in stages and end > start:
                 self._flows.add(stages[name], step, share, Visit(number, start))
 
-    def _slice(
-        self,
-        number: int,
-        start: int,
-        end: int,
-        name: int,
-        step: int,
-        trainer: int,
-        share: int,
-        units: int,
-        unfinished: bool,
-    ) -> None:
-        more = []
-        if step != NONE:
-            more.append(f'"step":{step}')
-        if trainer != NONE:
-            more.append(f'"trainer":{self._trainers[trainer]}')
-        if share != NONE:
-            more.append(f'"share":{share}')
-        if units != NONE:
-            more.append(f'"units":{units}')
-        if unfinished:
-            more.append('"unfinished":true')
+    def _slice(self, process: int, number: int, name: int, start: int, end: int, more: str = "") -> None:
         self._lines.append(
-            f'{{"ph":"X","pid":{_HOST},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
-            f'"dur":{(end - start) / 1000:.3f},"args":{{{",".join(more)}}}}}'
+            f'{{"ph":"X","pid":{process},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
+            f'"dur":{(end - start) / 1000:.3f}{more}}}'
         )
-
-    def _marks(self, numbers: Mapping[int, int]) -> None:
-        for time, track, text in list(self._trace.marks):
-            self._mark(numbers[id(track)], time, text)
 
     def _mark(self, number: int, time: int, text: str) -> None:
         self._lines.append(
@@ -164,14 +137,8 @@ class _Writer:
                 self._name(
                     process, number, "thread_name", queue if row == 0 else f"{queue} {row + 1}", number
                 )
-                self._spans(process, number, made_disjoint(table[indices]))
-
-    def _spans(self, process: int, number: int, table: NDArray[Any]) -> None:
-        for start, end, _, name in table.tolist():
-            self._lines.append(
-                f'{{"ph":"X","pid":{process},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
-                f'"dur":{(end - start) / 1000:.3f}}}'
-            )
+                for start, end, _, name in made_disjoint(table[indices]).tolist():
+                    self._slice(process, number, name, start, end)
 
     def _name(self, process: int, number: int, key: str, name: str, order: int) -> None:
         sort = key.replace("_name", "_sort_index")

@@ -101,8 +101,7 @@ class Track:
 
     def add(self, start: int, end: int, what: Sequence[int]) -> None:
         """Note what is over: name, step, trainer, share and units."""
-        ring = self.ring
-        ring.write(ring.next(), start, end, *what)
+        self.ring.write(self.ring.next(), start, end, *what)
 
 
 class Counter:
