@@ -9,7 +9,6 @@ from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.quantities import duration
 from hyrt.report.channels import CHANNELS, fill_and_depth
-from hyrt.report.html.simulated import labelled
 from hyrt.report.records.run_record import Line, RunRecord, median, weighted_median
 
 # Shorter waits are hand-overs.
@@ -103,7 +102,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
         queues = {channel: _of_depth(*_queue(lines, f"{channel}.{name}")) for channel in CHANNELS.values()}
         rows.append(
             TrainerRow(
-                name=labelled(run, name),
+                name=run.labelled(name),
                 units=f"{units:,}",
                 share=units / total,
                 busy=duration(busy_s),

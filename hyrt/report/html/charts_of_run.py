@@ -12,7 +12,6 @@ from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.quantities import duration
 from hyrt.report.html.chart import Chart, Series
-from hyrt.report.html.simulated import labelled
 from hyrt.report.records.run_record import Line, RunRecord, number_of
 
 # Of bands that are drawn, and of marks.
@@ -31,7 +30,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
     marks = decisions if len(decisions) <= _MOST_MARKS else []
     times = [_line("measured", groups, "step_s"), *_predicted(run, groups)]
     busy = [
-        replace(_busy(groups, name), name=labelled(run, name), colour=colour)
+        replace(_busy(groups, name), name=run.labelled(name), colour=colour)
         for colour, name in enumerate(_keys(groups, "split"))
     ]
     metrics = _evaluated(run, _metrics(run), first_colour=1)
@@ -52,19 +51,9 @@ def charts_of(run: RunRecord) -> list[Chart]:
             bands=_bottlenecks(groups),
             cut=True,
         ),
-        Chart(
-            title="Split: targets per step",
-            series=_each(groups, "split"),
-            value=_whole,
-            marks=marks,
-            step=True,
-        ),
-        Chart(
-            title="CPU threads of the stages",
-            series=_each(groups, "threads"),
-            value=_whole,
-            marks=marks,
-            step=True,
+        *(
+            Chart(title=title, series=_each(groups, key), value=_whole, marks=marks, step=True)
+            for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
         ),
         Chart(
             title="Waiting of the stages per step, if it is noticeable",
@@ -107,15 +96,10 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
 
 
 def _that_count(lines: Sequence[Series]) -> list[Series]:
-    """Those that come above a hundredth of the highest, by what they are at most times."""
-    usual = [_usual(line) for line in lines]
+    """Those that come above a hundredth of the highest, by what nine in ten of their values are below."""
+    finite = [sorted(y for y in line.y if math.isfinite(y)) or [0.0] for line in lines]
+    usual = [values[int(0.9 * (len(values) - 1))] for values in finite]
     return [line for line, value in zip(lines, usual, strict=True) if value > _LEAST * max(usual)]
-
-
-def _usual(line: Series) -> float:
-    """What nine in ten values are below."""
-    values = sorted(y for y in line.y if math.isfinite(y))
-    return float(values[int(0.9 * (len(values) - 1))]) if values else 0.0
 
 
 def _line(name: str, lines: Sequence[Line], *keys: str, colour: int = 0) -> Series:

@@ -15,7 +15,6 @@ from hyrt.quantities import duration, size
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.render import pairs, render
-from hyrt.report.html.simulated import labelled, labelled_keys
 from hyrt.report.records.run_record import Line, RunRecord, median
 
 REPORT = "report.html"
@@ -112,7 +111,7 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in _flat(environment):
         text = "not limited" if value == "None" and name.startswith("cgroup.") else value
         if name.endswith("_bytes") and value.isdecimal():
-            text = f"{size(int(value))}"
+            text = size(int(value))
         found.append((name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
     if isinstance(words, list):
@@ -142,8 +141,8 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         "iteration_s": ("mean step", duration),
         "trained_s": ("trained for", duration),
         "peak_memory_bytes": ("peak memory", size),
-        "devices": ("devices", lambda names: ", ".join(labelled(run, name) for name in names)),
-        "split": ("last split", lambda split: pairs(labelled_keys(run, split))),
+        "devices": ("devices", lambda names: ", ".join(run.labelled(name) for name in names)),
+        "split": ("last split", lambda split: _split(run, split)),
         "threads": ("last threads", pairs),
     }
     found += [
@@ -161,10 +160,14 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         last = steps[-1]
         found += [
             ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
-            ("last split", pairs(labelled_keys(run, last["split"]))),
+            ("last split", _split(run, last["split"])),
             ("last threads", pairs(last["threads"])),
         ]
     return found
+
+
+def _split(run: RunRecord, split: Mapping[str, int]) -> str:
+    return pairs({run.labelled(name): units for name, units in split.items()})
 
 
 def _stage_facts(run: RunRecord) -> list[tuple[str, str]]:
@@ -194,15 +197,11 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     rows = [(stage, said.get(stage), seen.get(stage)) for stage in STAGES]
     for name, key in (("a step", "iteration_s"), ("an epoch", "epoch_s")):
         rows.append((name, expected.get(key), run.summary.get(key)))
-    return [
-        (
-            name,
-            "" if said_s is None else duration(said_s),
-            "" if seen_s is None else duration(seen_s),
-            f"{said_s / seen_s - 1:+.1%}" if said_s is not None and seen_s else "",
-        )
-        for name, said_s, seen_s in rows
-    ]
+    found = []
+    for name, said_s, seen_s in rows:
+        off = f"{said_s / seen_s - 1:+.1%}" if said_s is not None and seen_s else ""
+        found.append((name, *("" if s is None else duration(s) for s in (said_s, seen_s)), off))
+    return found
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

@@ -14,6 +14,9 @@ from hyrt.report.records.run_folder import RunFolder, read_metrics
 
 Line = Mapping[str, Any]
 
+# Kinds of which every device is simulated, for folders of runs that did not record which devices are.
+_SIMULATED = ("fpga-csim", "null")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
@@ -45,13 +48,18 @@ class RunRecord:
         """Its traces: of the run from its start, and of each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
-    @property
-    def simulated(self) -> frozenset[str] | None:
-        """The names of the simulated devices; None where the run did not record which are."""
+    def labelled(self, name: str) -> str:
+        """A device's name, such as `fpga-csim:0 (simulated)`: its times are not those of a real clock.
+
+        Settings ask for devices as `fpga-csim` and `fpga-csim:0=3`, which are labelled too.
+        """
+        kind, _, index = name.partition("=")[0].partition(":")
         told = [line["simulated"] for line in self.of("started")]
-        ended = self.summary.get("simulated_devices")
-        told += [] if ended is None else [ended]
-        return frozenset(name for names in told for name in names) if told else None
+        if (ended := self.summary.get("simulated_devices")) is not None:
+            told.append(ended)
+        known = {device for devices in told for device in devices}
+        simulated = f"{kind}:{index or 0}" in known if told else kind in _SIMULATED
+        return f"{name} (simulated)" if simulated else name
 
     def of(self, event: str) -> list[Line]:
         """The lines of one event."""
