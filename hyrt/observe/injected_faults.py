@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hyrt.device import Device, StepResult
 from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
@@ -50,10 +50,6 @@ class InjectedFaults(Hook):
         # As of every device: a fault is terminal.
         self._terminal: dict[str, DeviceFault] = {}
 
-    def arm(self, num_steps: int) -> None:
-        """Find the steps of the faults in a run of that many steps."""
-        self._armed = [_Armed(fault, fault.first_step(num_steps)) for fault in self._wanted]
-
     def begin(self, devices: Sequence[Device], steps: range) -> Notice:
         """Arm the faults.
 
@@ -69,7 +65,7 @@ class InjectedFaults(Hook):
                     f"{VARIABLE}: {fault.place!r} of {fault.stage} is not a trainer of this run: "
                     f"{', '.join(names)}"
                 )
-        self.arm(steps.stop)
+        self._armed = [_Armed(fault, fault.first_step(steps.stop)) for fault in self._wanted]
         return Notice(kind="warning", text=self._warning)
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
@@ -79,7 +75,7 @@ class InjectedFaults(Hook):
             return work()
         if site.place in self._terminal and stage in ("transfer", "propagate", "update"):
             raise self._terminal[site.place]
-        kind = self.strike(stage, site.place, site.step)
+        kind = self._strike(stage, site.place, site.step)
         result = work()
         if kind in ("nan-loss", "nan-gradient"):
             return cast(T, _spoiled(cast(StepResult, result), kind))
@@ -87,7 +83,7 @@ class InjectedFaults(Hook):
 
     def before_write(self, step: int, operation: str) -> None:
         """Let a fault of a checkpoint happen in place of an operation of its write."""
-        self.strike("checkpoint", operation, step)
+        self._strike("checkpoint", operation, step)
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
         """Say in the summary that this was a test, and which faults have not happened."""
@@ -100,7 +96,7 @@ class InjectedFaults(Hook):
     def _warning(self) -> str:
         return f"faults are injected into this run ({VARIABLE}={_listed(self._wanted)}): it is a test"
 
-    def due(self, stage: str, place: str, step: int) -> str | None:
+    def _due(self, stage: str, place: str, step: int) -> str | None:
         """The kind of fault that happens now, if one does."""
         for armed in self._armed:
             fault = armed.fault
@@ -113,9 +109,9 @@ class InjectedFaults(Hook):
             return fault.kind
         return None
 
-    def strike(self, stage: str, place: str, step: int) -> str | None:
+    def _strike(self, stage: str, place: str, step: int) -> str | None:
         """Let what is due happen; returns the kind, where the caller has to do it."""
-        kind = self.due(stage, place, step)
+        kind = self._due(stage, place, step)
         if kind is None:
             return None
         if kind != "slow":
@@ -144,15 +140,10 @@ class InjectedFaults(Hook):
             case "fault":
                 self._terminal[place] = DeviceFault(f"{place}: {what}")
                 raise self._terminal[place]
-            case "enospc":
-                _raise_os_error(errno.ENOSPC)
-            case "eio":
-                _raise_os_error(errno.EIO)
+            case "enospc" | "eio":
+                number = getattr(errno, kind.upper())
+                raise OSError(number, os.strerror(number))
         return kind
-
-
-def _raise_os_error(number: int) -> NoReturn:
-    raise OSError(number, os.strerror(number))
 
 
 def _spoiled(result: StepResult, kind: str) -> StepResult:

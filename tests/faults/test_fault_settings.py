@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from graphs import random_graph
 
 from hyrt.config import build_config
+from hyrt.device import Device
 from hyrt.errors import ConfigError, StageFailure
 from hyrt.observe.events import Notice, RunEnded
-from hyrt.observe.faults import KINDS, VARIABLE, Fault, parse_faults
+from hyrt.observe.faults import VARIABLE, Fault, parse_faults
+from hyrt.observe.hook import Site
 from hyrt.observe.injected_faults import InjectedFaults, faults_of_environment
 from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
@@ -70,12 +73,19 @@ def test_what_cannot_be_read(text: str, problem: str) -> None:
 
 
 def test_once_or_from_then_on() -> None:
-    faults = InjectedFaults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:slow"))
-    faults.arm(20)
-    assert [faults.due("load", "cpu:0", step) for step in (3, 4, 5)] == [None, "raise", None]
-    assert [faults.due("load", "cpu:1", step) for step in (3, 4, 5)] == [None, "slow", "slow"]
-    assert faults.due("sample", "cpu:0", 9) is None
-    assert set(KINDS) >= {"raise", "slow"}
+    faults = InjectedFaults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:raise"))
+    devices = cast(list[Device], [SimpleNamespace(info=SimpleNamespace(name=f"cpu:{i}")) for i in range(2)])
+    faults.begin(devices, range(20))
+
+    def happens(stage: str, place: str, step: int) -> bool:
+        try:
+            return faults.around(stage, Site(place, step), lambda: False)
+        except RuntimeError:
+            return True
+
+    assert [happens("load", "cpu:0", step) for step in (3, 4, 5)] == [False, True, False]
+    assert [happens("load", "cpu:1", step) for step in (3, 4, 5)] == [False, True, True]
+    assert not happens("sample", "cpu:0", 9)
 
 
 def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,11 +197,15 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     rows = [(stage, said.get(stage), seen.get(stage)) for stage in STAGES]
     for name, key in (("a step", "iteration_s"), ("an epoch", "epoch_s")):
         rows.append((name, expected.get(key), run.summary.get(key)))
-    found = []
-    for name, said_s, seen_s in rows:
-        off = f"{said_s / seen_s - 1:+.1%}" if said_s is not None and seen_s else ""
-        found.append((name, *("" if s is None else duration(s) for s in (said_s, seen_s)), off))
-    return found
+    return [
+        (
+            name,
+            "" if said_s is None else duration(said_s),
+            "" if seen_s is None else duration(seen_s),
+            f"{said_s / seen_s - 1:+.1%}" if said_s is not None and seen_s else "",
+        )
+        for name, said_s, seen_s in rows
+    ]
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

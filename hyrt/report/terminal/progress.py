@@ -50,9 +50,6 @@ class Progress:
     goes on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the
     start.
 
-    The last line tells of `metrics`, `chosen_by`, `best_epoch` and `epoch_s` of `RunEnded.summary` where they
-    are there, of the events seen otherwise.
-
     Parameters
     ----------
     stream
@@ -96,11 +93,8 @@ class Progress:
         self._epochs = 0
         self._shown_s = clock()
         self._stages = _StageMeans()
-        self._epoch_seconds: list[float] = []
-        self._best: Evaluated | None = None
         self._predicted_s: float | None = None
         self._predicted_step_s: float | None = None
-        self._is_simulated = False
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +107,6 @@ class Progress:
         match event:
             case RunStarted():
                 self._epochs = event.epochs
-                self._is_simulated = "(simulated)" in event.devices
                 self._shown_s = self._clock()
                 for label, text in (("data", event.data), ("model", event.model), ("devices", event.devices)):
                     self._print(f"{label:<10}{text}", indent=10)
@@ -127,7 +120,6 @@ class Progress:
                 self._stages.add(event)
                 self._show_steps(event)
             case EpochEnded():
-                self._epoch_seconds.append(event.seconds)
                 if not self._dashboard:
                     # The picture stays, also while the epoch is evaluated: this line comes above it.
                     self._write(self._end_live)
@@ -140,8 +132,6 @@ class Progress:
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
             case Evaluated():
-                if event.is_best:
-                    self._best = event
                 self._print(f"{'':<10}{evaluation_line(event)}", indent=12)
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")
@@ -173,21 +163,17 @@ class Progress:
             self._write(lambda: self._redraw(self._picture(group)))
 
     def _last_line(self, ended: RunEnded) -> str:
-        """The best epoch's test score and the time of an epoch, as far as they are known."""
+        """The best epoch's test score and the time of an epoch, as far as the summary has them."""
         parts = [] if ended.status == "finished" else [ended.status]
-        summary, best = ended.summary, self._best
+        summary = ended.summary
         if summary.get("metrics"):
             parts.append(_best_text(summary["metrics"], summary["chosen_by"], summary["best_epoch"]))
-        elif best is not None:
-            parts.append(_best_text(best.metrics, best.chosen_by, best.epoch))
-        seen_s = self._epoch_seconds
-        epoch_s = summary.get("epoch_s") or (sum(seen_s) / len(seen_s) if seen_s else 0.0)
-        if epoch_s:
+        if epoch_s := summary.get("epoch_s"):
             said = ""
             if self._predicted_s is not None:
                 said = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
             parts.append(f"{brief_duration(epoch_s)} per epoch{said}")
-        if summary.get("simulated", self._is_simulated):
+        if summary.get("simulated"):
             parts.append("on simulated devices")
         return " · ".join(filter(None, parts)) or ended.status
 

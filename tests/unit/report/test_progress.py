@@ -23,7 +23,15 @@ from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside,
 from hyrt.report.terminal.progress import Progress
 from hyrt.report.terminal.progress_line import prediction_line, step_line
 
-ENDED = RunEnded(status="finished")
+ENDED = RunEnded(
+    status="finished",
+    summary={
+        "metrics": {"val": {"accuracy": 0.92}, "test": {"accuracy": 0.9134}},
+        "chosen_by": "accuracy",
+        "best_epoch": 1,
+        "epoch_s": 3.5,
+    },
+)
 
 
 class Clock:
@@ -76,12 +84,12 @@ def test_plain_lines() -> None:
 
 
 def test_prediction_and_moves() -> None:
-    lines = show([STARTED, PREDICTED, BALANCED, epoch_ended(1), RunEnded(status="finished")])
+    lines = show([STARTED, PREDICTED, BALANCED, epoch_ended(1), ENDED])
     assert lines[3] == "predicted 3.4 s per epoch ± 0.4, bottleneck propagate"
     assert lines[4] == (
         "step 20: moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; 24.0 ms expected"
     )
-    assert lines[-1] == "3.5 s per epoch (predicted 3.4)"
+    assert lines[-1] == "test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch (predicted 3.4)"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_quiet_shows_the_end_only() -> None:
     [
         ([RunEnded(status="interrupted")], "interrupted"),
         ([RunEnded(status="finished")], "finished"),
-        ([epoch_ended(1), RunEnded(status="early-stopped")], "early-stopped · 3.5 s per epoch"),
+        ([RunEnded(status="early-stopped", summary={"epoch_s": 3.5})], "early-stopped · 3.5 s per epoch"),
         (
             [
                 evaluated(2),
@@ -153,16 +161,12 @@ def test_quiet_shows_the_end_only() -> None:
             "val ROC AUC 0.812 (best validation, epoch 1) · 2.0 s per epoch",
         ),
         (
-            [
-                replace(evaluated(2), metrics={}),
-                epoch_ended(1),
-                RunEnded(status="finished", summary={"metrics": {}}),
-            ],
+            [RunEnded(status="finished", summary={"metrics": {}, "epoch_s": 3.5})],
             "3.5 s per epoch",
         ),
         (
-            [replace(evaluated(2), metrics={"test": {"accuracy": 0.5}}), RunEnded(status="finished")],
-            "test accuracy 0.500 (epoch 2)",
+            [RunEnded(status="finished", summary=ENDED.summary | {"metrics": {"test": {"accuracy": 0.5}}})],
+            "test accuracy 0.500 (epoch 1) · 3.5 s per epoch",
         ),
         ([RunEnded(status="finished", summary={"simulated": True})], "on simulated devices"),
     ],
