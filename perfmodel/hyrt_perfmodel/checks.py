@@ -6,41 +6,61 @@ import math
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
-Positive = Annotated[float, "above 0"]
+from pydantic import AllowInfNan, BeforeValidator, Strict
+from pydantic_core import PydanticCustomError
+
+
+def _refuse_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "true and false are no numbers")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_refuse_truth)]
+"""As a file has it: true and false, which Python takes for 1 and 0, are none."""
+
+Positive = Annotated[Number, "a number above 0"]
 """Infinity is one; a file may not say so."""
 
-Unbounded = Annotated[float, "above 0", "a file may say .inf"]
+Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_refuse_truth), "a number above 0"]
 """Above 0, and infinite where it bounds nothing."""
 
-NotNegative = Annotated[float, "of at least 0"]
-Count = Annotated[int, "above 0"]
+NotNegative = Annotated[Number, "a number of at least 0"]
+Whole = Annotated[int, BeforeValidator(_refuse_truth)]
+Count = Annotated[Whole, "a whole number of at least 1"]
+Index = Annotated[Whole, "a whole number of at least 0"]
+Truth = Annotated[bool, Strict()]
 
 
 def check_numbers(owner: str, value: Any) -> None:
-    """Refuse a field that is not such a number as its annotation says; None stands for what is not known.
+    """Refuse a field that is not such a number as its annotation says.
 
     Raises
     ------
     ValueError
         Naming the owner, the field and its value.
     """
-    for name, rule in _rules(type(value)):  # type: ignore[arg-type]
+    for name, rule, may_be_none in _rules(type(value)):  # type: ignore[arg-type]
         number = getattr(value, name)
-        if number is not None and not _is_number(number, rule):
-            raise ValueError(f"{owner}: {name} is {number!r}: give a number {rule}")
+        if not (_is_number(number, rule) or (number is None and may_be_none)):
+            raise ValueError(f"{owner}: {name} is {number!r}: give {rule}")
 
 
 @cache
-def _rules(kind: type) -> list[tuple[str, str]]:
-    """The fields of a dataclass that have a rule."""
+def _rules(kind: type) -> list[tuple[str, str, bool]]:
+    """The fields of a dataclass that have a rule, and whether they may be None."""
     found = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        for part in (hint, *get_args(hint)):
-            found += [(name, rule) for rule in getattr(part, "__metadata__", ())[:1]]
+        parts = (hint, *get_args(hint))
+        rules = [
+            rule for part in parts for rule in getattr(part, "__metadata__", ()) if isinstance(rule, str)
+        ]
+        found += [(name, rule, type(None) in parts) for rule in rules]
     return found
 
 
 def _is_number(value: object, rule: str) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    kinds = int if "whole" in rule else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or math.isnan(value):
         return False
-    return value > 0 or (value == 0 and rule == "of at least 0")
+    return value > 0 or (value == 0 and rule.endswith("at least 0"))

@@ -1,24 +1,34 @@
 """Values from YAML, with errors that say where and what to do.
 
-Every function raises ValueError for what is not as it says, with the value's place (`where`) and what to
-give instead.
+pydantic checks them against the annotations of a dataclass; its errors are told in the words of a file. Every
+function raises ValueError for what is not as it says, with the value's place (`where`) and what to give
+instead.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+T = TypeVar("T")
 
-T = TypeVar("T", bound="DataclassInstance")
+_EXTRA = "unexpected_keyword_argument"
+# What to give, by what pydantic finds wrong.
+_GIVE = {
+    "a number": ("float_type", "float_parsing"),
+    "a finite number": ("finite_number",),
+    "a whole number": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
+    "true or false": ("bool_type",),
+    "a name": ("string_type",),
+    "a list": ("tuple_type", "frozen_set_type"),
+}
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -63,67 +73,13 @@ def only_keys(
     """Demand that every key is known and every required one there."""
     for key in content:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
-            raise ValueError(f"{where}: unknown key {key!r}: {hint}")
+            raise ValueError(f"{where}: {_unknown(key, known)}")
     for key in required:
         if key not in content:
             raise ValueError(f"{where}: the key {key!r} is missing")
 
 
-def number(value: Any, where: str) -> float:
-    """A finite number, also written like 1e9, which YAML takes for text."""
-    found = number_or_infinity(value, where)
-    if math.isinf(found):
-        raise ValueError(f"{where} is {_shown(value)}: give a finite number")
-    return found
-
-
-def number_or_infinity(value: Any, where: str) -> float:
-    """A number, or .inf."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{where} is {_shown(value)}: give a number")
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        found = math.nan
-    if math.isnan(found):
-        raise ValueError(f"{where} is {_shown(value)}: give a number")
-    return found
-
-
-def whole(value: Any, where: str) -> int:
-    """A whole number."""
-    found = number(value, where)
-    if not found.is_integer():
-        raise ValueError(f"{where} is {_shown(value)}: give a whole number")
-    return int(found)
-
-
-def truth(value: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{where} is {_shown(value)}: give true or false")
-    return value
-
-
-def text(value: Any, where: str) -> str:
-    """A name."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where} is {_shown(value)}: give a name")
-    return value
-
-
-def listed(value: Any, where: str) -> list[Any]:
-    """A list."""
-    if not isinstance(value, list):
-        raise ValueError(f"{where} is {_shown(value)}: give a list")
-    return value
-
-
-def made_of(
-    kind: type[T], content: Any, where: str, *, required: Collection[str] = (), infinite: bool = False
-) -> T:
+def made_of(kind: type[T], content: Any, where: str, *, infinite: bool = False) -> T:
     """A dataclass from a mapping of its fields; values are read as the fields' annotations say.
 
     Parameters
@@ -134,56 +90,60 @@ def made_of(
         The mapping. Fields with a default may be missing.
     where
         The mapping's place, for messages.
-    required
-        Fields that may not be missing although they have a default.
     infinite
         Whether every number may be infinite, and not only those that their annotation allows it.
     """
-    content = mapping(content, where)
-    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
-    hints = get_type_hints(kind, include_extras=True)
-    only_keys(content, hints.keys(), [*needed, *required], where)
-    values = {key: _read(hints[key], value, _place(where, key), infinite) for key, value in content.items()}
+    # Only what contains a dataclass can be given settings, which hold for all dataclasses in it.
+    reader = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", allow_inf_nan=infinite))  # type: ignore[valid-type]
     try:
-        return kind(**values)
-    except ValueError as problem:
-        raise ValueError(within(str(problem), where)) from problem
+        (found,) = reader.validate_python([mapping(content, where)])
+    except ValidationError as error:
+        # A key that is not known says more than one that is missing: it may be a slip of the pen.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] != _EXTRA)
+        raise ValueError(_sentence(kind, first, where)) from error
+    return found
 
 
-def _place(where: str, key: str) -> str:
-    """A key's place: `file: key` at the top, `file: key.key` below."""
-    return f"{where}.{key}" if ": " in where else f"{where}: {key}"
+def _sentence(kind: type, error: ErrorDetails, where: str) -> str:
+    """A problem that pydantic found, with its place: `file: key` at the top, `file: key.key` below."""
+    problem, path = error["type"], error["loc"][1:]
+    key = path[-1] if path else ""
+    if problem in ("missing", _EXTRA):
+        known = get_type_hints(_owner(kind, path[:-1]))
+        wrong = f"the key {key!r} is missing" if problem == "missing" else _unknown(str(key), known)
+        return f"{_place(path[:-1], where)}: {wrong}"
+    place, value = _place(path, where), error["input"]
+    if problem == "value_error":
+        message = str(error["ctx"]["error"])
+        return message if message.startswith(place) else f"{place}: {message}"
+    if problem == "literal_error":
+        return f"{place} is {_shown(value)}: give one of {error['ctx']['expected']}"
+    give = next((give for give, problems in _GIVE.items() if problem in problems), None)
+    if give is None:
+        return f"{place}: expected a mapping (key: value), found {_shown(value)}"
+    return f"{place} is {_shown(value)}: give {give}"
 
 
-def within(message: str, where: str) -> str:
-    """The message with its place, once."""
-    return message if message.startswith(where) else f"{where}: {message}"
+def _place(path: Sequence[int | str], where: str) -> str:
+    inner = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return where + (inner if ": " in where or not inner else f": {inner.removeprefix('.')}")
 
 
-def _read(hint: Any, value: Any, where: str, infinite: bool) -> Any:
-    """The value as an annotation says."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if type(None) in parts:
-        return None if value is None else _read(parts[0], value, where, infinite)
-    if origin is Annotated:
-        unbounded = infinite or "a file may say .inf" in hint.__metadata__
-        return _read(parts[0], value, where, unbounded)
-    if origin is Literal:
-        if value not in parts:
-            raise ValueError(f"{where} is {_shown(value)}: give one of {', '.join(parts)}")
-        return value
-    if origin in (tuple, frozenset):
-        entries = listed(value, where)
-        return origin(_read(parts[0], each, f"{where}[{i}]", infinite) for i, each in enumerate(entries))
-    if origin is Mapping:
-        keyed = mapping(value, where)
-        return {key: _read(parts[1], each, f"{where}.{key}", infinite) for key, each in keyed.items()}
-    if isinstance(hint, type) and is_dataclass(hint):
-        return made_of(hint, value, where, infinite=infinite)
-    if hint is float:
-        return number_or_infinity(value, where) if infinite else number(value, where)
-    readers: dict[Any, Callable[[Any, str], Any]] = {int: whole, bool: truth, str: text}
-    return "" if hint is str and value == "" else readers[hint](value, where)
+def _owner(kind: Any, path: Sequence[int | str]) -> Any:
+    """The dataclass at a place within another."""
+    for part in path:
+        kind = _dataclass_in(get_type_hints(kind).get(str(part))) or kind
+    return kind
+
+
+def _dataclass_in(hint: Any) -> Any:
+    return hint if is_dataclass(hint) else next(filter(None, map(_dataclass_in, get_args(hint))), None)
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the known keys are {', '.join(sorted(known))}"
+    return f"unknown key {key!r}: {hint}"
 
 
 def _shown(value: Any) -> str:

@@ -1,5 +1,5 @@
 // The aggregate kernel's network: duplicator, n scatter units, n x n queues, n gather units; the twin of
-// hyrt_perfmodel/cycles/aggregate_network.py. PES is a power of two. Values are whole numbers: the order of sums does not matter.
+// tools/predictions/aggregate_network.py. PES is a power of two. Values are whole numbers: the order of sums does not matter.
 module aggregate_network #(
     parameter int PES = 4,
     parameter int DEPTH_MOST = 32,

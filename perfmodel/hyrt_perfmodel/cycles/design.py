@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from hyrt_perfmodel.checks import NotNegative, Positive, check_numbers
+from hyrt_perfmodel.checks import Count, NotNegative, Positive, check_numbers
 
 LANES = 16
 """Values of a word: a row is aggregated in chunks of so many."""
 VALUE_BYTES = 4
 EDGE_BYTES = 16
 _MOST_PES = 64
-_INTERVALS = ("update_ii", "network_ii", "edge_ii")
-_SIZES = ("pes", "mac_rows", "mac_cols", "fifo_depth", "adder_latency", *_INTERVALS)
-_MEASURED = frozenset({"adder_latency", "clock_hz", *_INTERVALS, "ddr_efficiency", "launch_s"})
+_MEASURED = frozenset(
+    {"adder_latency", "clock_hz", "update_ii", "network_ii", "edge_ii", "ddr_efficiency", "launch_s"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +27,22 @@ class FpgaDesign:
         names no field.
     """
 
-    pes: int = 8
+    pes: Count = 8
     """n, scatter units and gather units of the aggregate network; at most 64."""
-    mac_rows: int = 32
-    mac_cols: int = 64
+    mac_rows: Count = 32
+    mac_cols: Count = 64
     """`mac_rows` and `mac_cols`: rows and columns of the systolic array; m is their product. Columns come in
     cells of LANES."""
-    fifo_depth: int = 32
+    fifo_depth: Count = 32
     """Messages that fit into each of the n x n queues."""
-    adder_latency: int = 7
+    adder_latency: Count = 7
     """Cycles from reading a sum to reading it again with the value added."""
     clock_hz: Positive = 300e6
     """The clock of the kernel."""
-    update_ii: int = 1
+    update_ii: Count = 1
     """Cycles between two operands of a multiply-accumulate of the array."""
-    network_ii: int = 1
-    edge_ii: int = 1
+    network_ii: Count = 1
+    edge_ii: Count = 1
     """`network_ii` and `edge_ii`: cycles between two words of the network's slowest unit, and between two
     edges that are read."""
     ddr_bytes_per_s: Positive = 77e9
@@ -55,13 +55,9 @@ class FpgaDesign:
     """Names of fields that no build and no board has confirmed; a report of a build takes them out."""
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"FPGA design: {name} is {value!r}: give a whole number of at least 1")
+        check_numbers("FPGA design", self)
         if self.pes > _MOST_PES:
             raise ValueError(f"FPGA design: pes is {self.pes}: give at most {_MOST_PES}")
-        check_numbers("FPGA design", self)
         if self.ddr_efficiency > 1:
             raise ValueError(
                 f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: give a fraction of at most 1"

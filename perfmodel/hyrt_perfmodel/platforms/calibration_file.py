@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hyrt_perfmodel.file_content import made_of
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platforms.platform import Platform
 
 _REMEDY = "run `hyrt calibrate`"
 
@@ -66,19 +66,7 @@ def calibration_file(node: str | None = None) -> Path:
 
 def to_text(calibration: Calibration) -> str:
     """The file's text."""
-    platform = calibration.platform
-    content = {
-        "name": platform.name,
-        "source": platform.source,
-        "relative_error": platform.relative_error,
-        "host": plain(asdict(platform.host)),
-        "accelerators": [plain(asdict(accelerator)) for accelerator in platform.accelerators],
-        "machine": plain(asdict(calibration.machine)),
-        "date": calibration.date,
-        "seconds": calibration.seconds,
-        "measured": plain(calibration.measured),
-    }
-    return yaml.safe_dump(content, sort_keys=False)
+    return yaml.safe_dump(plain(asdict(calibration)), sort_keys=False)
 
 
 def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibration:
@@ -104,25 +92,9 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{path}: cannot be read: {error}: {_REMEDY}") from error
     try:
-        content = yaml.safe_load(text)
-        where = str(path)
-        found = Calibration(
-            machine=made_of(Machine, content["machine"], where),
-            date=str(content["date"]),
-            seconds=float(content["seconds"]),
-            platform=Platform(
-                name=content["name"],
-                source=content["source"],
-                relative_error=content["relative_error"],
-                host=made_of(Host, content["host"], where, infinite=True),
-                accelerators=tuple(
-                    made_of(Accelerator, entry, where, infinite=True) for entry in content["accelerators"]
-                ),
-            ),
-            measured=content["measured"],
-        )
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split())
+        found = made_of(Calibration, yaml.safe_load(text), str(path), infinite=True)
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).removeprefix(f"{path}: ").split())
         raise CalibrationError(
             f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
         ) from error

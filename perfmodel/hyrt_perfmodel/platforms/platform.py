@@ -6,9 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
-from hyrt_perfmodel.checks import Count, NotNegative, Positive, Unbounded, check_numbers
+from hyrt_perfmodel.checks import (
+    Count,
+    Index,
+    NotNegative,
+    Number,
+    Positive,
+    Truth,
+    Unbounded,
+    check_numbers,
+)
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
 from hyrt_perfmodel.workloads.workload import LoadForm
@@ -62,7 +70,7 @@ class Host:
     """Effective bandwidth of host memory for feature rows, in 1e9 bytes a second, with all cores."""
     macs_per_s: Positive
     """Multiply-accumulates per second of all cores together."""
-    trains: bool = True
+    trains: Truth = True
     """Whether a trainer runs on the CPU."""
     cores: Count | None = None
     """How many there are; None where nothing is known of them, and threads then change nothing."""
@@ -104,8 +112,6 @@ class Host:
         check_numbers("host", self)
         if self.core_efficiency > 1 or self.serial_part > 1:
             raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
-        if not isinstance(self.trains, bool):
-            raise ValueError(f"host: trains is {self.trains!r}: give true or false")
 
     def sharing(self, kinds: str) -> Sharing:
         """What was measured with these kinds of trainers together, else what is known in general."""
@@ -161,16 +167,16 @@ class Accelerator:
     memory_gb_s: Positive
     macs_per_s: Positive
     link_gb_s: Unbounded
-    pipelined: bool = False
-    reads_each_source_once: bool = False
-    count: Annotated[int, "of at least 0"] = 1
+    pipelined: Truth = False
+    reads_each_source_once: Truth = False
+    count: Index = 1
     memory_gib: Positive | None = None
     link_latency_s: NotNegative = 0.0
     launch_s: NotNegative = 0.0
     flush_s: NotNegative = 0.0
     fill_s: NotNegative = 0.0
     values_per_s: Unbounded = math.inf
-    host_cores: Annotated[int, "of at least 0"] = 0
+    host_cores: Index = 0
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: Positive | None = None
@@ -179,13 +185,9 @@ class Accelerator:
     task_targets: Count | None = None
 
     def __post_init__(self) -> None:
-        owner = f"accelerator {self.kind!r}"
-        check_numbers(owner, self)
-        if not isinstance(self.kind, str) or not self.kind:
-            raise ValueError(f"an accelerator's kind is {self.kind!r}: give a name, such as gpu")
-        for name, value in (("count", self.count), ("host_cores", self.host_cores)):
-            if not isinstance(value, int):
-                raise ValueError(f"{owner}: {name} is {value!r}: give a whole number")
+        if not self.kind:
+            raise ValueError("an accelerator's kind is empty: give a name, such as gpu")
+        check_numbers(f"accelerator {self.kind!r}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +217,7 @@ class Platform:
     """`host` and `accelerators`: what it is made of."""
     source: str = "assumed"
     """Where the numbers are from: `measured <date>`, or `assumed: ...`."""
-    relative_error: float | None = None
+    relative_error: Number | None = None
     """How far predictions from these numbers are expected to be off, as a fraction; None where nobody has
     looked."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hyrt_perfmodel.checks import Number
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.file_content import listed, made_of, mapping, number, only_keys, read_yaml, text, within
+from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
 from hyrt_perfmodel.platforms.calibration_file import read_calibration
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platforms.platform import Platform
 
 THIS_MACHINE = "this-machine"
 _MOST_EQUAL = 1024
@@ -69,44 +70,46 @@ def platform_from(content: Any, where: str) -> Platform:
     ValueError
         Naming file and key.
     """
-    content = mapping(content, where)
-    only_keys(content, ("name", "source", "relative_error", "host", "accelerators"), ("host",), where)
-    host = made_of(Host, content["host"], f"{where}: host")
-    given = content.get("accelerators")
-    entries = [] if given is None else listed(given, f"{where}: accelerators")
-    accelerators = [_accelerator(entry, f"{where}: accelerators[{i}]") for i, entry in enumerate(entries)]
-    name = text(content.get("name", where), f"{where}: name")
-    source = text(content.get("source", f"given in {where}"), f"{where}: source")
-    given = content.get("relative_error")
-    error = None if given is None else number(given, f"{where}: relative_error")
-    try:
-        return Platform(
-            name=name, host=host, accelerators=tuple(accelerators), source=source, relative_error=error
-        )
-    except ValueError as problem:
-        raise ValueError(within(str(problem), where)) from problem
-
-
-def _accelerator(content: Any, where: str) -> Accelerator:
     content = dict(mapping(content, where))
-    design = content.pop("design", None)
-    found = made_of(Accelerator, content, where)
-    if ":" in found.kind or found.kind == "cpu":
-        raise ValueError(
-            f"{where}.kind is {found.kind!r}: trainers are named kind:number, and cpu:0 is the host: give "
-            "another name"
-        )
-    if found.count > _MOST_EQUAL:
-        raise ValueError(f"{where}.count is {found.count}: give a number from 0 to {_MOST_EQUAL}")
-    return found if design is None else replace(found, design=_design(design, f"{where}.design"))
+    entries = content.get("accelerators")
+    if entries is None:
+        content.pop("accelerators", None)
+    elif isinstance(entries, list):
+        content["accelerators"] = [
+            _with_design(entry, f"{where}: accelerators[{i}]") for i, entry in enumerate(entries)
+        ]
+    found = made_of(Platform, {"name": where, "source": f"given in {where}", **content}, where)
+    for i, accelerator in enumerate(found.accelerators):
+        place = f"{where}: accelerators[{i}]"
+        if ":" in accelerator.kind or accelerator.kind == "cpu":
+            raise ValueError(
+                f"{place}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
+                "host: give another name"
+            )
+        if accelerator.count > _MOST_EQUAL:
+            raise ValueError(f"{place}.count is {accelerator.count}: give a number from 0 to {_MOST_EQUAL}")
+    return found
 
 
-def _design(content: Any, where: str) -> FpgaDesign:
-    """In a file the memory's bandwidth is in 1e9 bytes a second, like all others."""
-    content = dict(mapping(content, where))
-    if "ddr_gb_s" in content:
-        content["ddr_bytes_per_s"] = 1e9 * number(content.pop("ddr_gb_s"), f"{where}.ddr_gb_s")
-    return made_of(FpgaDesign, content, where, required=("pes", "mac_rows", "mac_cols"))
+def _with_design(entry: Any, where: str) -> Any:
+    """The entry, whose design says its sizes; in a file the memory's bandwidth is in 1e9 bytes a second."""
+    if not isinstance(entry, dict) or entry.get("design") is None:
+        return entry
+    where = f"{where}.design"
+    design = dict(mapping(entry["design"], where))
+    known = [field.name for field in fields(FpgaDesign)]
+    only_keys(design, [*known, "ddr_gb_s"], ("pes", "mac_rows", "mac_cols"), where)
+    if "ddr_gb_s" in design:
+        peak = made_of(_Memory, {"ddr_gb_s": design.pop("ddr_gb_s")}, where)
+        design["ddr_bytes_per_s"] = 1e9 * peak.ddr_gb_s
+    return {**entry, "design": design}
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The one key of a design that a file has in another unit."""
+
+    ddr_gb_s: Number
 
 
 def _exists(path: Path) -> bool:

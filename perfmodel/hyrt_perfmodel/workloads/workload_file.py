@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hyrt_perfmodel.checks import Number, Truth, Whole
 from hyrt_perfmodel.file_content import made_of, read_yaml
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
@@ -13,14 +14,14 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_pro
 class _Content:
     """The keys of a file."""
 
-    vertices: tuple[float, ...]
-    edges: tuple[float, ...]
-    features: tuple[int, ...]
-    concat: bool
-    bytes_per_value: int = 4
-    targets_per_epoch: int
-    batch_per_trainer: int
-    sample_s: float | None = None
+    vertices: tuple[Number, ...]
+    edges: tuple[Number, ...]
+    features: tuple[Whole, ...]
+    concat: Truth
+    bytes_per_value: Whole = 4
+    targets_per_epoch: Whole
+    batch_per_trainer: Whole
+    sample_s: Number | None = None
 
 
 def load_workload(path: str | Path) -> TrainingWorkload:

@@ -129,7 +129,7 @@ def test_rates_that_are_none_are_left_out(cache: Path, measured, wrong: str) -> 
     keep(measured[1])
     lines = calibration_file().read_text().splitlines()
     changed = [
-        f"{line.partition(':')[0]}: {wrong}" if line.startswith("      macs_per_s:") else line
+        f"{line.partition(':')[0]}: {wrong}" if line.strip().startswith("macs_per_s:") else line
         for line in lines
     ]
     assert changed != lines
