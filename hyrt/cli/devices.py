@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from hyrt.predict.calibrate.store import KnownSpeed
 
 
+_FACTS = (
+    *("name", "kind", "index", "description", "memory_bytes"),
+    *("zero_copy", "host_cores", "link", "simulated"),
+)
+
+
 def devices(
     as_json: AsJson = False,
     measure: Annotated[
@@ -64,38 +70,23 @@ def _measure(surveys: Sequence[Survey]) -> list[str]:
 
 
 def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[str, Any]:
+    from dataclasses import asdict
+
     from hyrt import __version__
 
     listed = []
     for survey in surveys:
         for info in survey.found:
-            rates, stale = speeds[info.name].rates, speeds[info.name].not_used
-            listed.append(
-                {
-                    "name": info.name,
-                    "kind": info.kind,
-                    "index": info.index,
-                    "provider": survey.provider,
-                    "description": info.description,
-                    "memory_bytes": info.memory_bytes,
-                    "zero_copy": info.zero_copy,
-                    "host_cores": info.host_cores,
-                    "link": info.link,
-                    "simulated": info.simulated,
-                    "rates": None
-                    if rates is None
-                    else {
-                        "macs_per_s": rates.macs_per_s,
-                        "memory_bytes_per_s": rates.memory_bytes_per_s,
-                        # JSON has no infinity: none where host memory is read in place.
-                        "link_bytes_per_s": rates.link_bytes_per_s
-                        if math.isfinite(rates.link_bytes_per_s)
-                        else None,
-                        "source": rates.source,
-                        "not_used": stale,
-                    },
-                }
-            )
+            facts = {key: getattr(info, key) for key in _FACTS}
+            known = speeds[info.name]
+            if known.rates is None:
+                rates = None
+            else:
+                rates = {**asdict(known.rates), "not_used": known.not_used}
+                if not math.isfinite(rates["link_bytes_per_s"]):
+                    # JSON has no infinity: none where host memory is read in place.
+                    rates["link_bytes_per_s"] = None
+            listed.append({**facts, "provider": survey.provider, "rates": rates})
     problems = [
         {"kind": survey.kind, "provider": survey.provider, "problem": survey.problem}
         for survey in surveys

@@ -37,7 +37,7 @@ def left_out(trace: Trace) -> dict[str, int]:
     """How many events tracks, queues, counters and the marks have let go; only those that lost some."""
     losses = {track.name: track.ring.left_out for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.left_out for (device, queue), ring in trace.queues.items()}
-    losses |= {f"counter {name}": counter.left_out for name, counter in trace.counters.items()}
+    losses |= {f"counter {name}": counter.ring.left_out for name, counter in trace.counters.items()}
     losses["marks"] = trace.num_marks - len(trace.marks)
     return {name: count for name, count in losses.items() if count > 0}
 
@@ -65,7 +65,7 @@ class _Writer:
         self._arrows()
         for name, counter in self._trace.counters.items():
             shown, unit = _text(name), _text(counter.unit)
-            for time, value in counter.rows():
+            for time, value in counter.ring.rows().tolist():
                 self._lines.append(
                     f'{{"ph":"C","pid":{_HOST},"name":{shown},"ts":{self._at(time)},"args":{{{unit}:{value}}}}}'
                 )

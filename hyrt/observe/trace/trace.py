@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from hyrt.observe.hook import NONE
 _SLICE = np.dtype(
     [("start", "i8"), ("end", "i8"), *((key, "i4") for key in ("name", "step", "trainer", "share", "units"))]
 )
+_VALUE = np.dtype([("time", "i8"), ("value", "i8")])
 _SPAN = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])
 
 
@@ -109,30 +109,12 @@ class Counter:
 
     def __init__(self, unit: str, limit: int, clock: Callable[[], int]) -> None:
         self.unit = unit
-        self.count = 0
-        self._times = array("q", bytes(8 * limit))
-        self._values = array("q", bytes(8 * limit))
-        self._limit = limit
+        self.ring = Ring(_VALUE, limit)
         self._clock = clock
 
     def add(self, value: int) -> None:
         """Note the value it has from now on."""
-        # One frame, and no table: every item in a channel comes here, twice.
-        at = self.count % self._limit
-        self.count += 1
-        self._times[at] = self._clock()
-        self._values[at] = value
-
-    @property
-    def left_out(self) -> int:
-        """How many values are not there any more."""
-        return max(0, self.count - self._limit)
-
-    def rows(self) -> list[tuple[int, int]]:
-        """Times and values that are there, oldest first."""
-        rows = list(zip(self._times, self._values, strict=True))
-        first = self.count % self._limit
-        return rows[first:] + rows[:first] if self.left_out else rows[: self.count]
+        self.ring.write(self.ring.next(), self._clock(), value)
 
 
 class Trace:

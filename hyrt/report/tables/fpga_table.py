@@ -47,10 +47,13 @@ def explored_lines(found: Explored) -> list[str]:
     edges = sizes.num_edges
     lines = [
         f"{part.name} · {work.batch_size:,} targets · vertices {_counts(sizes.vertices)} · edges "
-        f"{_counts(sizes.edges)} · "
-        f"widths {', '.join(map(str, sizes.features))}",
+        f"{_counts(sizes.edges)} · widths {', '.join(map(str, sizes.features))}",
         _HEAD,
-        *(_row(each, part, edges) + _mark(each) for each in found.front),
+        *(
+            _row(each, part, edges)
+            + ("  ◀ Table IV's n and m" if (each.design.pes, each.design.macs) == PAPER else "")
+            for each in found.front
+        ),
     ]
     for name, one in (
         (f"Table IV's design (n = {PAPER[0]}, m = {PAPER[1]})", found.paper),
@@ -58,13 +61,10 @@ def explored_lines(found: Explored) -> list[str]:
     ):
         if isinstance(one, str):
             lines.append(f"{name}: {one}")
-        elif one is not None and not any(_same(each, one) for each in found.front):
+        elif one is not None and one not in found.front:
             lines.append(f"{_row(one, part, edges)}  {name}, not on the front")
-    if any(
-        _is_wide(each.design)
-        for each in (*found.front, found.paper, found.built)
-        if isinstance(each, Candidate)
-    ):
+    shown = [each for each in (*found.front, found.paper, found.built) if isinstance(each, Candidate)]
+    if any(_is_wide(each.design) for each in shown):
         lines.append(
             f"! a stream is wider than {STREAM_BITS:,} bits (512 n, or 32 per row or column), which "
             "Vitis HLS is reported to refuse: try v++ -c first"
@@ -79,15 +79,14 @@ def explored_lines(found: Explored) -> list[str]:
         lines.append(f"assumed until a build or a board confirms it: {values}")
     if found.build is not None:
         lines.append("assumed: designs other than the one built reach its clock and its intervals")
-    lines.append(
-        "assumed: each argument is read through one port from one bank of memory, "
-        f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most"
-    )
-    lines.append(
-        "assumed: resources by HP-GNN's formulas, up to all that the part has; a shell and routing "
-        "take some of it (see platforminfo)"
-    )
-    return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
+    assumed = [
+        "each argument is read through one port from one bank of memory, "
+        f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most",
+        "resources by HP-GNN's formulas, up to all that the part has; a shell and routing take some of it "
+        "(see platforminfo)",
+        *found.assumptions,
+    ]
+    return lines + [f"assumed: {assumption}" for assumption in assumed]
 
 
 def explored_json(found: Explored) -> dict[str, Any]:
@@ -206,14 +205,6 @@ def _row(each: Candidate, part: Part, edges: float) -> str:
 
 def _is_wide(design: FpgaDesign) -> bool:
     return widest_stream_bits(design) > STREAM_BITS
-
-
-def _mark(each: Candidate) -> str:
-    return "  ◀ Table IV's n and m" if (each.design.pes, each.design.macs) == PAPER else ""
-
-
-def _same(a: Candidate, b: Candidate) -> bool:
-    return a.design == b.design and a.arena_words == b.arena_words
 
 
 def _counts(sizes: Sequence[float]) -> str:

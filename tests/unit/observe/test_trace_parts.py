@@ -59,8 +59,8 @@ def test_a_series_keeps_the_newest(values: list[int], limit: int) -> None:
     for value in values:
         series.add(value)
     # The clock was asked when the trace was made.
-    assert series.rows() == [(at, value) for at, value in enumerate(values, 2)][-limit:]
-    assert series.left_out == max(0, len(values) - limit)
+    assert series.ring.rows().tolist() == [(at, value) for at, value in enumerate(values, 2)][-limit:]
+    assert series.ring.left_out == max(0, len(values) - limit)
 
 
 def test_slices_nest_and_name_what_they_are() -> None:
