@@ -79,7 +79,9 @@ def only_keys(
             raise ValueError(f"{where}: the key {key!r} is missing")
 
 
-def made_of(kind: type[T], content: Any, where: str, *, infinite: bool = False) -> T:
+def made_of(
+    kind: type[T], content: Any, where: str, *, required: Collection[str] = (), infinite: bool = False
+) -> T:
     """A dataclass from a mapping of its fields; values are read as the fields' annotations say.
 
     Parameters
@@ -90,6 +92,8 @@ def made_of(kind: type[T], content: Any, where: str, *, infinite: bool = False) 
         The mapping. Fields with a default may be missing.
     where
         The mapping's place, for messages.
+    required
+        Fields that may not be missing although they have a default.
     infinite
         Whether every number may be infinite, and not only those that their annotation allows it.
     """
@@ -97,6 +101,7 @@ def made_of(kind: type[T], content: Any, where: str, *, infinite: bool = False) 
     reader = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", allow_inf_nan=infinite))  # type: ignore[valid-type]
     try:
         (found,) = reader.validate_python([mapping(content, where)])
+        only_keys(content, content, required, where)
     except ValidationError as error:
         # A key that is not known says more than one that is missing: it may be a slip of the pen.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] != _EXTRA)
