@@ -148,7 +148,7 @@ def _prepared(
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
     if any(accelerator.design is not None for accelerator in platform.accelerators):
-        from hyrt_hls.task.targets import with_task_targets
+        from hyrt_hls.task.arena_limits import with_task_targets
 
         platform = with_task_targets(platform, work)
     return platform, work

@@ -78,7 +78,7 @@ def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
     Parameters
     ----------
     machine
-        With the sizes of tasks (`hyrt_hls.task.targets`).
+        With the sizes of tasks (`hyrt_hls.task.arena_limits`).
     now
         Its prediction.
     """

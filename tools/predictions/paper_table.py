@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hyrt_hls.task.targets import with_task_targets
+from hyrt_hls.task.arena_limits import with_task_targets
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.extra_terms import PAPER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +14,6 @@ from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher
 
 # Rows go to the device in pieces of this size.
 _PIECE_BYTES = 64 << 20
-
-
-class Features(Protocol):
-    """A feature matrix that the device can read."""
-
-    nbytes: int
-    width: int
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """[n, f] float32 rows of the given vertices, on the current stream."""
-        ...
-
-    def close(self) -> None:
-        """Give the matrix back."""
-        ...
 
 
 def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
@@ -64,9 +49,11 @@ class ResidentFeatures:
         self.width = int(values.shape[1])
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[n, f] float32 rows of the given vertices, on the current stream."""
         return self._values.index_select(0, ids).float()
 
     def close(self) -> None:
+        """Give the matrix back."""
         self._values = self._values.new_empty(0, 0)
 
 
@@ -94,10 +81,16 @@ class MappedFeatures:
         self._kernel = "gather_half" if values.dtype == np.float16 else "gather_float"
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `ResidentFeatures.rows`."""
         out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
         arguments: list[Argument] = [self._address, ids, out, np.int64(len(ids)), np.int32(self.width)]
         self._program.launch(self._kernel, len(ids), ROWS, arguments)
         return out
 
     def close(self) -> None:
+        """Undo the mapping."""
         self._launcher.unmap_host(self._values)
+
+
+Features = ResidentFeatures | MappedFeatures
+"""A feature matrix that the device can read."""

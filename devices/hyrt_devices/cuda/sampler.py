@@ -187,8 +187,8 @@ class CudaSampler:
         num = len(vertices)
         degrees = torch.empty(num, dtype=torch.int32, device=vertices.device)
         counts = torch.empty_like(degrees)
-        indptr = self._indptr()
-        arguments = [indptr, vertices, np.int64(num), np.int32(fanout), degrees, counts]
+        assert self._topology is not None
+        arguments = [self._topology.arguments[0], vertices, np.int64(num), np.int32(fanout), degrees, counts]
         self._program.launch("count_neighbors", num, THREADS, arguments)
         return degrees, counts
 
@@ -198,7 +198,8 @@ class CudaSampler:
         num = len(vertices)
         positions = torch.empty(edges, dtype=torch.int64, device=vertices.device)
         neighbors = torch.empty(edges, dtype=vertices.dtype, device=vertices.device)
-        indptr, indices = self._indptr(), self._edges()
+        assert self._topology is not None
+        indptr, indices = self._topology.arguments
         arguments = [indptr, vertices, offsets, np.int64(num), np.uint64(key), positions]
         self._program.launch("pick_positions", num, THREADS, arguments)
         arguments = [indptr, indices, vertices, offsets, np.int64(num), positions, np.int64(edges), neighbors]
@@ -226,14 +227,6 @@ class CudaSampler:
         sources = sources[: num + (int(rank[-1]) if edges else 0)].clone()
         first.index_fill_(0, sources.long(), _UNMET)
         return sources, columns
-
-    def _indptr(self) -> Argument:
-        assert self._topology is not None
-        return self._topology.arguments[0]
-
-    def _edges(self) -> Argument:
-        assert self._topology is not None
-        return self._topology.arguments[1]
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
         return upload(self._driver, self._pool, self._stream, array)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_hls.task.layout import EDGE, LANES, Dropout, LayerRecord, Task, TaskHeader, describe
+from hyrt_hls.task.layout import EDGE, Dropout, LayerRecord, Task, TaskHeader, describe
+from hyrt_perfmodel.cycles.design import LANES
 from numpy.typing import NDArray
 
 from hyrt.machine.generator import DROPOUT, stream_key

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from hyrt_hls.task.layout import LANES, MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS, num_chunks
+from hyrt_hls.task.layout import MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS
+from hyrt_perfmodel.cycles.design import LANES, num_chunks
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel

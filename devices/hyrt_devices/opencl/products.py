@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,30 +45,6 @@ def sizeless(tuning: Tuning) -> Constants:
         "GRAIN": tuning.grain,
         "PANEL": tuning.panel,
     }
-
-
-class ProductKernels(Protocol):
-    """One product on one device."""
-
-    shape: Shape
-
-    def pack(self, queue: Launcher, parameters: Any) -> None:
-        """Bring new weights into the form the kernels read."""
-        ...
-
-    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
-        """Rows times the weight, plus the bias, then the ReLU: y = x W' + b."""
-        ...
-
-    def backward(
-        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
-    ) -> None:
-        """Out = grad W, then the gradient of the ReLU that made the rows."""
-        ...
-
-    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
-        """Gradients of weight and bias, from partial sums over fixed chunks of rows."""
-        ...
 
 
 class _Reduction:
@@ -151,6 +127,7 @@ class VectorProduct:
             self._turned_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
 
     def pack(self, queue: Launcher, parameters: Any) -> None:
+        """Bring new weights into the form the kernels read."""
         k, n, at = self.shape.k, self.shape.n, self.shape.weight_at
         jobs = [(self._panels, k, n, 1, k)]
         if self._turned_panels is not None:
@@ -168,6 +145,7 @@ class VectorProduct:
         return ceil_div(columns, self._tuning.panel), ceil_div(rows, self._tuning.product_grain)
 
     def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        """Rows times the weight, plus the bias, then the ReLU: y = x W' + b."""
         groups = self._groups(self.shape.n, rows)
         args = (x, self._panels, parameters, self.shape.bias_at, None, _ONE, y, rows)
         queue.launch(self._forward, groups, (1, 1), *args)
@@ -175,11 +153,13 @@ class VectorProduct:
     def backward(
         self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
     ) -> None:
+        """Out = grad W, then the gradient of the ReLU that made the rows."""
         groups = self._groups(self.shape.k, rows)
         args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (1, 1), *args)
 
     def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
+        """Gradients of weight and bias, from partial sums over fixed chunks of rows."""
         parts = self._reduction.parts(lease, rows)
         groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
         queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
@@ -187,7 +167,7 @@ class VectorProduct:
 
 
 class TiledProduct:
-    """Products from tiles in local memory, over weights as they stand.
+    """Products from tiles in local memory, over weights as they stand; methods as those of `VectorProduct`.
 
     Parameters
     ----------
@@ -217,38 +197,27 @@ class TiledProduct:
     def pack(self, queue: Launcher, parameters: Any) -> None:
         pass
 
-    def _launch(
-        self, queue: Launcher, kernel: Any, columns: int, rows: int, x: Any, bias_at: int, *args: Any
-    ) -> None:
-        groups = ceil_div(columns, _TILE), ceil_div(rows, _TILE)
-        parameters, activated, y = args
-        queue.launch(
-            kernel,
-            groups,
-            (_SIDE, _SIDE),
-            *(x, parameters, self.shape.weight_at, bias_at, activated, _ONE, y, rows),
-        )
+    def _groups(self, columns: int, rows: int) -> tuple[int, int]:
+        return ceil_div(columns, _TILE), ceil_div(rows, _TILE)
 
     def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
-        self._launch(queue, self._forward, self.shape.n, rows, x, self.shape.bias_at, parameters, None, y)
+        shape, groups = self.shape, self._groups(self.shape.n, rows)
+        args = (x, parameters, shape.weight_at, shape.bias_at, None, _ONE, y, rows)
+        queue.launch(self._forward, groups, (_SIDE, _SIDE), *args)
 
     def backward(
         self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
     ) -> None:
-        self._launch(queue, self._backward, self.shape.k, rows, grad, -1, parameters, activated, out)
+        groups = self._groups(self.shape.k, rows)
+        args = (grad, parameters, self.shape.weight_at, -1, activated, _ONE, out, rows)
+        queue.launch(self._backward, groups, (_SIDE, _SIDE), *args)
 
     def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
         parts = self._reduction.parts(lease, rows)
-        groups = (
-            ceil_div(self.shape.n, _TILE),
-            ceil_div(self.shape.k + 1, _TILE),
-            ceil_div(rows, self._tuning.weight_chunk),
-        )
+        groups = (*self._groups(self.shape.n, self.shape.k + 1), ceil_div(rows, self._tuning.weight_chunk))
         queue.launch(self._weights, groups, (_SIDE, _SIDE, 1), x, grad, parts, rows)
         self._reduction.launch(queue, parts, gradients, rows)
 
 
-PRODUCTS: dict[str, type[VectorProduct] | type[TiledProduct]] = {
-    "vector": VectorProduct,
-    "tiled": TiledProduct,
-}
+Kernels = VectorProduct | TiledProduct
+PRODUCTS: dict[str, type[Kernels]] = {"vector": VectorProduct, "tiled": TiledProduct}

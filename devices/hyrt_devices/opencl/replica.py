@@ -18,7 +18,7 @@ from hyrt.objective.on_host import loss_on_host
 from hyrt_devices.opencl.aggregations import AggregationKernels
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
-from hyrt_devices.opencl.products import PRODUCTS, ProductKernels, Shape, sizeless
+from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.staged import StagedBatch, StagedBlock
 from hyrt_devices.opencl.tuning import Tuning
@@ -70,7 +70,7 @@ class Replica:
             self._parameters = self._lease.floats(self._ends[-1])
             self._gradients = self._lease.floats(self._ends[-1])
             self._results = self._lease.floats(2)
-            self._products: list[list[ProductKernels]] = []
+            self._products: list[list[Kernels]] = []
             self._aggregations: list[AggregationKernels] = []
             width = self.row_width
             for i, layer in enumerate(model.layers):
@@ -79,7 +79,7 @@ class Replica:
                 self._aggregations.append(
                     AggregationKernels(programs, tuning, layer.aggregation, width, masked=masked)
                 )
-                kernels: list[ProductKernels] = []
+                kernels: list[Kernels] = []
                 for p, product in enumerate(layer.products):
                     for parameter in (product.weight, product.bias):
                         if parameter is not None:

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from hyrt_perfmodel.checks import Count, check_numbers
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.cycles.design import LANES, FpgaDesign
 
 from hyrt_hls.parts.part import Part
-from hyrt_hls.task.layout import LANES, MOST_CHUNKS, PANEL_ROWS, row_base
+from hyrt_hls.task.layout import MOST_CHUNKS, PANEL_ROWS, row_base
 
 # HP-GNN: a multiply-accumulate in fp32, and a scatter unit with its gather unit, 16 lanes each.
 DSP_PER_MAC = 5

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from hyrt_perfmodel.cycles.design import LANES
 
 from hyrt_hls.parts.resources import KernelDesign
 from hyrt_hls.simulation.compile import compile_library
-from hyrt_hls.task.layout import ARGUMENTS, LANES, Floats, Task
+from hyrt_hls.task.layout import ARGUMENTS, Floats, Task
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 SOURCE = Path(__file__).parents[1] / "csim" / "csim.cpp"

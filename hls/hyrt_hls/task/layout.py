@@ -27,11 +27,10 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
+from hyrt_perfmodel.cycles.design import LANES, num_chunks
 from numpy.typing import NDArray
 
 VERSION = 1
-LANES = 16
-"""Floats of a word."""
 HEADER = 16
 """int32 of a task's header."""
 RECORD = 24
@@ -51,11 +50,6 @@ PANEL_ROWS = 8192
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-
-
-def num_chunks(width: int) -> int:
-    """Words of a row of `width` floats."""
-    return -(-width // LANES)
 
 
 def row_base(arena_words: int) -> int:

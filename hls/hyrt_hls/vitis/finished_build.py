@@ -101,9 +101,8 @@ def part_of(place: Path) -> Part:
         As `read_reports`; or if their chip is none of a known part.
     """
     report = read_reports(place)[0]
-    for part in map(load_part, part_names()):
-        if report.part.lower() == part.device.lower():
-            return part
+    if known := _parts_of(report):
+        return known[0]
     raise ValueError(
         f"{report.path}: {report.module} was compiled for {report.part or 'an unnamed part'}, which is "
         f"not one of {', '.join(part_names())}"
@@ -141,12 +140,16 @@ def _check_part(report: HlsReport, part: Part) -> None:
         )
     if report.part.lower() == part.device.lower():
         return
-    names = [name for name in part_names() if load_part(name).device.lower() == report.part.lower()]
-    remedy = f"give --part {names[0]}, or " if names else "give a part with that device (a .yaml file), or "
+    known = _parts_of(report)
+    given = f"--part {known[0].name}" if known else "a part with that device (a .yaml file)"
     raise ValueError(
         f"{report.path}: {report.module} was compiled for {report.part}, but {part.name} is "
-        f"{part.device}: {remedy}reports of a build for {part.name}"
+        f"{part.device}: give {given}, or reports of a build for {part.name}"
     )
+
+
+def _parts_of(report: HlsReport) -> list[Part]:
+    return [part for part in map(load_part, part_names()) if part.device.lower() == report.part.lower()]
 
 
 def _told_by(report: Path) -> Path:

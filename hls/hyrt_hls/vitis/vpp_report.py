@@ -41,8 +41,6 @@ class Loop:
     """The loop's label."""
     pipeline_ii: int | None
     """Cycles between the beginnings of two iterations; None where it is not pipelined."""
-    pipeline_depth: int | None
-    """Cycles of one iteration; None where it is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +134,6 @@ def _loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
             yield Loop(
                 name=(element.findtext("Name") or element.get("name") or element.tag).strip(),
                 pipeline_ii=_optional(element, "PipelineII", path),
-                pipeline_depth=_optional(element, "PipelineDepth", path),
             )
             yield from _loops(element, path)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hyrt_devices.fpga.weights import WeightLayout, layer_shapes
-from hyrt_hls.task.layout import LANES
+from hyrt_perfmodel.cycles.design import LANES
 from torch import nn
 
 from hyrt.errors import UnsupportedModel

@@ -10,7 +10,7 @@ from hyrt_devices.fpga.device import FpgaDevice
 from hyrt_devices.fpga.programs import KERNEL
 from hyrt_devices.opencl.probe import survey
 from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.task.layout import LANES
+from hyrt_perfmodel.cycles.design import LANES
 
 from hyrt.device import DeviceInfo, DeviceOptions
 

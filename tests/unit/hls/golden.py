@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from hyrt_hls.task.layout import LANES, Dropout, LayerRecord, Task, TaskHeader, describe, num_chunks, row_base
+from hyrt_hls.task.layout import Dropout, LayerRecord, Task, TaskHeader, describe, row_base
+from hyrt_perfmodel.cycles.design import LANES, num_chunks
 
 GOLDEN_PES = 4
 GOLDEN_ARENA = 4096

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hyrt_hls.task.layout import LANES, Dropout, LayerRecord, Task
+from hyrt_hls.task.layout import Dropout, LayerRecord, Task
+from hyrt_perfmodel.cycles.design import LANES
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]

@@ -8,7 +8,8 @@ import torch
 from golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks, random_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_hls.task.layout import LANES, Dropout, Task
+from hyrt_hls.task.layout import Dropout, Task
+from hyrt_perfmodel.cycles.design import LANES
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
 from unit.hls.task_reference import dropout_factors, run_reference
 

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hyrt_hls.task.arena_limits import bank_words, needed_words
-from hyrt_hls.task.targets import with_task_targets
+from hyrt_hls.task.arena_limits import bank_words, needed_words, with_task_targets
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds

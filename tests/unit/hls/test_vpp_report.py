@@ -62,8 +62,8 @@ def test_a_report(tmp_path: Path) -> None:
     report = read_report(write(tmp_path, REPORT))
     assert (report.module, report.part) == ("update", "xcu250-figd2104-2L-e")
     assert report.loops == (
-        Loop(name="tiles", pipeline_ii=None, pipeline_depth=None),
-        Loop(name="multiply", pipeline_ii=2, pipeline_depth=11),
+        Loop(name="tiles", pipeline_ii=None),
+        Loop(name="multiply", pipeline_ii=2),
     )
     found = report.resources
     assert (found.dsp, found.lut, found.bram36, found.uram) == (10_240, 900_000, 4, 8)

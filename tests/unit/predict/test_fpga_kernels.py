@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.task.targets import with_task_targets
+from hyrt_hls.task.arena_limits import with_task_targets
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.advice import advise
 from hyrt_perfmodel.prediction.predict import predict
