@@ -36,29 +36,11 @@ class ByKind:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._read, handler(source))
 
-    def section(self, kind: str) -> type[Section]:
-        """The class of one kind's section.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such kind, or its package is broken.
-        PluginConflict
-            If two distributions declare it.
-        """
-        found = self.group.load(kind)
-        if not (isinstance(found, type) and issubclass(found, self.parent)):
-            raise ConfigError(
-                f"{self.group.noun} {kind!r}: {self.group.entry(kind).value} is not a class derived "
-                f"from {self.parent.__module__}.{self.parent.__name__}"
-            )
-        return found
-
     def sections(self) -> Iterator[tuple[str, type[Section]]]:
         """All kinds that can be loaded, with the classes of their sections."""
         for kind in sorted(self.group.declared()):
             try:
-                yield kind, self.section(kind)
+                yield kind, self.group.load_class(kind, self.parent)
             except HyrtError:
                 continue  # Whoever asks for this kind hears why it is broken.
 
@@ -66,7 +48,7 @@ class ByKind:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if not isinstance(kind, str):
             return value  # An instance already, or wrong in a way that pydantic explains.
-        section = self.section(kind)
+        section = self.group.load_class(kind, self.parent)
         lenient = info.context is LENIENT
         own = {
             key: each

@@ -22,22 +22,6 @@ def reject(source: str, key: str, problem: str) -> DataError:
     return DataError(f"{source}: key '{key}': {problem}")
 
 
-def check_layout(
-    source: str,
-    key: str,
-    dtype: np.dtype[np.generic],
-    shape: tuple[int, ...],
-    dtypes: Iterable[str],
-    ndims: Iterable[int],
-) -> None:
-    """Dtype and number of dimensions are among those the schema allows."""
-    allowed, dims = list(dtypes), list(ndims)
-    if dtype.name not in allowed:
-        raise reject(source, key, f"dtype {dtype.name}, expected {' or '.join(allowed)}")
-    if len(shape) not in dims:
-        raise reject(source, key, f"shape {list(shape)}, expected {' or '.join(map(str, dims))} dimension(s)")
-
-
 def _first(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
     """The first position at which `bad(start, stop)` holds."""
     for start in range(0, count, CHUNK):

@@ -7,13 +7,11 @@ so nothing is spilled to disk and the result does not depend on the bound.
 from __future__ import annotations
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,32 +20,23 @@ from hyrt.errors import DataError
 from hyrt.graph import kernels
 from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npy import NpyWriter
+from hyrt.machine.cores import available_cores
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class EdgeStream(Protocol):
-    """Edges in consecutive pieces (sources [n], targets [n]); each call starts again from the first."""
-
-    def __call__(self) -> Iterator[tuple[Array, Array]]: ...
-
+EdgeStream = Callable[[], Iterator[tuple[Array, Array]]]
+"""Edges in consecutive pieces (sources [n], targets [n]); each call starts again from the first."""
 
 RANGE_ENTRIES = 210_000_000
 """Entries built at once when they go to a file: 840 MB of them."""
+_RANGE = 1 << 24
 
 
 class Store:
-    """A vector that grows piece by piece, in memory or in a file that is mapped when complete.
-
-    Parameters
-    ----------
-    dtype
-        Of its elements.
-    file
-        A new .npy file; None keeps the pieces in memory.
-    """
+    """A vector that grows piece by piece, in memory or in a .npy file that is mapped when complete."""
 
     def __init__(self, dtype: np.dtype[np.generic], file: Path | None = None) -> None:
         self._dtype = dtype
@@ -74,20 +63,6 @@ class Store:
         if len(self._parts) == 1:
             return self._parts[0]
         return np.concatenate([np.empty(0, self._dtype), *self._parts])
-
-
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Consecutive CSR rows: `starts` [n+1] int64 counts from the whole graph's first entry."""
-
-    first_vertex: int
-    starts: NDArray[np.int64]
-    entries: Array
-
-
-def available_cpus() -> int:
-    """CPUs this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
@@ -156,7 +131,7 @@ def build_csr(
     upper = np.zeros(num_vertices + 1, np.int64)
     np.cumsum(counts, out=upper[1:])
     dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
-    workers = threads or available_cpus()
+    workers = threads or available_cores()
     with ThreadPoolExecutor(workers) as pool:
         for low, high in _ranges(upper, range_entries):
             starts = upper[low : high + 1] - upper[low]
@@ -189,11 +164,11 @@ def _ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int,
         low = high
 
 
-def row_ranges(indptr: NDArray[np.int64], indices: Array, range_entries: int = 1 << 24) -> Iterator[RowRange]:
-    """Cut a CSR into ranges of rows of about `range_entries` entries."""
-    for low, high in _ranges(indptr, range_entries):
+def _row_ranges(indptr: NDArray[np.int64], indices: Array) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
+    """Ranges of rows with about `_RANGE` entries: their indptr, their entries and their first vertex."""
+    for low, high in _ranges(indptr, _RANGE):
         starts = indptr[low : high + 1]
-        yield RowRange(low, starts, indices[starts[0] : starts[-1]])
+        yield starts, indices[starts[0] : starts[-1]], low
 
 
 def drop_edges(
@@ -219,13 +194,11 @@ def drop_edges(
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)
     counts = np.empty(len(indptr) - 1, np.int64)
-    for rows in row_ranges(indptr, indices):
-        kept = np.empty_like(rows.entries)
-        part = counts[rows.first_vertex : rows.first_vertex + len(rows.starts) - 1]
-        left = kernels.drop_ranks(
-            rows.starts, rows.entries, rows.first_vertex, np.uint64(key), bound, kept, part
-        )
-        emit(kept[:left])
+    for rows in _row_ranges(indptr, indices):
+        starts, entries, first = rows
+        kept = np.empty_like(entries)
+        part = counts[first : first + len(starts) - 1]
+        emit(kept[: kernels.drop_ranks(*rows, np.uint64(key), bound, kept, part)])
     remaining = np.zeros_like(indptr)
     np.cumsum(counts, out=remaining[1:])
     return remaining
@@ -241,9 +214,7 @@ def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int,
         bound = np.uint64(min(int(share * 2.0**64), 2**64 - 1))
         ranks = np.empty(min(total, int(share * total * 1.2) + 1024), np.uint64)
         found = 0
-        for rows in row_ranges(indptr, indices):
-            found += kernels.collect_ranks(
-                rows.starts, rows.entries, rows.first_vertex, np.uint64(key), bound, ranks[found:]
-            )
+        for rows in _row_ranges(indptr, indices):
+            found += kernels.collect_ranks(*rows, np.uint64(key), bound, ranks[found:])
         if excess < found <= len(ranks):
             return np.uint64(np.partition(ranks[:found], excess)[excess])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows
+from hyrt.graph.formats.schema import Dataset, FeatureRows
 
 Array = NDArray[Any]
 Normalize = Literal["none", "row", "standard"]
@@ -45,26 +45,6 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
         return replace(data, arrays=data.arrays | {"feat_values": _sparse_rows(data.arrays)})
     rows = data.rows
     return replace(data, rows=_dense_rows(rows) if normalize == "row" else _standard(rows))
-
-
-def reject_large_mapped(data: Dataset, normalize: str) -> None:
-    """Memory-mapped features too large to copy cannot be scaled on opening.
-
-    Raises
-    ------
-    DataError
-        With the command that scales them once, on disk.
-    """
-    if (
-        normalize != "none"
-        and data.rows is not None
-        and data.rows.mapped
-        and data.rows.num_bytes > LARGE_BYTES
-    ):
-        raise DataError(
-            f"{data.name}: features of {data.rows.num_bytes / 2**30:.1f} GiB are too large to scale in "
-            f"memory; scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
-        )
 
 
 def _sparse_rows(arrays: dict[str, Array]) -> Array:

@@ -11,7 +11,7 @@ from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.normalize import Normalize, reject_large_mapped, scaled
+from hyrt.graph.normalize import Normalize, scaled
 
 SYNTHETIC = "synthetic:"
 KINDS = (
@@ -52,11 +52,17 @@ def open_graph(
     if normalize == "none" and isinstance(source, Graph):
         return source
     data, trusted = _read(source, check, None)
-    reject_large_mapped(data, normalize)
-    if data.rows is not None and not data.rows.mapped:
-        data = replace(data, rows=FeatureRows.of(data.rows.whole()))
+    rows = data.rows
+    large = rows is not None and rows.mapped and rows.num_bytes > LARGE_BYTES
+    if rows is not None and large and normalize != "none":
+        raise DataError(
+            f"{data.name}: features of {rows.num_bytes / 2**30:.1f} GiB are too large to scale in memory; "
+            f"scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
+        )
+    if rows is not None and not rows.mapped:
+        data = replace(data, rows=FeatureRows.of(rows.whole()))
     if not trusted:
-        check_dataset(data, features=check or not _is_large(data))
+        check_dataset(data, features=check or not large)
     return to_graph(scaled(data, normalize))
 
 
@@ -82,10 +88,6 @@ def open_dataset(source: str | Path, scratch: Path) -> Dataset:
     if not trusted:
         check_dataset(data, features=False)
     return data
-
-
-def _is_large(data: Dataset) -> bool:
-    return data.rows is not None and data.rows.mapped and data.rows.num_bytes > LARGE_BYTES
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from hyrt.errors import ConfigError, HyrtError, PluginConflict, describe
+
+Parent = TypeVar("Parent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,24 @@ class EntryPointGroup:
             raise self.error(
                 f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: {why}"
             ) from error
+
+    def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
+        """The class that is declared under a name, like `load`.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error` also where it is not a class derived from `parent`.
+        PluginConflict
+            If two distributions declare the name.
+        """
+        found = self.load(name)
+        if isinstance(found, type) and issubclass(found, parent):
+            return found
+        raise self.error(
+            f"{self.noun} {name!r}: {self.entry(name).value} is not a class derived from "
+            f"{parent.__module__}.{parent.__name__}"
+        )
 
 
 def provider(entry: EntryPoint) -> str:

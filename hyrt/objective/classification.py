@@ -52,7 +52,7 @@ class Classification(Objective):
         return {"accuracy": counts.get("correct", 0) / targets if targets else 0.0}
 
     def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-        return evaluate_metrics(scores, labels, scores.shape[1])
+        return evaluate_metrics(scores, labels)
 
     def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if metric != "roc_auc":

@@ -1,4 +1,7 @@
-"""What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy; class weights."""
+"""What a model's scores are worth: accuracy, macro F1, ROC AUC, cross entropy; class weights.
+
+Scores are [n, C] floats before softmax and labels [n] integers in 0..C-1; the metrics of no rows are nan.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,18 @@ _ROWS_AT_ONCE = 16384
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """Share of rows whose highest score is at the label; of equal scores the first counts.
-
-    Parameters
-    ----------
-    scores
-        [n, C] float.
-    labels
-        [n] integer in 0..C-1.
-
-    Returns
-    -------
-    In 0..1; nan for no rows.
-    """
+    """Share in 0..1 of rows whose highest score is at the label; of equal scores the first counts."""
     _check(scores, labels)
     return float(np.mean(scores.argmax(axis=1) == labels)) if len(labels) else float("nan")
 
 
-def macro_f1(scores: Array, labels: Array, num_classes: int) -> float:
-    """Mean over classes of the F1 of each against the rest.
+def macro_f1(scores: Array, labels: Array) -> float:
+    """Mean in 0..1 over classes of the F1 of each against the rest; the highest score is the prediction.
 
     Classes that are neither a label nor a prediction of any row are left out of the mean.
-
-    Parameters
-    ----------
-    scores
-        [n, C] float; the highest is the prediction.
-    labels
-        [n] integer in 0..C-1.
-    num_classes
-        C.
-
-    Returns
-    -------
-    In 0..1; nan for no rows.
     """
     _check(scores, labels)
-    predicted = scores.argmax(axis=1)
+    predicted, num_classes = scores.argmax(axis=1), scores.shape[1]
     hits = np.bincount(labels[predicted == labels], minlength=num_classes)
     # 2 TP + FP + FN: every row counts once for its label and once for its prediction.
     counted = np.bincount(labels, minlength=num_classes) + np.bincount(predicted, minlength=num_classes)
@@ -66,13 +44,9 @@ def roc_auc(scores: Array, labels: Array) -> float:
     Parameters
     ----------
     scores
-        [n] float, higher for class 1.
+        [n] float, higher for class 1. Where one is nan, the result is.
     labels
         [n] integer, 0 or 1, both present.
-
-    Returns
-    -------
-    In 0..1; nan where a score is nan.
 
     Raises
     ------
@@ -93,19 +67,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
 
 
 def cross_entropy(scores: Array, labels: Array) -> float:
-    """Mean of -log softmax(scores)[label] over the rows, in float64.
-
-    Parameters
-    ----------
-    scores
-        [n, C] float, before softmax.
-    labels
-        [n] integer in 0..C-1.
-
-    Returns
-    -------
-    In nats; nan for no rows.
-    """
+    """Mean of -log softmax(scores)[label] over the rows, in nats, computed in float64."""
     _check(scores, labels)
     total = 0.0
     for start in range(0, len(labels), _ROWS_AT_ONCE):
@@ -118,46 +80,23 @@ def cross_entropy(scores: Array, labels: Array) -> float:
     return total / len(labels) if len(labels) else float("nan")
 
 
-def evaluate_metrics(scores: Array, labels: Array, num_classes: int) -> dict[str, float]:
-    """All metrics of one split.
-
-    Parameters
-    ----------
-    scores
-        [n, C] float, before softmax.
-    labels
-        [n] integer in 0..C-1.
-    num_classes
-        C.
-
-    Returns
-    -------
-    `accuracy`, `macro_f1`, `loss`, and `roc_auc` where there are two classes and both occur.
-    """
+def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
+    """All metrics of a split: `accuracy`, `macro_f1`, `loss`, and `roc_auc` where two classes occur."""
     metrics = {
         "accuracy": accuracy(scores, labels),
-        "macro_f1": macro_f1(scores, labels, num_classes),
+        "macro_f1": macro_f1(scores, labels),
         "loss": cross_entropy(scores, labels),
     }
-    if num_classes == 2 and len(np.unique(labels)) == 2:
+    if scores.shape[1] == 2 and len(np.unique(labels)) == 2:
         # The margin orders rows as the probability of class 1 does, without its rounding near 0 and 1.
         metrics["roc_auc"] = roc_auc(scores[:, 1].astype(np.float64) - scores[:, 0], labels)
     return metrics
 
 
 def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float32]:
-    """Weight of each class in the loss: inverse to its share, with mean 1 over the targets.
+    """[C] float32 weight of each class in the loss: inverse to its share, with mean 1 over the targets.
 
-    Parameters
-    ----------
-    labels
-        [n] integer in 0..C-1, the training targets'.
-    num_classes
-        C.
-
-    Returns
-    -------
-    [C] float32; 0 for classes that do not occur.
+    A class that does not occur weighs 0.
     """
     counts = np.bincount(labels, minlength=num_classes)
     present = counts > 0

@@ -14,17 +14,9 @@ OBJECTIVES = EntryPointGroup("hyrt.objectives", "objective")
 
 
 def find_objective(name: str) -> type[Objective]:
-    """The class behind a name.
-
-    Raises
-    ------
-    ConfigError
-        If no objective of that name is declared, with the nearest name, or its package is broken.
-    PluginConflict
-        If two distributions declare the name.
-    """
-    kind = OBJECTIVES.load(name)
-    if not (isinstance(kind, type) and issubclass(kind, Objective)) or getattr(kind, "name", None) != name:
+    """The class behind a name; raises as `EntryPointGroup.load_class`."""
+    kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
+    if getattr(kind, "name", None) != name:
         raise ConfigError(f"objective {name!r}: {kind!r} is not an Objective of that name")
     return kind
 
@@ -34,10 +26,8 @@ def build_objective(name: str, options: Mapping[str, Any]) -> Objective:
 
     Raises
     ------
-    ConfigError
+    ConfigError, PluginConflict
         As `find_objective`, and if the objective refuses its options.
-    PluginConflict
-        If two distributions declare the name.
     """
     kind = find_objective(name)
     try:
@@ -51,10 +41,8 @@ def check_metric(name: str, metric: str) -> None:
 
     Raises
     ------
-    ConfigError
-        With the nearest name, or because the objective's package is broken.
-    PluginConflict
-        If two distributions declare the objective's name.
+    ConfigError, PluginConflict
+        As `find_objective`, and with the nearest name if there is no such metric.
     """
     known = find_objective(name).metrics
     if metric not in ("auto", *known):

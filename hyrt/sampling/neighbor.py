@@ -31,18 +31,10 @@ class NeighborSampler:
 
     Parameters
     ----------
-    graph
-        Topology and labels.
-    targets
-        [n] vertices to train on.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
-    batch_size
-        Targets of a step.
-    seed
-        Seed of shuffles and draws.
-    class_weights
-        [C] float32 factors on the losses by class, or None.
+    graph, targets, batch_size, seed, class_weights
+        As for `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -81,7 +73,7 @@ class NeighborSampler:
             key = stream_key(self._seed, SAMPLE, step, layer)
             reads_in_place = in_place and layer == 1
             if hops is None:
-                hop = self._draw(destinations, fanout, key, layer, step, workers, arrays)
+                hop = self._draw(destinations, fanout, key, workers, arrays)
             else:
                 hop = hops.draw(destinations, fanout, key, relabel=not reads_in_place)
             block = self._block(destinations, hop, layer, step, workers, reads_in_place, arrays)
@@ -100,43 +92,30 @@ class NeighborSampler:
         batch.when_released(arrays.give_back)
         return batch
 
-    def _draw(
-        self,
-        vertices: Ids,
-        fanout: int,
-        key: np.uint64,
-        layer: int,
-        step: int,
-        workers: Workers,
-        arrays: TakenArrays,
-    ) -> Hop:
-        topology = self._graph.topology
+    def _draw(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers, arrays: TakenArrays) -> Hop:
+        indptr, indices = self._graph.topology.indptr, self._graph.topology.indices
         num = len(vertices)
         degrees = arrays.take(num, np.int32)
         counts = np.empty(num, np.int32)
-        workers.run(
-            lambda start, stop: count_neighbors(
-                topology.indptr, vertices, fanout, start, stop, degrees, counts
-            ),
-            num,
-            4 * _GRAIN,
-        )
+
+        def count(start: int, stop: int) -> None:
+            count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts)
+
+        workers.run(count, num, 4 * _GRAIN)
         offsets = arrays.take(num + 1, np.int32)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
-                f"layer {layer} of step {step} has {edges:,} sampled edges: lower the fan-out"
+                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
             )
         prefix_sum(counts, offsets)
         neighbors = arrays.take(edges, self.ids)
         positions = self._pool.take(edges, np.int64)
-        workers.run(
-            lambda start, stop: draw_neighbors(
-                topology.indptr, topology.indices, vertices, offsets, key, start, stop, positions, neighbors
-            ),
-            num,
-            _GRAIN,
-        )
+
+        def draw(start: int, stop: int) -> None:
+            draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors)
+
+        workers.run(draw, num, _GRAIN)
         self._pool.give(positions)
         return Hop(degrees, offsets, neighbors)
 

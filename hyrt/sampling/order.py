@@ -9,17 +9,7 @@ from hyrt.sampling.block import Ids
 
 
 class TargetOrder:
-    """Batches of shuffled targets.
-
-    Parameters
-    ----------
-    targets
-        [n] vertices to visit once an epoch.
-    batch_size
-        Targets of a step; the last step of an epoch has the remainder.
-    seed
-        Seed of the shuffles: each epoch's order is a function of the seed and the epoch alone.
-    """
+    """Batches of shuffled targets; each epoch's order is a function of the seed and the epoch alone."""
 
     def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:
         self._targets = targets

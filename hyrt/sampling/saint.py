@@ -5,6 +5,9 @@ Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,22 +67,14 @@ class SaintSampler:
 
     Parameters
     ----------
-    graph
-        Topology and labels.
-    targets
-        [n] vertices to train on, distinct.
-    layers
-        Blocks of a mini-batch.
+    graph, targets, layers, seed, class_weights
+        As for `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     roots
         Walks of a subgraph.
     walk_length
         Steps of a walk; a subgraph has at most roots * (walk_length + 1) vertices.
     units_per_step
         Subgraphs of a step.
-    seed
-        Seed of all draws.
-    class_weights
-        [C] float32 factors on the losses by class, or None.
     coverage
         How often a target is met by the pre-sampled subgraphs on average.
     workers
@@ -157,10 +152,27 @@ class SaintSampler:
         num = sum(len(vertices) for vertices, _ in subgraphs)
         sources = take(num, self.ids)
         offsets = take(num + 1, np.int32)
-        edges = self._count_edges(step, subgraphs, num_targets, sources, offsets, workers)
+        graph = (topology.indptr, topology.indices)
+        union = (subgraphs, num_targets, sources, workers)
+        counts = self._pool.take(num, np.int32)
+
+        def count(vertices: Ids, start: int, stop: int) -> None:
+            count_edges(*graph, vertices, self._local, start, stop, counts)
+
+        self._for_each(*union, count)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(f"the subgraphs of step {step} have {edges:,} edges: lower sampler.roots")
+        prefix_sum(counts, offsets)
+        self._pool.give(counts)
         columns = take(edges, np.int32)
         weights = take(edges, np.float32)
-        self._write_edges(subgraphs, num_targets, sources, offsets, columns, weights, workers)
+        met = (self._vertex_counts, self._edge_counts)
+
+        def write(vertices: Ids, start: int, stop: int) -> None:
+            write_edges(*graph, vertices, self._local, offsets, *met, start, stop, columns, weights)
+
+        self._for_each(*union, write)
         for vertices, _ in subgraphs:
             self._pool.give(vertices)
         degrees = take(num, np.int32)
@@ -226,6 +238,11 @@ class SaintSampler:
         """Count vertices and edges over subgraphs until the targets are covered; how many there were."""
         topology = self._graph.topology
         members = np.empty(topology.num_vertices, np.uint64)
+        counts = (self._vertex_counts, self._edge_counts)
+
+        def count(start: int, stop: int) -> None:
+            count_members(topology.indptr, topology.indices, members, start, stop, *counts)
+
         num = 0
         met = 0
         while met < coverage * len(self._targets):
@@ -234,19 +251,7 @@ class SaintSampler:
                 visited = self._walk(PRESAMPLE, num + subgraph, workers)
                 mark_members(visited, subgraph, members)
                 self._pool.give(visited)
-            workers.run(
-                lambda start, stop: count_members(
-                    topology.indptr,
-                    topology.indices,
-                    members,
-                    start,
-                    stop,
-                    self._vertex_counts,
-                    self._edge_counts,
-                ),
-                topology.num_vertices,
-                16 * _GRAIN,
-            )
+            workers.run(count, topology.num_vertices, 16 * _GRAIN)
             num += _ROUND
             met = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
         return num
@@ -264,69 +269,19 @@ class SaintSampler:
             total += num_targets
         return subgraphs, total
 
-    def _count_edges(
-        self,
-        step: int,
-        subgraphs: list[tuple[Ids, int]],
-        num_targets: int,
-        sources: Ids,
-        offsets: NDArray[np.int32],
-        workers: Workers,
-    ) -> int:
-        """Fill `sources` and `offsets` of the union; its number of edges."""
-        topology, local = self._graph.topology, self._local
-        counts = self._pool.take(len(sources), np.int32)
-        target_row, other_row = 0, num_targets
-        for vertices, targets in subgraphs:
-            number_rows(vertices, targets, target_row, other_row, local, sources)
-            workers.run(
-                lambda start, stop, vertices=vertices: count_edges(  # type: ignore[misc]
-                    topology.indptr, topology.indices, vertices, local, start, stop, counts
-                ),
-                len(vertices),
-                _GRAIN,
-            )
-            forget_rows(vertices, local)
-            target_row += targets
-            other_row += len(vertices) - targets
-        edges = int(counts.sum(dtype=np.int64))
-        if edges >= 2**31:
-            raise OverflowError(f"the subgraphs of step {step} have {edges:,} edges: lower sampler.roots")
-        prefix_sum(counts, offsets)
-        self._pool.give(counts)
-        return edges
-
-    def _write_edges(
+    def _for_each(
         self,
         subgraphs: list[tuple[Ids, int]],
         num_targets: int,
         sources: Ids,
-        offsets: NDArray[np.int32],
-        columns: NDArray[np.int32],
-        weights: NDArray[np.float32],
         workers: Workers,
+        work: Callable[[Ids, int, int], None],
     ) -> None:
-        topology, local = self._graph.topology, self._local
+        """Run `work(vertices, start, stop)` over each subgraph, while `_local` has its rows of the union."""
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
-            number_rows(vertices, targets, target_row, other_row, local, sources)
-            workers.run(
-                lambda start, stop, vertices=vertices: write_edges(  # type: ignore[misc]
-                    topology.indptr,
-                    topology.indices,
-                    vertices,
-                    local,
-                    offsets,
-                    self._vertex_counts,
-                    self._edge_counts,
-                    start,
-                    stop,
-                    columns,
-                    weights,
-                ),
-                len(vertices),
-                _GRAIN,
-            )
-            forget_rows(vertices, local)
+            number_rows(vertices, targets, target_row, other_row, self._local, sources)
+            workers.run(partial(work, vertices), len(vertices), _GRAIN)
+            forget_rows(vertices, self._local)
             target_row += targets
             other_row += len(vertices) - targets

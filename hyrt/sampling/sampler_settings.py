@@ -126,7 +126,7 @@ class SamplerSettings(Section):
         graph
             The graph to train on.
         targets
-            [n] the vertices to train on, at least one.
+            [n] the vertices to train on, distinct and at least one.
         layers
             The blocks of a mini-batch.
         batch_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import zlib
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from hyrt.errors import DataError
 from hyrt.graph.check import row_blocks
@@ -48,7 +48,7 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         rows of the first chunk that differs.
     """
     keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
-    meta = read_meta(path)
+    meta = _read_meta(path)
     for key in meta or ():
         if key not in keys:
             raise DataError(f"{source}: key '{key}': is in {META} but has no file")
@@ -60,7 +60,7 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         if meta is not None:
             _compare(meta, source, key, header)
             if check or key != "features" or array.nbytes <= LARGE_BYTES:
-                _verify(array, meta[key]["crc32"], f"{source}: key '{key}'")
+                _verify(array, meta[key].crc32, f"{source}: key '{key}'")
         if key == "features":
             rows = FeatureRows.of(array, mapped=True)
         else:
@@ -112,8 +112,23 @@ def map_npy(file: Path) -> Array:
     return _map(file, str(file))[0]
 
 
-def read_meta(path: Path) -> dict[str, dict[str, Any]] | None:
-    """What meta.json says of each key (`dtype`, `shape`, `crc32` of its chunks), or None when there is none.
+class _Entry(BaseModel):
+    """What meta.json says of one key."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: list[int]
+    """Of its chunks."""
+
+
+class _Meta(BaseModel):
+    format: int
+    crc32_chunk_bytes: int | None = None
+    keys: dict[str, _Entry]
+
+
+def _read_meta(path: Path) -> dict[str, _Entry] | None:
+    """What meta.json says of each key, or None when there is none.
 
     Raises
     ------
@@ -123,40 +138,32 @@ def read_meta(path: Path) -> dict[str, dict[str, Any]] | None:
     file = path / META
     if not file.exists():
         return None
+    unverified = "without this file the folder still opens, unverified"
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-        version, chunk_bytes = meta["format"], meta.get("crc32_chunk_bytes")
-        entries = {
-            key: {"dtype": entry["dtype"], "shape": list(entry["shape"]), "crc32": list(entry["crc32"])}
-            for key, entry in meta["keys"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        meta = _Meta.model_validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not what hyrt writes"
+        raise DataError(f"{file}: damaged ({why}); {unverified}") from error
+    if meta.format != FORMAT:
         raise DataError(
-            f"{file}: damaged ({error}); without this file the folder still opens, unverified"
-        ) from error
-    if version != FORMAT:
-        raise DataError(
-            f"{file}: format {version} is unknown (known: {FORMAT}): it may have been written by a newer hyrt"
+            f"{file}: format {meta.format} is unknown (known: {FORMAT}): a newer hyrt may have written it"
         )
-    if chunk_bytes != CHUNK_BYTES:
-        raise DataError(
-            f"{file}: damaged (crc32_chunk_bytes {chunk_bytes}); without this file the folder still "
-            "opens, unverified"
-        )
-    return entries
+    if meta.crc32_chunk_bytes != CHUNK_BYTES:
+        raise DataError(f"{file}: damaged (crc32_chunk_bytes {meta.crc32_chunk_bytes}); {unverified}")
+    return meta.keys
 
 
-def _compare(meta: dict[str, dict[str, Any]], source: str, key: str, header: NpyHeader) -> None:
+def _compare(meta: dict[str, _Entry], source: str, key: str, header: NpyHeader) -> None:
     entry = meta.get(key)
     if entry is None:
         raise DataError(
             f"{source}: key '{key}': is not in {META}: the folder was changed after it was written"
         )
-    if entry["dtype"] != header.dtype.name or tuple(entry["shape"]) != header.shape:
+    if entry.dtype != header.dtype.name or entry.shape != header.shape:
         raise DataError(
             f"{source}: key '{key}': {header.dtype.name} of shape {list(header.shape)} differs from {META}, "
-            "which has "
-            f"{entry['dtype']} of shape {entry['shape']}: the folder was changed after it was written"
+            f"which has {entry.dtype} of shape {list(entry.shape)}: the folder was changed after it was "
+            "written"
         )
 
 
@@ -179,61 +186,22 @@ def _verify(array: Array, checksums: list[int], where: str) -> None:
             )
 
 
-class FolderWriter:
-    """Writes a dataset folder key by key; `finish` adds meta.json.
-
-    Parameters
-    ----------
-    path
-        An existing, empty folder; the caller makes it appear atomically.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._entries: dict[str, dict[str, Any]] = {}
-
-    def open(self, key: str, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> NpyWriter:
-        """Start the file of one key; hand it back to `add` when it is complete."""
-        return NpyWriter(self.path / f"{key}.npy", dtype, row_shape)
-
-    def add(self, key: str, writer: NpyWriter) -> None:
-        """Close a key's file and note its checksums."""
-        writer.close()
-        self._entries[key] = {
-            "dtype": np.dtype(writer.dtype).name,
-            "shape": list(writer.shape),
-            "crc32": writer.checksums,
-        }
+def write_folder(data: Dataset, path: Path) -> None:
+    """Write a checked dataset into an empty folder, features block by block; the caller makes it atomic."""
+    entries: dict[str, _Entry] = {}
 
     def write(
-        self, key: str, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]
+        key: str, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], rows: Iterator[Array]
     ) -> None:
-        """Write one key from consecutive blocks of rows."""
-        with self.open(key, dtype, row_shape) as writer:
-            for block in blocks:
+        with NpyWriter(path / f"{key}.npy", dtype, row_shape) as writer:
+            for block in rows:
                 writer.append(block)
-        self.add(key, writer)
+        entries[key] = _Entry(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
 
-    def finish(self) -> None:
-        """Write meta.json. The folder is complete."""
-        meta = {"format": FORMAT, "crc32_chunk_bytes": CHUNK_BYTES, "keys": self._entries}
-        (self.path / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-
-
-def write_folder(data: Dataset, path: Path) -> None:
-    """Write a dataset as a folder, features block by block.
-
-    Parameters
-    ----------
-    data
-        A checked dataset.
-    path
-        An existing, empty folder; the caller makes it appear atomically.
-    """
-    folder = FolderWriter(path)
     for key, array in data.arrays.items():
-        blocks = row_blocks(array, rows_per_chunk(array.shape[1:], array.dtype))
-        folder.write(key, array.dtype, array.shape[1:], blocks)
+        row_shape = array.shape[1:]
+        write(key, array.dtype, row_shape, row_blocks(array, rows_per_chunk(row_shape, array.dtype)))
     if data.rows is not None:
-        folder.write("features", data.rows.dtype, data.rows.shape[1:], data.rows.blocks())
-    folder.finish()
+        write("features", data.rows.dtype, data.rows.shape[1:], data.rows.blocks())
+    meta = _Meta(format=FORMAT, crc32_chunk_bytes=CHUNK_BYTES, keys=entries)
+    (path / META).write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -47,13 +47,6 @@ class NpyHeader:
 def read_header(file: IO[bytes], where: str) -> NpyHeader:
     """Read the header of a .npy stream and leave the stream at its first element.
 
-    Parameters
-    ----------
-    file
-        Positioned at the start of the .npy data.
-    where
-        File and key, for messages.
-
     Raises
     ------
     DataError
@@ -100,17 +93,7 @@ def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 
 class NpyWriter:
-    """A .npy file that grows by rows; its length is written into the header on closing.
-
-    Parameters
-    ----------
-    path
-        The new file.
-    dtype
-        Element type.
-    row_shape
-        Shape of one row: () for a vector.
-    """
+    """A new .npy file that grows by rows; its length is written into the header on closing."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
         self.dtype = np.dtype(dtype)

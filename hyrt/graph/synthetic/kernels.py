@@ -48,21 +48,9 @@ def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
 
 @_compile
 def draw_edges(  # type: ignore[no-untyped-def]
-    first,
-    last,
-    ratio,
-    cumulative,
-    shift,
-    guide,
-    order,
-    class_start,
-    class_at,
-    inside,
-    edge_key,
-    place_key,
-    sources,
-    targets,
-):
+    first, last, ratio, cumulative, shift, guide, order, class_start, class_at, inside, edge_key, place_key,
+    sources, targets,
+):  # fmt: skip
     """Draw the edges whose first end is at positions first..last-1 (positions are vertices ordered by class).
 
     A position of weight w is the first end of ratio * w edges. The second end is drawn by weight, from the

@@ -8,10 +8,12 @@ on the piece of it that is computed, or on whether it is built in memory or writ
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.csr import Store, available_cpus, build_csr, drop_edges, in_order
+from hyrt.graph.csr import Store, build_csr, drop_edges, in_order
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.synthetic import kernels
 from hyrt.graph.synthetic.spec import SyntheticSpec
+from hyrt.machine.cores import available_cores
 from hyrt.machine.generator import stream_key
 
 Array = NDArray[Any]
@@ -87,7 +90,7 @@ def _draw_model(spec: SyntheticSpec) -> _Model:
     shares /= shares[-1]
     labels, weights = np.empty(count, np.int16), np.empty(count, np.int64)
     label_key, weight_key = (stream_key(spec.seed, purpose, 0, 0) for purpose in (LABEL, WEIGHT))
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         jobs = [
             pool.submit(
                 kernels.draw_vertices, label_key, weight_key, shares, cap, _WEIGHT_SCALE, a,
@@ -120,7 +123,7 @@ def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int6
     while True:
         drawn = Store(dtype, scratch and scratch / "drawn.npy")
         indptr = build_csr(
-            _EdgePieces(model, draws),
+            partial(_edge_pieces, model, draws),
             spec.vertices,
             symmetric=True,
             emit=drawn.append,
@@ -148,7 +151,7 @@ def _draws_needed(model: _Model, wanted: int) -> int:
     if wanted == 0:
         return 0
     spec = model.spec
-    pieces = list(_EdgePieces(model, _SAMPLED_EDGES)())
+    pieces = list(_edge_pieces(model, _SAMPLED_EDGES))
     u, v = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
     weights = np.empty(spec.vertices, np.int64)
     weights[model.order] = np.diff(model.cumulative)
@@ -173,38 +176,30 @@ def _draws_needed(model: _Model, wanted: int) -> int:
     return (int(draws) // grain + 1) * grain
 
 
-@dataclass(frozen=True, slots=True)
-class _EdgePieces:
-    """The stream of drawn edges, about a million at a time."""
+def _edge_pieces(model: _Model, draws: int) -> Iterator[tuple[Array, Array]]:
+    """The drawn edges, about a million at a time."""
+    cumulative = model.cumulative
+    if draws == 0:
+        return
+    ratio = draws / float(cumulative[-1])
+    step = max(1, int(_PIECE_EDGES / ratio))
+    cuts = np.unique(np.searchsorted(cumulative, np.arange(0, int(cumulative[-1]) + step, step)))
+    cuts = cuts.clip(0, model.spec.vertices)
+    class_at = model.labels[model.order]
+    edge_key, place_key = model.key(EDGE), model.key(PLACE)
 
-    model: _Model
-    draws: int
+    def draw(ends: tuple[int, int]) -> tuple[Array, Array]:
+        first, last = ends
+        count = int(float(cumulative[last]) * ratio) - int(float(cumulative[first]) * ratio)
+        sources, targets = np.empty(count, np.int32), np.empty(count, np.int32)
+        kernels.draw_edges(
+            first, last, ratio, cumulative, model.shift, model.guide, model.order, model.class_start,
+            class_at, model.spec.homophily, edge_key, place_key, sources, targets,
+        )  # fmt: skip
+        return sources, targets
 
-    def __call__(self) -> Iterator[tuple[Array, Array]]:
-        model = self.model
-        cumulative = model.cumulative
-        if self.draws == 0:
-            return
-        ratio = self.draws / float(cumulative[-1])
-        step = max(1, int(_PIECE_EDGES / ratio))
-        cuts = np.unique(np.searchsorted(cumulative, np.arange(0, int(cumulative[-1]) + step, step)))
-        cuts = cuts.clip(0, model.spec.vertices)
-        class_at = model.labels[model.order]
-        edge_key, place_key = model.key(EDGE), model.key(PLACE)
-
-        def draw(ends: tuple[int, int]) -> tuple[Array, Array]:
-            first, last = ends
-            count = int(float(cumulative[last]) * ratio) - int(float(cumulative[first]) * ratio)
-            sources, targets = np.empty(count, np.int32), np.empty(count, np.int32)
-            kernels.draw_edges(
-                first, last, ratio, cumulative, model.shift, model.guide, model.order, model.class_start,
-                class_at, model.spec.homophily, edge_key, place_key, sources, targets,
-            )  # fmt: skip
-            return sources, targets
-
-        pieces = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
-        with ThreadPoolExecutor(available_cpus()) as pool:
-            yield from in_order(pool, draw, pieces, available_cpus())
+    with ThreadPoolExecutor(available_cores()) as pool:
+        yield from in_order(pool, draw, itertools.pairwise(cuts.tolist()), available_cores())
 
 
 def _draw_masks(model: _Model) -> dict[str, Array]:
@@ -239,7 +234,7 @@ def _feature_rows(model: _Model) -> FeatureRows:
         return rows.astype(dtype, copy=False)
 
     def blocks() -> Iterator[Array]:
-        with ThreadPoolExecutor(available_cpus()) as pool:
-            yield from in_order(pool, piece, range(0, spec.vertices, step), available_cpus())
+        with ThreadPoolExecutor(available_cores()) as pool:
+            yield from in_order(pool, piece, range(0, spec.vertices, step), available_cores())
 
     return FeatureRows.streamed((spec.vertices, spec.features), dtype, blocks)

@@ -41,36 +41,28 @@ class SyntheticSpec:
     """Of everything."""
 
     def __post_init__(self) -> None:
-        for key in ("vertices", "features", "classes"):
-            if getattr(self, key) < 1:
-                raise DataError(f"{self.name}: {key}={getattr(self, key)}: must be at least 1")
-        for key in ("edges", "train", "val", "test", "seed"):
-            if getattr(self, key) < 0:
-                raise DataError(f"{self.name}: {key}={getattr(self, key)}: must not be negative")
-        if self.classes > min(self.vertices, 32767):
-            raise DataError(
-                f"{self.name}: classes={self.classes:,}: must be at most 32,767 and at most the number "
-                "of vertices"
-            )
-        if self.vertices >= 2**31:
-            raise DataError(f"{self.name}: vertices={self.vertices:,}: must be below 2^31")
+        most = self.vertices * (self.vertices - 1) // 4
+        for key, low, high, why in (
+            ("vertices", 1, 2**31 - 1, ""),
+            ("features", 1, 2**31 - 1, ""),
+            ("classes", 1, min(self.vertices, 32767), ", as each needs a vertex"),
+            ("edges", 0, 2 * most, ", as at most half of all pairs can be edges"),
+            ("train", 0, self.vertices, ""),
+            ("val", 0, self.vertices, ""),
+            ("test", 0, self.vertices, ""),
+            ("seed", 0, 2**64 - 1, ""),
+            ("homophily", 0, 1, ""),
+            ("signal", 0, 1000, ""),
+        ):
+            if not low <= (value := getattr(self, key)) <= high:
+                raise DataError(f"{self.name}: {key}={value:,}: must be from {low} to {high:,}{why}")
         if self.edges % 2:
             raise DataError(
                 f"{self.name}: edges={self.edges}: must be even, because each edge is stored in both "
                 "directions"
             )
-        most = self.vertices * (self.vertices - 1) // 4
-        if self.edges // 2 > most:
-            raise DataError(
-                f"{self.name}: edges={self.edges:,}: at most half of all pairs can be edges, {2 * most:,} "
-                "here"
-            )
         if self.train + self.val + self.test > self.vertices:
             raise DataError(f"{self.name}: train + val + test exceed the {self.vertices:,} vertices")
-        if not 0 <= self.homophily <= 1:
-            raise DataError(f"{self.name}: homophily={self.homophily}: must be between 0 and 1")
-        if not 0 <= self.signal <= 1000:
-            raise DataError(f"{self.name}: signal={self.signal}: must be between 0 and 1000")
         if self.dtype not in ("float32", "float16"):
             raise DataError(f"{self.name}: dtype={self.dtype}: must be float32 or float16")
 

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from hyrt.errors import ConfigError
 from hyrt.machine.entry_points import EntryPointGroup
 
 if TYPE_CHECKING:
@@ -61,22 +60,8 @@ class ModelKind(ABC):
 
 
 def find_model(name: str) -> ModelKind:
-    """The kind of model that is declared under a name.
-
-    Raises
-    ------
-    ConfigError
-        If no model of that name is declared, with the nearest name, or its package is broken.
-    PluginConflict
-        If two distributions declare the name.
-    """
-    found = MODELS.load(name)
-    if not (isinstance(found, type) and issubclass(found, ModelKind)):
-        raise ConfigError(
-            f"model.kind {name!r}: {MODELS.entry(name).value} is not a class derived from "
-            f"{__name__}.ModelKind"
-        )
-    return found()
+    """The kind of model that is declared under a name; raises as `EntryPointGroup.load_class`."""
+    return MODELS.load_class(name, ModelKind)()  # type: ignore[type-abstract]
 
 
 def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: int) -> None:
@@ -84,12 +69,10 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
 
     Raises
     ------
-    ConfigError
+    ConfigError, PluginConflict
         As `find_model`.
     ValueError
         If the settings do not go together, or the kind does not know its options.
-    PluginConflict
-        If two distributions declare the name.
     """
     kind = find_model(name)
     kind.check(hidden=hidden, heads=heads)

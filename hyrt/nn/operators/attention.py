@@ -6,6 +6,7 @@ scores are x . u, and the sum is W (sum_j alpha_ij x_j). So only destinations ar
 more numerous sources. The values are those of the usual order up to rounding.
 """
 
+# mypy: disable-error-code="call-arg"
 from __future__ import annotations
 
 from typing import Any, cast
@@ -39,103 +40,47 @@ class _Attend(torch.autograd.Function):
         dtype = u_src.detach().numpy().dtype
         num, edges = block.num_dst, block.num_edges
         out = empty_array((heads, num, width), dtype)
-        alpha, derivative = empty_array((edges, heads), dtype), empty_array((edges, heads), dtype)
-        own_alpha, own_derivative = empty_array((num, heads), dtype), empty_array((num, heads), dtype)
-        own_rows = block.destinations if block.in_place else None
-        to_source, to_dst = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
-        current_workers().run(
-            lambda start, stop: kernels.attend(
-                block.indptr,
-                block.columns,
-                own_rows,
-                rows,
-                to_source,
-                to_dst,
-                dtype.type(slope),
-                alpha,
-                derivative,
-                own_alpha,
-                own_derivative,
-                out,
-                start,
-                stop,
-            ),
-            num,
-            _GRAIN,
-        )
-        ctx.block, ctx.rows, ctx.u = block, rows, (to_source, to_dst)
-        ctx.kept = alpha, derivative, own_alpha, own_derivative
-        ctx.shape = tuple(x.shape)
+        # Weights and slopes of leaky, of the edges and of the destinations' own rows.
+        kept = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
+        block_rows = (block.indptr, block.columns, block.destinations if block.in_place else None, rows)
+        u = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
+
+        def work(start: int, stop: int) -> None:
+            kernels.attend(*block_rows, *u, dtype.type(slope), *kept, out, start, stop)
+
+        current_workers().run(work, num, _GRAIN)
+        ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, kept, tuple(x.shape)
         return torch.from_numpy(out)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         block: Block = ctx.block
-        alpha, derivative, own_alpha, own_derivative = ctx.kept
-        to_source, to_dst = ctx.u
         g = grad.detach().contiguous().numpy()
         num, edges = block.num_dst, block.num_edges
-        heads, width = to_source.shape
+        heads, width = ctx.u[0].shape
         chunks = max(1, -(-num // _GRAIN))
-        u_src_parts = np.zeros((chunks, heads, width), g.dtype)
-        u_dst_parts = np.zeros((chunks, heads, width), g.dtype)
-        d_score = empty_array((edges, heads), g.dtype)
-        own_d_score, d_offset = np.empty((num, heads), g.dtype), np.empty((num, heads), g.dtype)
-        own_rows = block.destinations if block.in_place else None
-        current_workers().run(
-            lambda start, stop: kernels.attend_backward_scores(
-                block.indptr,
-                block.columns,
-                own_rows,
-                ctx.rows,
-                g,
-                alpha,
-                derivative,
-                own_alpha,
-                own_derivative,
-                u_src_parts[start // _GRAIN],
-                u_dst_parts[start // _GRAIN],
-                d_score,
-                own_d_score,
-                d_offset,
-                start,
-                stop,
-            ),
-            num,
-            _GRAIN,
-        )
+        u_src_parts, u_dst_parts = (np.zeros((chunks, heads, width), g.dtype) for _ in range(2))
+        # By the scores of edges, of own rows, and by what a destination adds to all of its scores.
+        d_scores = tuple(empty_array((n, heads), g.dtype) for n in (edges, num, num))
+
+        def by_scores(start: int, stop: int) -> None:
+            parts = (u_src_parts[start // _GRAIN], u_dst_parts[start // _GRAIN])
+            kernels.attend_backward_scores(*ctx.block_rows, g, *ctx.kept, *parts, *d_scores, start, stop)
+
+        current_workers().run(by_scores, num, _GRAIN)
         x_grad = None
         if ctx.needs_input_grad[0]:
             turned = block.transposed()
-            x_grad = empty_array(ctx.rows.shape, g.dtype)
-            current_workers().run(
-                lambda start, stop: kernels.attend_backward_rows(
-                    turned.indptr,
-                    turned.rows,
-                    turned.edges,
-                    num,
-                    g,
-                    alpha,
-                    own_alpha,
-                    d_score,
-                    own_d_score,
-                    d_offset,
-                    to_source,
-                    to_dst,
-                    x_grad,
-                    start,
-                    stop,
-                ),
-                len(x_grad),
-                2 * _GRAIN,
-            )
-        return (
-            None if x_grad is None else torch.from_numpy(x_grad).view(ctx.shape),
-            torch.from_numpy(u_src_parts.sum(0)),
-            torch.from_numpy(u_dst_parts.sum(0)),
-            None,
-            None,
-        )
+            along = (turned.indptr, turned.rows, turned.edges, num, g, ctx.kept[0], ctx.kept[2], *d_scores)
+            rows_grad = empty_array(ctx.block_rows[3].shape, g.dtype)
+
+            def by_rows(start: int, stop: int) -> None:
+                kernels.attend_backward_rows(*along, *ctx.u, rows_grad, start, stop)
+
+            current_workers().run(by_rows, len(rows_grad), 2 * _GRAIN)
+            x_grad = torch.from_numpy(rows_grad).view(ctx.shape)
+        u_grads = (torch.from_numpy(parts.sum(0)) for parts in (u_src_parts, u_dst_parts))
+        return x_grad, *u_grads, None, None
 
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:

@@ -29,21 +29,9 @@ _compile = nb.njit(
 
 @_compile
 def aggregate(
-    indptr,
-    columns,
-    self_rows,
-    x,
-    row_scale,
-    source_scale,
-    weights,
-    self_scale,
-    out,
-    sum_at,
-    self_at,
-    onto,
-    start,
-    stop,
-):
+    indptr, columns, self_rows, x, row_scale, source_scale, weights, self_scale, out, sum_at, self_at, onto,
+    start, stop,
+):  # fmt: skip
     """Weighted sums of source rows, and the destinations' own rows beside or added to them.
 
     out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]] and, with s =
@@ -210,21 +198,9 @@ def aggregate_max_backward(
 
 @_compile
 def attend(
-    indptr,
-    columns,
-    self_rows,
-    x,
-    u_src,
-    u_dst,
-    slope,
-    alpha,
-    derivative,
-    own_alpha,
-    own_derivative,
-    out,
-    start,
-    stop,
-):
+    indptr, columns, self_rows, x, u_src, u_dst, slope, alpha, derivative, own_alpha, own_derivative, out,
+    start, stop,
+):  # fmt: skip
     """Attention-weighted sums of source rows: self loop included, softmax over a destination's edges.
 
     With x as [num_src, S, f], S = 1 (all heads read the same row) or S = H (each head reads its own slice):
@@ -534,12 +510,3 @@ def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, s
             bits = random_bits(stream, k >> np.uint64(2))
             kept = ((bits >> (np.uint64(16) * (k & np.uint64(3)))) & np.uint64(0xFFFF)) >= threshold
             out[e] = values[e] * scale if kept else 0
-
-
-@_compile
-def relu_backward(grad, activated, out):
-    """Out = grad where the activation is positive, else 0, for one chunk of rows."""
-    for i in range(grad.shape[0]):
-        g, a, o = grad[i], activated[i], out[i]
-        for k in range(grad.shape[1]):
-            o[k] = g[k] if a[k] > 0 else 0

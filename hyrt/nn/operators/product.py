@@ -15,7 +15,6 @@ from typing import Any, cast
 import torch
 
 from hyrt.machine.workers import current_workers
-from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
@@ -96,9 +95,7 @@ class _Linear(torch.autograd.Function):
             with torch.no_grad():
                 g = grad[start:stop]
                 if out is not None:
-                    masked = torch.empty_like(g)
-                    kernels.relu_backward(g.numpy(), out[start:stop].numpy(), masked.numpy())
-                    g = masked
+                    g = torch.ops.aten.threshold_backward(g, out[start:stop], 0)
                 if bias_parts is not None:
                     torch.sum(g, 0, out=bias_parts[chunk])
                 g = _padded(g.to(narrow))

@@ -7,11 +7,15 @@ so equal inputs give equal bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+
+Map = Callable[[torch.Tensor], torch.Tensor]
 
 # Where torch.segment_reduce exists; elsewhere rows are added pairwise.
 _SEGMENT_REDUCE = ("cpu", "cuda")
@@ -105,38 +109,21 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     return _spread(values, rounds.counts, 0), _spread(winners, rounds.counts, -1)
 
 
-class _FromSources(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
-        ctx.block = block
-        return x.index_select(0, block.columns)
+class _Linear(torch.autograd.Function):
+    """A linear map of rows, given with its transpose."""
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        turned = ctx.block.transposed()
-        return segment_sum(grad.index_select(0, turned.edges), turned.indptr), None
-
-
-class _FromDestinations(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
-        ctx.block = block
-        return x.index_select(0, block.rows())
+    def forward(ctx: Any, x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
+        ctx.back = back
+        return forth(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return segment_sum(grad, ctx.block.indptr), None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.back(grad), None, None
 
 
-class _ToDestinations(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, block: TensorBlock) -> torch.Tensor:
-        ctx.block = block
-        return segment_sum(values, block.indptr)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.index_select(0, ctx.block.rows()), None
+def _linear(x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
+    return cast(torch.Tensor, _Linear.apply(x, forth, back))  # type: ignore[no-untyped-call]
 
 
 class _MaxOfSources(torch.autograd.Function):
@@ -157,17 +144,30 @@ class _MaxOfSources(torch.autograd.Function):
 
 def from_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """[E, ...]: each edge's source row of x [num_src, ...]; differentiable."""
-    return cast(torch.Tensor, _FromSources.apply(x, block))  # type: ignore[no-untyped-call]
+
+    def back(grad: torch.Tensor) -> torch.Tensor:
+        turned = block.transposed()
+        return segment_sum(grad.index_select(0, turned.edges), turned.indptr)
+
+    return _linear(x, lambda rows: rows.index_select(0, block.columns), back)
+
+
+def _to_edges(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
+    return x.index_select(0, block.rows())
+
+
+def _to_rows(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
+    return segment_sum(values, block.indptr)
 
 
 def from_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """[E, ...]: each edge's destination row of x [num_dst, ...]; differentiable."""
-    return cast(torch.Tensor, _FromDestinations.apply(x, block))  # type: ignore[no-untyped-call]
+    return _linear(x, partial(_to_edges, block), partial(_to_rows, block))
 
 
 def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
     """[num_dst, ...]: sums of the edges' values [E, ...]; differentiable."""
-    return cast(torch.Tensor, _ToDestinations.apply(values, block))  # type: ignore[no-untyped-call]
+    return _linear(values, partial(_to_rows, block), partial(_to_edges, block))
 
 
 def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:

@@ -54,7 +54,7 @@ def test_large_mapped_features_are_scaled_on_disk_only(tmp_path, monkeypatch):
     arrays = make_arrays(4)
     folder = save(arrays, tmp_path / "a")
     npz = save(arrays, tmp_path / "a.npz")
-    monkeypatch.setattr(normalize_module, "LARGE_BYTES", 10)
+    monkeypatch.setattr("hyrt.graph.source.LARGE_BYTES", 10)
     with pytest.raises(DataError, match=r"hyrt data convert .*a DEST --normalize row"):
         open_graph(folder, normalize="row")
     open_graph(npz, normalize="row")

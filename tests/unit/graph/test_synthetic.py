@@ -167,8 +167,8 @@ def _digest(graph):
 def test_same_seed_same_graph_for_any_number_of_threads(monkeypatch, graph):
     name = graph.name
     for cpus in (1, 3):
-        monkeypatch.setattr(csr, "available_cpus", lambda cpus=cpus: cpus)
-        monkeypatch.setattr(planted_module, "available_cpus", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(csr, "available_cores", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(planted_module, "available_cores", lambda cpus=cpus: cpus)
         assert _digest(open_graph(name)) == _digest(graph)
     assert _digest(open_graph("synthetic:tiny,seed=1")) != _digest(open_graph("synthetic:tiny"))
 
@@ -237,9 +237,9 @@ def test_parameters():
         ("tiny,edges=many", "edges=many: not a count"),
         ("tiny,edges=1.5", "edges=1.5: not a count"),
         ("tiny,edges=3", "edges=3: must be even"),
-        ("tiny,vertices=0", "vertices=0: must be at least 1"),
+        ("tiny,vertices=0", "vertices=0: must be from 1"),
         ("tiny,vertices=10,edges=80", "at most half of all pairs"),
-        ("tiny,homophily=2", "homophily=2.0: must be between 0 and 1"),
+        ("tiny,homophily=2", "homophily=2.0: must be from 0 to 1"),
         ("tiny,homophily=x", "homophily=x: not a number"),
         ("tiny,signal=nan", "signal=nan: must be"),
         ("tiny,dtype=int8", "dtype=int8: must be float32 or float16"),

@@ -40,14 +40,12 @@ def test_against_sklearn_and_torch(case: tuple[np.ndarray, np.ndarray]) -> None:
     num_classes = scores.shape[1]
     predicted = scores.argmax(1)
     assert accuracy(scores, labels) == pytest.approx(accuracy_score(labels, predicted), abs=1e-15)
-    assert macro_f1(scores, labels, num_classes) == pytest.approx(
-        f1_score(labels, predicted, average="macro"), abs=1e-12
-    )
+    assert macro_f1(scores, labels) == pytest.approx(f1_score(labels, predicted, average="macro"), abs=1e-12)
     reference = torch.nn.functional.cross_entropy(
         torch.from_numpy(scores).double(), torch.from_numpy(labels).long()
     )
     assert cross_entropy(scores, labels) == pytest.approx(reference.item(), rel=1e-12, abs=1e-12)
-    metrics = evaluate_metrics(scores, labels, num_classes)
+    metrics = evaluate_metrics(scores, labels)
     assert metrics["accuracy"] == accuracy(scores, labels)
     assert ("roc_auc" in metrics) == (num_classes == 2 and len(set(labels.tolist())) == 2)
 
@@ -75,7 +73,7 @@ def test_roc_auc_of_many_rows() -> None:
 def test_roc_auc_uses_the_margin() -> None:
     # In float32 both probabilities of class 1 round to 1: only the margin tells them apart.
     scores = np.array([[0, 40], [0, 50]], np.float32)
-    assert evaluate_metrics(scores, np.array([0, 1]), 2)["roc_auc"] == 1.0
+    assert evaluate_metrics(scores, np.array([0, 1]))["roc_auc"] == 1.0
 
 
 def test_roc_auc_needs_both_classes() -> None:
@@ -89,7 +87,7 @@ def test_roc_auc_needs_both_classes() -> None:
 def test_classes_that_never_occur_are_left_out_of_macro_f1() -> None:
     scores = np.eye(10, dtype=np.float32)[[0, 1, 1, 4]]
     labels = np.array([0, 1, 0, 1])
-    assert macro_f1(scores, labels, 10) == pytest.approx(f1_score(labels, scores.argmax(1), average="macro"))
+    assert macro_f1(scores, labels) == pytest.approx(f1_score(labels, scores.argmax(1), average="macro"))
 
 
 def test_cross_entropy_of_large_scores_and_several_chunks() -> None:
@@ -104,7 +102,7 @@ def test_cross_entropy_of_large_scores_and_several_chunks() -> None:
 
 def test_no_rows() -> None:
     scores, labels = np.zeros((0, 3), np.float32), np.zeros(0, np.int64)
-    assert all(math.isnan(value) for value in evaluate_metrics(scores, labels, 3).values())
+    assert all(math.isnan(value) for value in evaluate_metrics(scores, labels).values())
     assert balanced_class_weights(labels, 3).tolist() == [0, 0, 0]
 
 
@@ -119,7 +117,7 @@ def test_no_rows() -> None:
 )
 def test_wrong_input(scores: np.ndarray, labels: np.ndarray) -> None:
     with pytest.raises(ValueError, match="labels"):
-        evaluate_metrics(scores, labels, 2)
+        evaluate_metrics(scores, labels)
 
 
 @settings(max_examples=100, deadline=None)
