@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def located(config: Config) -> Config:
     """The same settings with a dataset's path made absolute, so that the run can go on from any folder."""
-    path = Path(config.data.source).expanduser()
+    path = Path(os.path.expanduser(config.data.source))
     if not path.exists():
         return config
     data = config.data.model_copy(update={"source": str(path.absolute())})

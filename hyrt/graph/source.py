@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         from hyrt.graph.synthetic import generate, parse_spec
 
         return generate(parse_spec(name), scratch), True
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_file():
         return read_npz(path, name, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():

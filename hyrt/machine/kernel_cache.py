@@ -19,8 +19,8 @@ def ensure_kernel_cache() -> None:
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    package = Path(__file__).parent
-    if any(_can_write(folder) for folder in (package / "nn" / "__pycache__", _user_cache())):
+    package = Path(__file__).parents[1]
+    if any(_can_write(folder) for folder in (package / "nn" / "__pycache__", user_cache() / "numba")):
         return
     import atexit
     import shutil
@@ -40,15 +40,24 @@ def ensure_kernel_cache() -> None:
     )
 
 
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+def user_cache() -> Path:
+    """The user's cache folder, which need not exist; for a user without a home, one that nobody can make.
+
+    It is XDG_CACHE_HOME, or `~/.cache` where that is not set, or not absolute: the XDG specification then has
+    it ignored.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # Path.home() raises for a user without a home, as in a container that runs under any number.
+    home = os.path.expanduser("~")
+    return named if named.is_absolute() else Path(home if os.path.isabs(home) else "/nonexistent", ".cache")
 
 
 def _can_write(folder: Path) -> bool:
     """Whether a file can be made in the folder, or the folder itself in the first parent there is."""
-    while not folder.exists() and folder != folder.parent:
+    # Unlike os.path, Path.exists raises where a folder above may not be entered, like another user's home.
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def xclbin_path() -> Path:
     """The xclbin to use: what HYRT_XCLBIN names, else `hyrt/hyrt_train.xclbin` in the user's data folder."""
     named = os.environ.get(XCLBIN_VARIABLE)
     if named:
-        return Path(named).expanduser()
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        return Path(os.path.expanduser(named))
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(data) / "hyrt" / f"{KERNEL}.xclbin"
 
 

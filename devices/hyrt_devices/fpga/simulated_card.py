@@ -46,7 +46,7 @@ def simulated_card() -> SimulatedCard:
             pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols, arena_words=part.arena_words
         )
         return SimulatedCard(part, sizes, assumed_design(sizes, part))
-    place = Path(reports).expanduser()
+    place = Path(os.path.expanduser(reports))
     part = part_of(place)
     build = read_build(place, part)
     design = KernelDesign(

@@ -153,7 +153,11 @@ def _errors(text: str) -> str:
 
 
 def _cache_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    # Not Path.home(), which raises for a user without a home.
+    home = os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(
+        home if os.path.isabs(home) else "/nonexistent", ".cache"
+    )
     folder = Path(os.environ.get("HYRT_HLS_CACHE_DIR") or Path(cache) / "hyrt" / "hls")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def _calibrated() -> float | None:
     """Gathering bandwidth that `hyrt calibrate` measured on this machine; None where it did not."""
     from hyrt_perfmodel.platforms.calibration_file import CalibrationError, calibration_file, read_calibration
 
-    if not calibration_file().exists():
+    if not os.path.exists(calibration_file()):
         return None
     try:
         return read_calibration().platform.host.memory_gb_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +43,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     """
     if source.startswith(SYNTHETIC):
         return generated_sizes(source)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hyrt.doctor.finding import DoctorFinding, warning
 from hyrt.doctor.machine.writable import why_not_writable
+from hyrt.machine.kernel_cache import user_cache
 
 
 def check_kept_rates(cache: Path | None = None) -> list[DoctorFinding]:
@@ -17,8 +17,7 @@ def check_kept_rates(cache: Path | None = None) -> list[DoctorFinding]:
     cache
         The user's cache folder; XDG_CACHE_HOME or ~/.cache by default.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") if cache is None else cache
-    folder = cache / "hyrt"
+    folder = (user_cache() if cache is None else cache) / "hyrt"
     problem = why_not_writable(folder)
     if problem:
         return warning(

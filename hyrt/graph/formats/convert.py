@@ -162,7 +162,7 @@ def memory_bound(source: str) -> int | None:
 
         spec = parse_spec(source)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, RANGE_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_file():
         sizes = member_sizes(path, source)
         sizes.pop("features", None)

@@ -28,6 +28,7 @@ from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npz import NpzMember
 from hyrt.graph.formats.pyg import as_labels
 from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.machine.kernel_cache import user_cache
 
 Array = NDArray[Any]
 
@@ -60,7 +61,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
         files.
     """
     folder = find_folder(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         _download(name, folder)
     raw = folder / "raw"
     if (folder / "processed" / "paper" / "node_feat.npy").exists():
@@ -89,18 +90,12 @@ def find_folder(name: str) -> Path:
         A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses
         it; what is not there belongs to the user's cache, so that a run finds it again from any folder.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return folder
     folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
     here = OGB_ROOT / folder_name
-    return here if here.is_dir() else _cache() / folder_name
-
-
-def _cache() -> Path:
-    # The XDG specification has relative values ignored.
-    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (caches if caches.is_absolute() else Path.home() / ".cache") / "hyrt" / "ogb"
+    return here if here.is_dir() else user_cache() / "hyrt" / "ogb" / folder_name
 
 
 def count_vertices(folder: Path) -> int:
@@ -364,7 +359,13 @@ def _download(name: str, folder: Path) -> None:
         ) from error
     url, unpacked = _origin(name)
     root = folder.parent
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{name}: {root} cannot be made to hold the download ({error.strerror}): set XDG_CACHE_HOME to a "
+            "writable folder"
+        ) from error
     try:
         if not decide_download(url):
             raise DataError(f"{name}: not downloaded")

@@ -7,6 +7,7 @@ read it.
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ def keep(calibration: Calibration) -> None:
 def why_old() -> str:
     """A sentence on the file of rates that an older hyrt kept, which is not read; empty without one."""
     path = calibration_file().with_name(_OLD_FILE)
-    if not path.exists():
+    if not os.path.exists(path):
         return ""
     return f"{path} was written by an older hyrt and is ignored: `hyrt devices --measure` measures again"
 
@@ -101,7 +102,7 @@ def usable() -> tuple[Calibration | None, str]:
     -------
     The calibration, or None with the reason, which is empty where nobody has calibrated.
     """
-    if not calibration_file().exists():
+    if not os.path.exists(calibration_file()):
         return None, ""
     try:
         calibration = read_calibration(whole=False)

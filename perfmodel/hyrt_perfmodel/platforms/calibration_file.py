@@ -60,7 +60,11 @@ class Calibration:
 
 def calibration_file(node: str | None = None) -> Path:
     """Where a machine's calibration is kept: the user's cache folder, which several machines may share."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    # Path.home() raises for a user without a home; a folder beside /nonexistent cannot be made.
+    home = os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(
+        home if os.path.isabs(home) else "/nonexistent", ".cache"
+    )
     return Path(cache) / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
 
 

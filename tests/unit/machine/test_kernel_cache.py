@@ -3,11 +3,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hyrt_devices.fpga.probe import xclbin_path
 
+from hyrt.doctor.software.kept_rates import check_kept_rates
+from hyrt.errors import DataError, DataNotWritten
+from hyrt.graph import open_graph
+from hyrt.graph.formats import ogb_layout
 from hyrt.machine import kernel_cache
+from hyrt.predict.calibrate import store
 
 
 @pytest.fixture
@@ -45,3 +52,66 @@ def test_the_folder_goes_with_the_process(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.fixture
+def other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user who may not enter the folder `locked`; root may, and so becomes another one."""
+    (tmp_path / "locked").mkdir(mode=0)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    if os.getuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    yield
+    os.setresuid(0, 0, 0)
+
+
+def test_a_home_that_may_not_be_entered(
+    tmp_path: Path, other_user: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "locked" / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with pytest.raises(PermissionError):
+        (home / ".cache").exists()
+    # As where hyrt is installed for all users: the package's folder is not writable either.
+    monkeypatch.setattr(kernel_cache, "__file__", "/proc/hyrt/machine/kernel_cache.py")
+    with pytest.warns(RuntimeWarning, match="set NUMBA_CACHE_DIR"):
+        kernel_cache.ensure_kernel_cache()
+    assert os.access(os.environ.pop("NUMBA_CACHE_DIR"), os.W_OK)
+
+
+def test_what_else_looks_into_home(tmp_path: Path, other_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "locked" / "home"))
+    assert store.usable() == (None, "")
+    assert store.why_old() == ""
+    assert store.read_measured() is None
+    with pytest.raises(DataNotWritten, match=r"Permission denied\. Set XDG_CACHE_HOME to a writable folder"):
+        store.keep(None)  # type: ignore[arg-type]
+    assert [finding.state for finding in check_kept_rates()] == ["warning"]
+    with pytest.raises(
+        DataError, match=r"ogbn-arxiv: .*(Permission denied\): set XDG_CACHE_HOME|hyrt\[ogb\])"
+    ):
+        ogb_layout.read_ogb("ogbn-arxiv", None)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert not kernel_cache.user_cache().exists()
+    assert store.usable() == (None, "")
+    assert not xclbin_path().exists()
+    with pytest.raises(DataError, match="~nobody/x: no such file or folder"):
+        open_graph("~nobody/x")
+
+
+def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert kernel_cache.user_cache() == tmp_path / ".cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    assert kernel_cache.user_cache() == tmp_path / "there"
