@@ -109,7 +109,7 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     return _spread(values, rounds.counts, 0), _spread(winners, rounds.counts, -1)
 
 
-class _Linear(torch.autograd.Function):
+class _LinearMap(torch.autograd.Function):
     """A linear map of rows, given with its transpose."""
 
     @staticmethod
@@ -122,8 +122,8 @@ class _Linear(torch.autograd.Function):
         return ctx.back(grad), None, None
 
 
-def _linear(x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
-    return cast(torch.Tensor, _Linear.apply(x, forth, back))  # type: ignore[no-untyped-call]
+def _mapped(x: torch.Tensor, forth: Map, back: Map) -> torch.Tensor:
+    return cast(torch.Tensor, _LinearMap.apply(x, forth, back))  # type: ignore[no-untyped-call]
 
 
 class _MaxOfSources(torch.autograd.Function):
@@ -149,7 +149,7 @@ def from_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
         turned = block.transposed()
         return segment_sum(grad.index_select(0, turned.edges), turned.indptr)
 
-    return _linear(x, lambda rows: rows.index_select(0, block.columns), back)
+    return _mapped(x, lambda rows: rows.index_select(0, block.columns), back)
 
 
 def _to_edges(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
@@ -162,12 +162,12 @@ def _to_rows(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
 
 def from_destinations(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """[E, ...]: each edge's destination row of x [num_dst, ...]; differentiable."""
-    return _linear(x, partial(_to_edges, block), partial(_to_rows, block))
+    return _mapped(x, partial(_to_edges, block), partial(_to_rows, block))
 
 
 def to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.Tensor:
     """[num_dst, ...]: sums of the edges' values [E, ...]; differentiable."""
-    return _linear(values, partial(_to_rows, block), partial(_to_edges, block))
+    return _mapped(values, partial(_to_rows, block), partial(_to_edges, block))
 
 
 def max_of_sources(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
