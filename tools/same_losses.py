@@ -89,7 +89,7 @@ CONFIGURATIONS = {
         "--model graphsage --devices cpu:0 model.aggregate=max train.precision=bf16", rounding=1e-2
     ),
     "graphsage-sparse": Configuration(
-        "--model graphsage --devices cpu:0 --data ../sparse.npz data.normalize=row model.layers=3 "
+        "--model graphsage --devices cpu:0 data.source=../sparse.npz data.normalize=row model.layers=3 "
         "model.norm=layer model.residual=true model.dropout=0.2 model.input_dropout=0.2"
     ),
     "gcn-saint": Configuration(

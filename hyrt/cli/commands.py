@@ -17,6 +17,7 @@ from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.eval_infer import evaluate, infer
 from hyrt.cli.fpga import fpga_app
+from hyrt.cli.options import Command
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
@@ -42,14 +43,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.command("run")(run)
-app.command("eval")(evaluate)
-app.command("infer")(infer)
-app.command("devices")(devices)
-app.command("doctor")(doctor)
-app.command("calibrate")(calibrate)
-app.command("predict")(predict)
-app.command("report")(report)
+for command in (run, evaluate, infer, devices, doctor, calibrate, predict, report):
+    app.command("eval" if command is evaluate else None, cls=Command)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hyrt.cli.options import AsJson, Force
+from hyrt.cli.options import AsJson, Command, Force
 
 data_app = typer.Typer(help="Inspect, convert and generate datasets.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ _SPEC_HELP = (
 _DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def info(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     check: Annotated[
@@ -45,7 +45,7 @@ def info(
     typer.echo(json.dumps(facts) if as_json else "\n".join(summary_lines(facts)))
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def convert(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
@@ -65,7 +65,7 @@ def convert(
     _write(source, destination, dtype, normalize, force=force)
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def generate(
     spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyrt.cli.options import AsJson, Data, Model, Settings, Workload, workload_alone
+from hyrt.cli.options import AsJson, Command, Data, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
     from hyrt_hls.parts.explore import Candidate
@@ -31,7 +31,7 @@ _Part = Annotated[
 _FIFO_DEPTH = 32
 
 
-@fpga_app.command()
+@fpga_app.command(cls=Command)
 def explore(
     arguments: Settings = None,
     part: _Part = "u250",
@@ -104,7 +104,7 @@ def explore(
     print_wrapped(explored_lines(found))
 
 
-@fpga_app.command("build-files")
+@fpga_app.command("build-files", cls=Command)
 def build_files(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; new or empty.")],
     part: _Part = "u250",

@@ -1,15 +1,21 @@
-"""The arguments and options that several commands have."""
+"""The arguments and options that several commands have, and what is said where they are given wrong."""
 
 from __future__ import annotations
 
+import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+# The parent of all errors that the parser raises; typer has it from click, or its own.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 Settings = Annotated[
     list[str] | None,
@@ -58,3 +64,60 @@ def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, o
     if arguments or given:
         raise ConfigError(f"--workload gives all sizes: omit {', '.join([*given, *arguments])}")
     return load_workload(file)
+
+
+class Command(TyperCommand):
+    """A command that keeps none of two values in silence, and knows settings that are written as options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command.
+
+        Raises
+        ------
+        ConfigError
+            If an option is given twice or does not exist, saying what to write.
+        """
+        from hyrt.errors import ConfigError
+
+        try:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        except _UsageError as error:
+            name = str(getattr(error, "option_name", ""))
+            if hasattr(error, "possibilities") and name.startswith("--"):
+                raise ConfigError(
+                    f"{name} is not an option of {ctx.command_path}: {self._instead(name, args)}"
+                ) from None
+            # Anything else is raised again, in the parser's words.
+            return super().parse_args(ctx, args)
+        for option in given:
+            if given.count(option) > 1 and getattr(option, "is_flag", None) is False:
+                names = " or ".join(option.opts)
+                join = ", with commas between the names" if "--devices" in option.opts else ""
+                raise ConfigError(f"{names} is given more than once: give it once{join}")
+        return super().parse_args(ctx, args)
+
+    def _instead(self, name: str, args: Sequence[str]) -> str:
+        """What to write in place of an option that does not exist."""
+        options = [option for each in self.params for option in each.opts if option.startswith("--")]
+        takes_settings = any(each.name == "arguments" for each in self.params)
+        near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
+        if near:
+            return f"did you mean {near[0]}?"
+        if takes_settings:
+            from hyrt.config.build import nearest_setting
+
+            setting = nearest_setting(name.removeprefix("--").replace("-", "_"))
+            if setting is not None:
+                value = _value_of(name, args)
+                return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
+        listed = ", and `hyrt run --print-config` the settings" if takes_settings else ""
+        return f"--help lists the options{listed}"
+
+
+def _value_of(name: str, args: Sequence[str]) -> str:
+    """What was given to an option that does not exist, as far as one can tell."""
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        if word.partition("=")[0] == name:
+            value = word.partition("=")[2] or following
+            return value if value and not value.startswith("--") else "..."
+    return "..."

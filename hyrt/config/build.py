@@ -12,6 +12,18 @@ from hyrt.config.by_kind import LENIENT, ByKind
 from hyrt.config.tree import Config
 from hyrt.errors import ConfigError
 
+# What other programs call some settings.
+_OTHER_NAMES = {
+    "learning_rate": "lr",
+    "wd": "weight_decay",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "fanouts": "fanout",
+    "num_neighbors": "fanout",
+    "neighbors": "fanout",
+    "width": "hidden",
+}
+
 
 def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
@@ -46,6 +58,34 @@ def _unknown_key(path: str) -> str:
         near = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
     hint = f": did you mean {near[0]!r}?" if near else ": `hyrt run --print-config` lists all settings"
     return f"unknown setting {path!r}{hint}"
+
+
+def nearest_setting(name: str) -> str | None:
+    """The setting that a word most likely means, such as train.epochs of `num_epochs`; None if none is near.
+
+    Parameters
+    ----------
+    name
+        Perhaps with its sections; `_` joins its words.
+    """
+    known = _known_keys(Config)
+    leaves = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
+    if name in leaves:
+        return name
+    # A section stands for its kind: `sampler` is sampler.kind.
+    by_leaf = {key.removesuffix(".kind"): key for key in leaves if key.endswith(".kind")}
+    for key in leaves:
+        by_leaf.setdefault(key.rsplit(".", 1)[-1], key)
+    name = name.rsplit(".", 1)[-1].lower()
+    name = _OTHER_NAMES.get(name, name)
+    if name not in by_leaf:
+        # `num_epochs`, `hidden_dim`: a part of it is the name.
+        near = [part for part in name.split("_") if part in by_leaf]
+        near = near or difflib.get_close_matches(name, by_leaf, n=1, cutoff=0.7)
+        if not near:
+            return None
+        name = near[0]
+    return by_leaf[name]
 
 
 def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Config:

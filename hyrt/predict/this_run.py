@@ -65,7 +65,7 @@ def predict_run(
     # The platform has the host first, whatever the order of the settings.
     order = sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))
     if config.gives_split:
-        given_split = first_split(config, names, None)
+        given_split = first_split(config, names, None, training.targets_per_epoch)
         # A step cannot have more targets than there are.
         split = split_by_shares(training.batch_size, [given_split[i] for i in order])
         assignment = Assignment(split=tuple(split), threads=threads)

@@ -137,7 +137,8 @@ def compose_run(
     learner = Learner(config, build_model(config, graph) if model is None else model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
-    sampler = build_sampler(config, graph, graph.split("train", config.data.split))
+    targets = graph.split("train", config.data.split)
+    sampler = build_sampler(config, graph, targets)
     evaluator = Evaluator(config, graph, folder)
     found = find_trainers(config)
     expected = None
@@ -153,7 +154,7 @@ def compose_run(
         evaluator=evaluator,
         found=found,
         threads=assign_threads(config, host_trainers, expected),
-        split=first_split(config, [info.name for _, info in found], expected),
+        split=first_split(config, [info.name for _, info in found], expected, len(targets)),
         expected=expected,
         policy=policy,
         reduction=reduction,

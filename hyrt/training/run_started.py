@@ -28,7 +28,7 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         a = architecture(config, graph)
         widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
         model = f"{config.model.kind} {widths}"
-    batches = config.sampler.describe(config.model.layers, config.data.batch_size)
+    batches = config.sampler.describe(config.model.layers, min(config.data.batch_size, num_targets))
     assignment = stages.schedule.of(step)
     threads = assignment.threads
     devices = " · ".join(

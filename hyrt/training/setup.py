@@ -101,8 +101,12 @@ def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
     )
 
 
-def first_split(config: Config, names: Sequence[str], expected: ExpectedRun | None) -> list[int]:
+def first_split(
+    config: Config, names: Sequence[str], expected: ExpectedRun | None, num_targets: int
+) -> list[int]:
     """Units of a step for each trainer: as configured, by the devices' shares, as predicted, or equal parts.
+
+    They add up to a whole step's units, which are no more than the targets that there are.
 
     Raises
     ------
@@ -110,15 +114,14 @@ def first_split(config: Config, names: Sequence[str], expected: ExpectedRun | No
         If the prediction is of other trainers, or of steps of another size.
     """
     if config.split is not None:
-        return list(config.split)
-    if expected is not None and not config.gives_split:
+        shares: Sequence[float] = config.split
+    elif expected is not None and not config.gives_split:
         if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
             raise ValueError(
                 f"the predicted split {dict(expected.split)} does not share {config.units_per_step} "
                 f"units among {names}"
             )
-        return [expected.split[name] for name in names]
-    return split_by_shares(
-        config.units_per_step,
-        [1.0 if request.share is None else request.share for request in config.device_requests],
-    )
+        shares = [expected.split[name] for name in names]
+    else:
+        shares = [1.0 if request.share is None else request.share for request in config.device_requests]
+    return split_by_shares(config.sampler.units_per_step(min(config.data.batch_size, num_targets)), shares)

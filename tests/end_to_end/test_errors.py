@@ -46,8 +46,31 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_option(tmp_path: Path) -> None:
-    assert "--epochs" in hyrt("run", "--epochs", "5", cwd=tmp_path, code=2).stderr
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--epochs", "5"], "--epochs is not an option of hyrt run: write train.epochs=5"),
+        (["run", "--num-epochs=5"], "write train.epochs=5"),
+        (["predict", "--learning-rate", "0.01"], "of hyrt predict: write train.lr=0.01"),
+        (["run", "--hidden-dim", "64"], "write model.hidden=64"),
+        (["run", "--fanout", "25,10"], "write sampler.fanout='[25,10]'"),
+        (["run", "--sampler", "saint"], "write sampler.kind=saint"),
+        (["run", "--data.split", "3"], "write data.split=3"),
+        (["fpga", "explore", "--patience"], "of hyrt fpga explore: write train.patience=..."),
+        (["run", "--train", "3"], "--help lists the options, and `hyrt run --print-config` the settings"),
+        (["run", "--device", "cpu:0"], "--device is not an option of hyrt run: did you mean --devices?"),
+        (["report", "--epochs", "5"], "--epochs is not an option of hyrt report: --help lists the options"),
+        (["run", "--devices", "cpu:0", "--devices", "cpu:1"], "give it once, with commas between the names"),
+        (["infer", "a", "-o", "x", "--output", "y"], "--output or -o is given more than once: give it once"),
+    ],
+)
+def test_wrong_options(words: list[str], message: str, tmp_path: Path) -> None:
+    assert message in error_of(*words, cwd=tmp_path)
+
+
+def test_an_option_that_other_programs_have_and_a_flag_twice(tmp_path: Path) -> None:
+    assert "-x" in hyrt("run", "-x", "5", cwd=tmp_path, code=2).stderr
+    assert hyrt("run", "--print-config", "--print-config", cwd=tmp_path).stdout.startswith("seed: 0")
 
 
 def test_the_traceback_is_there_when_asked_for(tmp_path: Path) -> None:

@@ -107,6 +107,17 @@ def test_no_prediction_where_it_is_not_wanted_or_not_of_this_model() -> None:
         assert {ended.predicted_s for ended in of(EpochEnded, told)} == {None}
 
 
+@pytest.mark.parametrize("devices", [["cpu:1", "cpu:0"], ["cpu:1=1", "cpu:0=3"]])
+def test_a_step_has_no_more_targets_than_there_are(devices: list[str]) -> None:
+    summary, told = run(data={"batch_size": 2_000_000_000}, devices=devices, balance={"predict": False})
+    targets = len(GRAPH.split("train"))
+    first = -(-targets // 2) if devices == ["cpu:1", "cpu:0"] else targets // 4
+    assert summary["split"] == {"cpu:1": first, "cpu:0": targets - first}
+    (started,) = of(RunStarted, told)
+    assert f"cpu:1 {first} targets · cpu:0 {targets - first} targets" in started.devices
+    assert f"batch {targets} ·" in started.model
+
+
 def test_a_prediction_of_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match=r"does not share 48 units among \['cpu:1', 'cpu:0'\]"):
         run(data={"batch_size": 48})
