@@ -73,8 +73,10 @@ def infer_layerwise(
     between_chunks
         Called before each chunk; what it raises ends the work.
 
-    Returns ------- [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden
-    rows. A memory map where they exceed a third of the budget.
+    Returns
+    -------
+    [n, width] float32 in the order of `vertices`: scores, or with fewer layers the hidden rows. A memory map
+    where they exceed a third of the budget.
     """
     depth = len(model.layers) if layers is None else layers
     increasing = bool(np.all(vertices[1:] > vertices[:-1]))

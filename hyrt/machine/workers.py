@@ -15,12 +15,12 @@ from hyrt.machine.buffer_pool import BufferPool
 Chunk = Callable[[int, int], None]
 
 Worked = Callable[[int, int], None]
-"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of "
-"`time.perf_counter_ns`."""
+"""Called in a thread that has worked at a job: when it began and ended, in nanoseconds of
+`time.perf_counter_ns`."""
 
 Watch = Callable[[Chunk], Worked | None]
-"""Asked in the calling thread for each call of `Workers.run` that several threads share: who hears of this "
-"one."""
+"""Called in the calling thread for each `Workers.run` that several threads share; returns what to call in
+each of them when it has worked, or None."""
 
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.

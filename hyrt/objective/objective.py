@@ -30,8 +30,8 @@ class Objective(ABC):
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics of `evaluate` that may choose the best epoch (`train.metric`); `auto` takes the "
-    "first."""
+    """Names of the metrics of `evaluate` that may choose the best epoch (`train.metric`); `auto` takes
+    the first."""
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
     """Those of `metrics` whose lowest value is the best one; of the others it is the highest."""
 
@@ -69,8 +69,10 @@ class Objective(ABC):
         labels
             [n] int64.
 
-        Returns ------- Numbers, or scalar tensors on the device of `scores`, so that nothing waits for the
-        device. Integers come to the host exactly up to 2^31 - 1.
+        Returns
+        -------
+        Numbers, or scalar tensors on the device of `scores`, so that nothing waits for the device. Integers
+        come to the host exactly up to 2^31 - 1.
         """
 
     @abstractmethod

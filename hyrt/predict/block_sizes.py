@@ -46,8 +46,7 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
     if found is None:
         raise ConfigError(
             f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
-            "its "
-            "mini-batches become"
+            "its mini-batches become"
         )
     return found
 

@@ -94,8 +94,7 @@ def _sentence(each: Accelerator, now: Prediction) -> str:
     ]
     return (
         f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, "
-        f"{_tasks(units, each.task_targets)}; "
-        f"no build has confirmed {', '.join(sorted(each.design.assumed))}"
+        f"{_tasks(units, each.task_targets)}; no build has confirmed {', '.join(sorted(each.design.assumed))}"
     )
 
 

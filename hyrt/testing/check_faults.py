@@ -164,8 +164,7 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
         if own:
             raise Failed(
                 f"expected DeviceOutOfMemory for rows of four times memory_bytes={room}; the device, which "
-                "has memory of "
-                "its own, took them"
+                "has memory of its own, took them"
             )
         skip_unless(False, "it trains in the host's memory and took what is larger than memory_bytes")
     for again in range(5):

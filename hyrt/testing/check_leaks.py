@@ -11,6 +11,7 @@ from functools import partial
 import psutil
 
 from hyrt.errors import DeviceFault
+from hyrt.quantities import size
 from hyrt.testing import cases
 from hyrt.testing.trial import Trial, load, must_fault, step
 from hyrt.testing.verdicts import Failed
@@ -113,6 +114,5 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
     if grown > max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles):
         raise Failed(
             f"expected no more memory after {trial.cycles} cycles; the process grew by at least "
-            f"{grown / 2**20:.0f} MiB "
-            "in each half of them"
+            f"{size(grown)} in each half of them"
         )

@@ -316,8 +316,7 @@ def loading_takes_the_given_parameters(trial: Trial) -> None:
         if not math.isclose(found, zero, rel_tol=1e-5):
             raise Failed(
                 f"expected the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of "
-                "the "
-                f"tensors and of the module; it is {found:.6g}"
+                f"the tensors and of the module; it is {found:.6g}"
             )
         with torch.no_grad():
             for tensor in tensors:

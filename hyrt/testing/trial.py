@@ -163,8 +163,7 @@ def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
         if not error <= bound:
             raise Failed(
                 f"expected gradient {number} {tuple(exact.shape)} of the loss sum within {bound:.1e}; an "
-                "element is "
-                f"{error:.1e} off{place}"
+                f"element is {error:.1e} off{place}"
             )
 
 

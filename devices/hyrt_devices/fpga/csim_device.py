@@ -197,8 +197,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
                 kept = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemory(
                     f"{self.info.name} is out of memory: no room for {what}, {readable(size_bytes)}, "
-                    f"{readable(self._used_bytes)} in use "
-                    f"of {readable(self._limit_bytes)}: "
+                    f"{readable(self._used_bytes)} in use of {readable(self._limit_bytes)}: "
                     f"{remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
@@ -223,9 +222,8 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
-        f"PEs, {macs} MACs, "
-        f"{arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle model at "
-        f"{modelled.clock_hz / 1e6:.0f} MHz ({told})",
+        f"PEs, {macs} MACs, {arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle "
+        f"model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
         rates=Rates(
@@ -233,8 +231,7 @@ def _info(card: SimulatedCard) -> DeviceInfo:
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,
             link_bytes_per_s=LINK_BYTES_PER_S,
             source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({told}), "
-            f"{modelled.ddr_efficiency:.0%} of "
-            f"{part.name.upper()}'s memory, 75 % of PCIe 3.0 x16",
+            f"{modelled.ddr_efficiency:.0%} of {part.name.upper()}'s memory, 75 % of PCIe 3.0 x16",
         ),
         simulated=True,
     )

@@ -61,8 +61,8 @@ class XclbinPrograms:
         except (OSError, cl.Error) as error:
             raise DeviceUnavailable(
                 f"{xclbin.path} (for {xclbin.platform}) cannot be loaded on "
-                f"{device.name.strip() or 'the card'}: "
-                f"{error}: build it for the card's shell; XRT's own words are on stderr"
+                f"{device.name.strip() or 'the card'}: {error}: build it for the card's "
+                "shell; XRT's own words are on stderr"
             ) from error
         # Nothing is built: an xclbin is complete. pyopencl asks every program for its source, and would take
         # XRT's complaint that there is no kernel of that name for an answer.

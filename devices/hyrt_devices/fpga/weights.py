@@ -116,9 +116,8 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
     if widest > MOST_CHUNKS or shape.depth > PANEL_ROWS:
         raise UnsupportedModel(
             f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} "
-            "out: its kernels "
-            f"take rows of up to {MOST_CHUNKS * LANES} values and weights of up to {PANEL_ROWS} padded "
-            f"rows: {_INSTEAD}"
+            f"out: its kernels take rows of up to {MOST_CHUNKS * LANES} values and weights of up to "
+            f"{PANEL_ROWS} padded rows: {_INSTEAD}"
         )
 
 

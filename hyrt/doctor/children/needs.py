@@ -56,10 +56,12 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     found
         Devices of the machine, as `hyrt.doctor.children.backends` describes them.
 
-    Returns ------- `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`,
-    for the first checkpoint), `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their
-    own), and `staged_bytes` (the largest mini-batches in flight to one device). Devices get dense rows; in
-    host memory sparse rows stay sparse.
+    Returns
+    -------
+    `host` and `disk` (by what it is for, and `total_bytes`; of the disk also `least_bytes`, for the first
+    checkpoint), `devices` (name to `need_bytes` and `have_bytes`, of those with memory of their own), and
+    `staged_bytes` (the largest mini-batches in flight to one device). Devices get dense rows; in host memory
+    sparse rows stay sparse.
     """
     assert sizes.degrees is not None
     training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))

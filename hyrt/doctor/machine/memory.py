@@ -20,13 +20,11 @@ _LEAST_BYTES = 2**29
 _SURE = 0.7
 _BATCHES_REMEDY = (
     "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is "
-    "memory-mapped "
-    "(hyrt data convert); or give the machine or container more memory"
+    "memory-mapped (hyrt data convert); or give the machine or container more memory"
 )
 _WEIGHTS_REMEDY = (
     "lower model.hidden or model.layers: the weights, their gradients, the optimizer's moments and a "
-    "checkpoint alone "
-    "take most of it"
+    "checkpoint alone take most of it"
 )
 
 

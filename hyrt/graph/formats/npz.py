@@ -87,8 +87,7 @@ class NpzMember:
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
-                        f"{header.data_bytes:,} bytes, but the file has "
-                        f"{info.file_size - header.offset:,}"
+                        f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}"
                     )
                 yield file, header
 

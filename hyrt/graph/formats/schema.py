@@ -24,8 +24,8 @@ Array = NDArray[Any]
 SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
-"""Memory-mapped features above this size are read only when asked for: reading them is most of a disk's "
-"work."""
+"""Memory-mapped features above this size are read only when asked for: reading them is most of a
+disk's work."""
 
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "indptr": (("int64",), (1,)),

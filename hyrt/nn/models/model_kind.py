@@ -28,8 +28,8 @@ class ModelKind(ABC):
     """The form of input that costs its first layer least, where a trainer takes it; see
     `hyrt.pipeline.trainer.InputPlan`."""
     costs_like: ClassVar[str] = ""
-    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; a run is not predicted "
-    "without."""
+    """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; empty if there is none,
+    and then a run is not predicted."""
     assumption: ClassVar[str] = ""
     """What a prediction assumes of its costs, in a sentence; empty for nothing."""
 

@@ -219,8 +219,10 @@ def aggregate(
         [num_dst, width] to which the result is added. It is overwritten where it is in host memory: use what
         is returned.
 
-    Returns ------- [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a
-    tie goes to its first edge.
+    Returns
+    -------
+    [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a tie goes to its
+    first edge.
 
     Raises
     ------

@@ -94,8 +94,10 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     indptr
         [n + 1], where each segment starts.
 
-    Returns ------- [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for
-    an empty segment.
+    Returns
+    -------
+    [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for an empty
+    segment.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
