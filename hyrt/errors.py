@@ -21,6 +21,10 @@ class DataError(HyrtError):
     exit_code = 2
 
 
+class DataWarning(UserWarning):
+    """A dataset holds something that is not read."""
+
+
 class DataNotWritten(DataError):
     """The machine could not write a dataset: a full or read-only disk."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, Any, NoReturn
+import warnings
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -21,7 +22,7 @@ from hyrt.cli.options import Command
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
-from hyrt.errors import HyrtError
+from hyrt.errors import DataWarning, HyrtError
 from hyrt.machine.kernel_cache import damaged_cache_named
 
 
@@ -73,6 +74,7 @@ def main() -> NoReturn:
     _occupy_closed_streams()
     # So that a command's `finally` clears up its temporary files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    warnings.showwarning = _show_warning
     try:
         app(prog_name="hyrt")
     except HyrtError as error:
@@ -86,6 +88,19 @@ def main() -> NoReturn:
         if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    print(f"warning: {message}" if category is DataWarning else text.rstrip(), file=file or sys.stderr)
 
 
 def _occupy_closed_streams() -> None:

@@ -15,7 +15,14 @@ from pydantic import BaseModel
 from hyrt.errors import DataError
 from hyrt.graph.check import row_blocks
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
-from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_header, wanted_keys
+from hyrt.graph.formats.schema import (
+    LARGE_BYTES,
+    Dataset,
+    FeatureRows,
+    check_header,
+    check_unread,
+    wanted_keys,
+)
 
 Array = NDArray[Any]
 
@@ -47,7 +54,9 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         If a key is missing, a file is damaged, or a file is not what meta.json says: names the key, and the
         rows of the first chunk that differs.
     """
-    keys = wanted_keys(source, sorted(file.stem for file in path.glob("*.npy")))
+    files = sorted(path.glob("*.npy"))
+    keys = wanted_keys(source, [file.stem for file in files])
+    check_unread(source, {file.stem: _shape(file) for file in files}, keys)
     meta = _read_meta(path)
     for key in meta or ():
         if key not in keys:
@@ -99,6 +108,14 @@ def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
         raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)
     return values.reshape(header.shape), header
+
+
+def _shape(file: Path) -> tuple[int, ...] | None:
+    try:
+        with file.open("rb") as stream:
+            return read_header(stream, str(file)).shape
+    except (OSError, DataError):
+        return None  # Not an error of what is not read; what is read is opened again.
 
 
 def map_npy(file: Path) -> Array:

@@ -19,7 +19,7 @@ from hyrt.errors import DataError
 from hyrt.graph.check import reject, row_blocks
 from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
-from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, wanted_keys
+from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, check_unread, wanted_keys
 
 Array = NDArray[Any]
 
@@ -191,7 +191,9 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
             raise DataError(f"{source}: duplicate key '{name}': the file is damaged")
     arrays: dict[str, Array] = {}
     rows = None
-    for key in wanted_keys(source, names):
+    keys = wanted_keys(source, names)
+    check_unread(source, {name: _shape(path, name, source) for name in names}, keys)
+    for key in keys:
         member = NpzMember(path, key, source)
         check_header(source, key, member.header.dtype, member.header.shape)
         if key == "features":
@@ -199,6 +201,13 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         else:
             arrays[key] = member.read()
     return Dataset(source, arrays, rows)
+
+
+def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
+    try:
+        return NpzMember(path, key, source).header.shape
+    except DataError:
+        return None  # Not an error of what is not read; what is read is opened again.
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:

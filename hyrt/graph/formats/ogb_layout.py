@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.csr import EdgeStream, Store, build_csr
 from hyrt.graph.formats.folder import map_npy
-from hyrt.graph.formats.npz import NpzMember
+from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.pyg import as_labels
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.machine.kernel_cache import user_cache
@@ -64,6 +64,11 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     if not os.path.isdir(folder):
         _download(name, folder)
     raw = folder / "raw"
+    if (raw / "edge-feat.csv.gz").exists():
+        raise DataError(
+            f"{name}: has features of edges, which hyrt cannot use yet: to train without them, move "
+            f"{raw / 'edge-feat.csv.gz'} elsewhere"
+        )
     if (folder / "processed" / "paper" / "node_feat.npy").exists():
         parts = _read_mag240m(folder)
     elif (raw / "data.npz").exists():
@@ -212,6 +217,11 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
         # Said before hours of decompression; `_assemble` says the same for sources that are mapped.
         raise DataError(f"{folder}: the {shape[1]:,} edges must be sorted on disk, once: hyrt data convert")
+    if member_sizes(data, str(data)).get("edge_feat"):
+        raise DataError(
+            f"{data}: key 'edge_feat': hyrt cannot use features of edges yet: to train without them, write "
+            "the file again without this key"
+        )
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
     at = 0
     for piece in member.pieces(_PIECE):

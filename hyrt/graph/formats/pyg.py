@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.check import reject
 from hyrt.graph.csr import Store, build_csr
-from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.formats.schema import Dataset, FeatureRows, names_edges
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -26,7 +26,7 @@ def read_pyg(data: Any) -> Dataset:
     Raises
     ------
     DataError
-        Names the missing or malformed attribute.
+        Names the missing or malformed attribute, or what would be dropped: weights or features of edges.
     """
     kind = type(data).__name__
     name = f"PyG {kind}"
@@ -34,6 +34,13 @@ def read_pyg(data: Any) -> Dataset:
         raise DataError(
             f"{name}: a heterogeneous graph; hyrt reads only homogeneous graphs: use data.to_homogeneous()"
         )
+    held = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
+    for key, value in held.items():
+        if value is not None and key != "edge_index" and names_edges(key):
+            raise DataError(
+                f"{name}: attribute '{key}': hyrt cannot use weights or features of edges yet: to train "
+                f"without them, `del data.{key}`"
+            )
     arrays = {
         key: _array(data, key, name) for key in ("x", "edge_index", "y", *(f"{s}_mask" for s in SPLITS))
     }

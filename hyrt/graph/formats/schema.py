@@ -6,14 +6,15 @@ need not be in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, DataWarning
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
@@ -124,6 +125,43 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
                 f"{source}: key '{key}' is missing{check.nearest(key, set(present) - set(required))}"
             )
     return required
+
+
+def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
+    """Refuse keys that would be weights or features of edges, and warn of all others that are not read.
+
+    Parameters
+    ----------
+    source
+        The dataset's name for messages.
+    shapes
+        Of all its keys; None for what is no plain array.
+    read
+        The keys that are read, as `wanted_keys` names them.
+
+    Raises
+    ------
+    DataError
+        Naming the key of the edges and the remedy.
+    """
+    edges = shapes["indices"]
+    for key in sorted(shapes.keys() - set(read)):
+        shape = shapes[key]
+        if names_edges(key) or (shape and edges and shape[0] == edges[0] and shape != shapes["labels"]):
+            raise check.reject(
+                source,
+                key,
+                "looks like weights or features of edges, which hyrt cannot use yet: to train without them, "
+                "write the dataset again without this key",
+            )
+        known = (*BASE_KEYS, "features", *SPARSE_KEYS)
+        hint = check.nearest(key, known)
+        warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
+
+
+def names_edges(key: str) -> bool:
+    """Whether something of this name belongs to edges, by the names that PyG, DGL and OGB give it."""
+    return key.lower().startswith(("edge", "weight")) or key.lower().endswith(("weight", "weights"))
 
 
 def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ from graph_datasets import assert_holds, datasets, make_arrays, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 from hyrt.graph.formats import folder as folder_module
 from hyrt.graph.formats import npy as npy_module
@@ -309,3 +309,40 @@ def test_header_of_any_bytes(content):
         except DataError:
             continue
         assert header.data_bytes >= 0
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a"])
+@pytest.mark.parametrize(
+    ("key", "rows"), [("edge_weight", 1), ("Edge_Attr", 1), ("weights", 1), ("sample_weight", 1), ("data", 0)]
+)
+def test_what_belongs_to_edges_is_not_dropped(tmp_path, name, key, rows):
+    arrays = make_arrays(3, vertices=30)
+    extra = np.ones((rows or len(arrays["indices"]), 2), np.float32)
+    with pytest.raises(DataError, match=f"key '{key}': looks like .* of edges.* write the dataset again"):
+        open_graph(save(arrays | {key: extra}, tmp_path / name))
+    with pytest.raises(DataError, match=f"key '{key}': looks like .* of edges"):
+        convert(Conversion(str(tmp_path / name), tmp_path / "b.npz"))
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a"])
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("feature", np.zeros((30, 2)), r": did you mean 'features'\?"),
+        ("year", np.zeros(30), ""),
+        ("names", np.array([{}, None]), ""),
+        ("title", np.array("a text"), ""),
+    ],
+)
+def test_other_keys_are_warned_of(tmp_path, name, key, value, hint):
+    arrays = make_arrays(3, vertices=30)
+    with pytest.warns(DataWarning, match=f"{name}: key '{key}' is not read{hint}$"):
+        graph = open_graph(save(arrays | {key: value}, tmp_path / name))
+    assert_holds(graph, arrays)
+
+
+def test_as_many_edges_as_vertices_leave_an_unknown_key_unknown(tmp_path):
+    ring = np.arange(6, dtype=np.int32)
+    arrays = make_arrays(3, vertices=6) | {"indptr": np.arange(7), "indices": np.roll(ring, 1)}
+    with pytest.warns(DataWarning, match="key 'year' is not read"):
+        open_graph(save(arrays | {"year": ring}, tmp_path / "a.npz"))

@@ -306,3 +306,16 @@ def test_too_many_edges_for_memory(tmp_path, monkeypatch):
         with pytest.raises(DataError, match="150 edges must be sorted on disk, once: hyrt data convert"):
             open_graph(source)
         convert(Conversion(str(source), tmp_path / f"{i}-out"))
+
+
+def test_features_of_edges_are_not_dropped(tmp_path):
+    folder = _write_csv(tmp_path / "a")
+    _csv(folder / "raw" / "edge-feat.csv.gz", np.ones((150, 2)))
+    with pytest.raises(DataError, match=r"has features of edges.* move .*edge-feat\.csv\.gz elsewhere"):
+        open_graph(folder)
+    folder = _write_binary(tmp_path / "b")
+    with np.load(folder / "raw" / "data.npz") as arrays:
+        held = dict(arrays)
+    np.savez(folder / "raw" / "data.npz", **held, edge_feat=np.ones((150, 2)))
+    with pytest.raises(DataError, match="key 'edge_feat': hyrt cannot use features of edges"):
+        open_graph(folder)

@@ -87,10 +87,19 @@ def test_bad_data(changes, message):
         open_graph(_data(**changes))
 
 
+@pytest.mark.parametrize("key", ["edge_weight", "edge_attr", "edge_type", "weight"])
+def test_what_belongs_to_edges_is_not_dropped(key):
+    with pytest.raises(DataError, match=f"attribute '{key}': hyrt cannot use .* `del data.{key}`"):
+        open_graph(_data(**{key: torch.ones(100)}))
+    assert open_graph(_data(**{key: None})).num_vertices == 30
+
+
 def test_real_pyg_object():
     geometric = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
     data = _data()
     _assert_same(open_graph(geometric.Data(**vars(data))), data)
+    with pytest.raises(DataError, match="attribute 'edge_attr'"):
+        open_graph(geometric.Data(**vars(data), edge_attr=torch.ones(100, 2)))
     hetero = geometric.HeteroData()
     with pytest.raises(DataError, match="a heterogeneous graph"):
         open_graph(hetero)
