@@ -181,7 +181,7 @@ def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
         yield values[start : start + step]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`: did you mean 'x'?` when a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f": did you mean {close[0]!r}?" if close else ""

@@ -155,7 +155,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
                 "write the dataset again without this key",
             )
         known = (*BASE_KEYS, "features", *SPARSE_KEYS)
-        hint = check.nearest(key, known)
+        hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
 
 

@@ -28,6 +28,12 @@ def by_edge_index(block: Block, x: Tensor) -> Tensor:
     return total / count[:, None]
 
 
+def by_pyg(block: Block, x: Tensor) -> Tensor:
+    conv = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
+    mean: Tensor = conv.SimpleConv("mean")((x, x[: block.num_dst]), block.edge_index())
+    return mean
+
+
 def by_dense_matrix(block: Block, x: Tensor) -> Tensor:
     return dense.mixing_matrix(block, "mean") @ x
 
@@ -48,7 +54,7 @@ class OwnModule(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("mix", [by_aggregate, by_edge_index])
+@pytest.mark.parametrize("mix", [by_aggregate, by_edge_index, by_pyg])
 def test_gradients_and_weights_follow_the_dense_reference_over_steps(mix: Mix) -> None:
     graph = awkward_graph()
     models = [OwnModule(mix).double(), OwnModule(by_dense_matrix).double()]
