@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 
 run: $(READY)
 	$(BIN)/hyrt run
+	@echo 'To type hyrt in this shell: source $(VENV)/bin/activate'
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

@@ -57,7 +57,7 @@ def change_in_words(
     Returns
     -------
     str
-        Like "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; 24.6 ms expected".
+        Like "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6 ms".
     """
     said, times = [], dict[str, float]()
     steps = moves(before.split, after.split)
@@ -71,7 +71,7 @@ def change_in_words(
         said.append(text)
         times.update({stage: stages_s[stage] for stage in stages if stage in stages_s})
     figures = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
-    expected = f"; {duration(expected_s)} expected" if expected_s is not None else ""
+    expected = f"; a step should take {duration(expected_s)}" if expected_s is not None else ""
     return f"moved {', '.join(said)}: {figures}{expected}"
 
 

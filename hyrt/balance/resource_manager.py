@@ -119,6 +119,7 @@ class ResourceManager:
                 threads=after.threads.by_stage,
                 reason=decision.reason,
                 expected_s=decision.expected_s,
+                is_trial=decision.is_trial,
             )
         )
 

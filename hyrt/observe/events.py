@@ -60,6 +60,8 @@ class Balanced:
     """One sentence with its figures."""
     expected_s: float | None
     """The step's time that the policy expects from it."""
+    is_trial: bool = False
+    """Whether it is tried for what its times tell, and not because it is expected to be better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from statistics import median_low
 from typing import Any, Self
 
 import torch
@@ -23,6 +24,8 @@ class Totals:
     """Wall time of the steps, without evaluations and checkpoints."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Work by stage."""
+    epochs_s: list[float] = field(default_factory=list)
+    """The seconds of each epoch whose steps are done."""
     decisions: int = 0
     """How often the resource manager changed the assignment."""
     peak_memory_bytes: int = 0
@@ -40,12 +43,18 @@ class Totals:
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes())
         return self.peak_memory_bytes
 
-    def means(self) -> dict[str, Any]:
-        """`stages_s` and `iteration_s` of a step; empty where there was none."""
+    def means(self, steps_per_epoch: int) -> dict[str, Any]:
+        """`stages_s` and `iteration_s`, means of a step, and `epoch_s`; without steps only that, 0.
+
+        The first epoch of a process also compiles: `epoch_s` is the median epoch, the faster one of two, and
+        as many mean steps as an epoch has where none is done.
+        """
         if not self.steps:
-            return {}
+            return {"epoch_s": 0.0}
         stages_s = {stage: self.stage_s.get(stage, 0.0) / self.steps for stage in STAGES}
-        return {"stages_s": stages_s, "iteration_s": self.seconds / self.steps}
+        iteration_s = self.seconds / self.steps
+        epoch_s = median_low(self.epochs_s) if self.epochs_s else iteration_s * steps_per_epoch
+        return {"stages_s": stages_s, "iteration_s": iteration_s, "epoch_s": epoch_s}
 
 
 @dataclass(slots=True)

@@ -185,6 +185,7 @@ class Training:
                 predicted_s=None if parts.expected is None else parts.expected.epoch_s,
             )
         )
+        state.totals.epochs_s.append(state.epoch_s)
         state.epoch_s, state.epoch_sums = 0.0, (0.0, 0.0, 0)
 
     def _finish(self, status: str, run: OpenRun) -> TrainResult:
@@ -201,7 +202,7 @@ class Training:
             "split": stages.named_split(assignment),
             "threads": assignment.threads.by_stage,
             "balance": {"policy": run.manager.policy_name, "decisions": totals.decisions},
-            **totals.means(),
+            **totals.means(per_epoch),
             "devices_lost": {
                 trainer.name: "; ".join([describe(lost), *getattr(lost, "__notes__", ())])
                 for trainer in stages.trainers
@@ -213,7 +214,6 @@ class Training:
             "chosen_by": parts.evaluator.metric,
             "metrics": best.metrics,
             "trained_s": totals.seconds,
-            "epoch_s": totals.seconds / totals.steps * per_epoch if totals.steps else 0.0,
             "predicted": None if parts.expected is None else expected_figures(parts.expected),
             "peak_memory_bytes": totals.see_memory(),
         }

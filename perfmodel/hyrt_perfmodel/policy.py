@@ -75,6 +75,8 @@ class Decision:
     """One sentence with its figures; empty where nothing changes."""
     expected_s: float | None = None
     """The iteration the policy expects from it; None where it expects nothing."""
+    is_trial: bool = False
+    """Whether it is tried for what its times tell, and not because it is expected to be better."""
 
 
 class Policy(Protocol):

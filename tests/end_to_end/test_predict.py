@@ -220,7 +220,7 @@ def test_a_narrow_terminal(files: Path) -> None:
         shown = terminal.read(1 << 16).decode()
     assert done.returncode == 0
     lines = shown.splitlines()
-    assert lines[0] == "stage        ms/step   share"
+    assert lines[0] == "stage        ms/step    busy"
     assert max(map(len, lines)) <= 50
     assert any(line.startswith("    ") for line in lines)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (path.parent / target).exists(), target
+
+
+def test_make_run_says_how_hyrt_comes_onto_the_path() -> None:
+    """Users of `make run` have hyrt in .venv/bin, and type `hyrt` next."""
+    told = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "source .venv/bin/activate" in told.splitlines()[-1]
+    assert "source .venv/bin/activate" in PAGES[0].read_text(encoding="utf-8")
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -91,6 +91,7 @@ def probe(
         assignment=replace(present, split=tuple(split)),
         reason=f"gave {names} {given} {noun} to measure their times: they had none in the last "
         f"{len(history)} steps",
+        is_trial=True,
     )
 
 
@@ -108,7 +109,9 @@ def experiment(
                 for index, units in enumerate(present.split)
             ]
             change = change_in_words(present, after, limits.trainers, trainers_s, model.stages_s(present))
-            return Decision(assignment=after, reason=f"{change}; to find out whether {purpose}")
+            return Decision(
+                assignment=after, reason=f"{change}; to find out whether {purpose}", is_trial=True
+            )
     return None
 
 

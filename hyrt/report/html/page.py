@@ -95,7 +95,7 @@ def key_figures(run: RunRecord) -> list[tuple[str, str]]:
             found.append((f"{split} {chosen}", f"{metrics[chosen]:.4f}"))
             break
     if summary.get("epoch_s"):
-        found.append(("mean epoch", duration(summary["epoch_s"])))
+        found.append(("median epoch", duration(summary["epoch_s"])))
     if steps:
         found += [
             ("median step", duration(median(steps, "step_s"))),
@@ -137,7 +137,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         "best_epoch": ("best epoch", str),
         "epochs": ("epochs", str),
         "steps": ("steps", str),
-        "epoch_s": ("mean epoch", duration),
+        "epoch_s": ("median epoch", duration),
         "iteration_s": ("mean step", duration),
         "trained_s": ("trained for", duration),
         "peak_memory_bytes": ("peak memory", size),
@@ -189,14 +189,15 @@ def _ends(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
 
 
 def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Predicted and measured times of stages, step and epoch, and the difference; empty if not predicted."""
+    """Predicted and median times of stages, step and epoch, and the difference; empty if not predicted."""
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []
-    said, seen = expected.get("stages_s") or {}, run.summary.get("stages_s") or {}
-    rows = [(stage, said.get(stage), seen.get(stage)) for stage in STAGES]
-    for name, key in (("a step", "iteration_s"), ("an epoch", "epoch_s")):
-        rows.append((name, expected.get(key), run.summary.get(key)))
+    said, steps = expected.get("stages_s") or {}, run.of("steps")
+    # Medians, since the first steps of a process also compile.
+    rows = [(stage, said.get(stage), median(steps, "stage_s", stage) if steps else None) for stage in STAGES]
+    rows.append(("a step", expected.get("iteration_s"), median(steps, "step_s") if steps else None))
+    rows.append(("an epoch", expected.get("epoch_s"), run.summary.get("epoch_s")))
     return [
         (
             name,

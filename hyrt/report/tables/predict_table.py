@@ -68,7 +68,7 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
 
 
 def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
-    lines = ["stage        ms/step   share"]
+    lines = ["stage        ms/step    busy"]
     for stage, stage_s in now.stages.stages_s.items():
         synchronize_s = now.stages.synchronize_s if stage == "propagate" else 0.0
         line = f"{stage:10} {_ms(stage_s):>9} {_share(stage_s, now):>7}"

@@ -114,7 +114,8 @@ class Progress:
                 self._predicted_s = event.epoch_s
                 self._predicted_step_s = event.iteration_s
                 self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
-            case Balanced():
+            # What is tried and not kept only puzzles whoever waits; the report tells of it.
+            case Balanced(is_trial=False):
                 self._print(f"step {event.step:,}: {event.reason}", indent=2)
             case StepGroup():
                 self._stages.add(event)

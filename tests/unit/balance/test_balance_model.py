@@ -131,7 +131,7 @@ def test_every_decision_has_its_reason_with_figures() -> None:
             assert "\n" not in decision.reason
     _, first = simulated("model").decisions[0]
     assert first.expected_s is not None
-    assert f"{first.expected_s * 1e3:.3g} ms expected" in first.reason
+    assert f"; a step should take {first.expected_s * 1e3:.3g} ms" in first.reason
 
 
 def test_equal_histories_give_equal_decisions() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
-from hyrt.report.html.page import page_beside, page_of
+from hyrt.report.html.page import page_beside, page_of, predicted_rows
 from hyrt.report.records.run_record import RunRecord
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
@@ -84,6 +84,17 @@ def test_stages_are_told_by_their_middle_steps() -> None:
     assert rows["load"].waits == "20 ms for room", "a wait of 0.1 ms of 40 is none"
     assert [rows[stage].queue for stage in STAGES] == ["0.5 of 6", "0.2 of 6", "3.5 of 6", "1.8 of 6", ""]
     assert rows["transfer"].queue_share == pytest.approx(3.5 / 6)
+
+
+def test_predictions_stand_beside_medians() -> None:
+    """The first step compiles: a mean over few steps would be mostly that."""
+    expected = {"stages_s": {"propagate": 0.033}, "iteration_s": 0.044, "epoch_s": 0.5}
+    summary = {"status": "finished", "predicted": expected, "epoch_s": 0.4, "iteration_s": 3.0}
+    rows = predicted_rows(record([line(1, 9.0, step_s=9.0), line(2), line(3)], summary=summary))
+    assert rows[STAGES.index("propagate")] == ("propagate", "33 ms", "30 ms", "+10.0%")
+    assert rows[-2:] == [("a step", "44 ms", "40 ms", "+10.0%"), ("an epoch", "0.5 s", "0.4 s", "+25.0%")]
+    failed = record([], summary={"status": "failed", "predicted": expected})
+    assert {seen for _, _, seen, _ in predicted_rows(failed)} == {""}
 
 
 def test_trainers() -> None:

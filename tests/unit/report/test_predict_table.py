@@ -62,7 +62,7 @@ def bound_by(stage: str, **times: object) -> list[str]:
 
 def test_a_prediction_in_words() -> None:
     assert prediction_lines(NOW, [LINK], PLATFORM, ["degrees"]) == [
-        "stage        ms/step   share",
+        "stage        ms/step    busy",
         "sample          9.10     61%",
         "load            14.8    100%  ◀ bottleneck (host memory 148 GB/s effective)",
         "transfer        12.2     82%",

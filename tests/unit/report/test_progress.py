@@ -87,9 +87,14 @@ def test_prediction_and_moves() -> None:
     lines = show([STARTED, PREDICTED, BALANCED, epoch_ended(1), ENDED])
     assert lines[3] == "predicted 3.4 s per epoch ± 0.4, bottleneck propagate"
     assert lines[4] == (
-        "step 20: moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; 24.0 ms expected"
+        "step 20: moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; a step should take 24.0 ms"
     )
     assert lines[-1] == "test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch (predicted 3.4)"
+
+
+def test_trials_are_left_to_the_report() -> None:
+    trial = replace(BALANCED, expected_s=None, is_trial=True)
+    assert show([STARTED, trial, BALANCED]) == show([STARTED, BALANCED])
 
 
 @pytest.mark.parametrize(
