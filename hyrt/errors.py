@@ -116,3 +116,8 @@ def numbers_named() -> Iterator[None]:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
         raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
+
+
+def one_line(text: str) -> str:
+    """Text of others (drivers, exceptions) as one printable line."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

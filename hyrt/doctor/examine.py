@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, one_line, warning
+from hyrt.doctor.finding import DoctorFinding, warning
 from hyrt.doctor.machine.bandwidth import check_bandwidth
 from hyrt.doctor.machine.cpus import check_cpus
 from hyrt.doctor.machine.disk import check_disk
 from hyrt.doctor.machine.locked_memory import check_locked_memory
 from hyrt.doctor.machine.memory import check_memory, host_memory
 from hyrt.doctor.machine.shared_memory import check_shared_memory
-from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
 from hyrt.doctor.software.kept_rates import check_kept_rates
 from hyrt.doctor.software.kernel_cache import check_kernel_cache
 from hyrt.doctor.software.packages import check_packages, check_python
-from hyrt.errors import describe
+from hyrt.errors import describe, one_line
+from hyrt.machine.asking.children import Answer, Children
 
 LIMIT_S = 60.0
 """For each package, backend and measurement, of waiting."""

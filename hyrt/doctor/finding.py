@@ -84,8 +84,3 @@ def _finite(value: Any) -> Any:
 def exit_code(findings: Sequence[DoctorFinding]) -> int:
     """1 if something a run needs is broken, else 0."""
     return int(any(finding.state == "broken" for finding in findings))
-
-
-def one_line(text: str) -> str:
-    """Text of others (drivers, exceptions) as one printable line."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

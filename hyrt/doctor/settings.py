@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, one_line, warning
-from hyrt.doctor.processes.child import Answer, Children
+from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
+from hyrt.errors import one_line
+from hyrt.machine.asking.children import Answer, Children
 from hyrt.quantities import size
 
 # What a run without settings trains on.
@@ -36,7 +37,7 @@ def ask_settings(
     if not asked.is_given:
         return None
     return children.ask(
-        "settings",
+        "hyrt.doctor.children.settings",
         ["settings"],
         limit_s=limit_s,
         words=list(asked.words),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyrt.doctor.finding import DoctorFinding, ok, warning
-from hyrt.doctor.processes.child import Answer, Children
+from hyrt.machine.asking.children import Answer, Children
 
 # More than caches hold; little enough for a container of half a gigabyte.
 _MOST_BYTES = 64 * 2**20
@@ -32,7 +32,11 @@ def check_bandwidth(
     """
     most = _MOST_BYTES if memory_now is None else min(_MOST_BYTES, memory_now // 16)
     answers = children.ask(
-        "bandwidth", ["host"], limit_s=limit_s, threads=threads, num_bytes=max(_LEAST_BYTES, most)
+        "hyrt.doctor.children.bandwidth",
+        ["host"],
+        limit_s=limit_s,
+        threads=threads,
+        num_bytes=max(_LEAST_BYTES, most),
     )
     return judge_bandwidth(answers["host"], threads)
 

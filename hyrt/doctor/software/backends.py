@@ -9,9 +9,9 @@ from typing import Any
 
 from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import AUTO
-from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok, one_line
-from hyrt.doctor.processes.child import Answer, Children
-from hyrt.errors import describe
+from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok
+from hyrt.errors import describe, one_line
+from hyrt.machine.asking.children import Answer, Children
 from hyrt.machine.entry_points import provider
 
 _CONFORMANCE = "python -m hyrt.testing"
@@ -78,7 +78,9 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
     except Exception as error:  # The metadata of any installed distribution may be damaged.
         return Backends({}, {}, one_line(describe(error)))
     kinds = [kind for kind, those in entries.items() if len(those) == 1]
-    return Backends(entries, children.ask("backends", kinds, limit_s=limit_s, threads=threads))
+    return Backends(
+        entries, children.ask("hyrt.doctor.children.backends", kinds, limit_s=limit_s, threads=threads)
+    )
 
 
 def judge_backends(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
-from hyrt.doctor.processes.child import Answer, Children
+from hyrt.machine.asking.children import Answer, Children
 from hyrt.quantities import size
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.
@@ -28,9 +28,9 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding
     limit_s
         For each of two passes; the second is made where the first does not come to its end.
     """
-    answers = children.ask("kernels", ["used"], limit_s=limit_s)
+    answers = children.ask("hyrt.doctor.children.kernels", ["used"], limit_s=limit_s)
     if answers["used"].problem:
-        answers |= children.ask("kernels", ["beside"], limit_s=limit_s)
+        answers |= children.ask("hyrt.doctor.children.kernels", ["beside"], limit_s=limit_s)
     return judge_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
 
 

@@ -11,7 +11,7 @@ from importlib import metadata
 
 from hyrt import __version__
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
-from hyrt.doctor.processes.child import Answer, Children
+from hyrt.machine.asking.children import Answer, Children
 
 _OLDEST_PYTHON = (3, 11)
 # Where the name to import is not that of the package.
@@ -67,7 +67,9 @@ def check_packages(children: Children, limit_s: float) -> list[DoctorFinding]:
             "pip install hyrt, or pip install -e . in its source folder",
         )
     modules = [each.module for each in wanted]
-    return judge_packages(wanted, children.ask("packages", modules, limit_s=limit_s, bar=True))
+    return judge_packages(
+        wanted, children.ask("hyrt.doctor.children.packages", modules, limit_s=limit_s, bar=True)
+    )
 
 
 def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) -> list[DoctorFinding]:

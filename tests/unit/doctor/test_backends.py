@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hyrt.doctor.finding import DoctorFinding
-from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
+from hyrt.machine.asking.children import Answer, Children
 
 
 def info(name: str, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from importlib import metadata
 
 import pytest
 
-from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.software.packages import (
     Requirement,
     check_packages,
@@ -12,6 +11,7 @@ from hyrt.doctor.software.packages import (
     judge_packages,
     requirements,
 )
+from hyrt.machine.asking.children import Answer, Children
 
 
 def said(version: str | None, origin: str = "/site/x.py") -> Answer:

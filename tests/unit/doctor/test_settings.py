@@ -13,11 +13,11 @@ from hyrt.config import build_config
 from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
 from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
 from hyrt.doctor.children.settings import answer
-from hyrt.doctor.processes.child import Answer, Children
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
+from hyrt.machine.asking.children import Answer, Children
 from hyrt.predict.bare_model import bare_model
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.sampler_settings import SamplerSettings

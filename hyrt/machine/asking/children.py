@@ -1,20 +1,19 @@
-"""A child process that is asked everything: what crashes or hangs in it does not end the doctor."""
+"""A child process that is asked everything: what crashes or hangs in it does not end the one that asks."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from hyrt.doctor.finding import one_line
-from hyrt.doctor.processes.process import Process
-from hyrt.doctor.processes.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
+from hyrt.errors import one_line
+from hyrt.machine.asking.process import Process
+from hyrt.machine.asking.watch import BUSY_TIMES, LOOK_S, Watch, activity_of
 
 # Starting an interpreter and importing hyrt.
 _START_S = 15.0
@@ -43,8 +42,17 @@ class Answer:
         return next(iter(self.all(key)), None)
 
 
+@dataclass(slots=True)
+class _Heard:
+    """What has come of one item's answer."""
+
+    said: list[Mapping[str, Any]] = field(default_factory=list)
+    problem: str | None = None
+    """None while it goes on; empty once it has come to its end."""
+
+
 class Children:
-    """The child process of one diagnosis, and the next one after each that ends; leaving the context ends it.
+    """A child process, and the next one after each that ends; leaving the context ends it.
 
     One thread asks; any may close.
     """
@@ -75,17 +83,17 @@ class Children:
     def ask(
         self, module: str, items: Sequence[str], *, limit_s: float, bar: bool = False, **arguments: Any
     ) -> dict[str, Answer]:
-        """Ask a module of `hyrt.doctor.children` about items, in one process as long as none of them ends it.
+        """Let a module answer about items, in one process as long as none of them ends it.
 
         Parameters
         ----------
         module
-            Its name.
+            Has `answer(item, say, **arguments)`, which is called once an item; what it says comes back.
         items
             Distinct; what ends the process is the answer to the item that it was at, and another process goes
             on.
         limit_s
-            For each item, of waiting; see `hyrt.doctor.processes.watch.Watch`.
+            For each item, of waiting; see `hyrt.machine.asking.watch.Watch`.
         bar
             Whether items are packages that no later process imports where they have ended one.
         **arguments
@@ -98,43 +106,52 @@ class Children:
         answers: dict[str, Answer] = {}
         while left := [item for item in items if item not in answers]:
             request = {
-                "module": f"hyrt.doctor.children.{module}",
+                "module": module,
                 "items": left,
                 "arguments": arguments,
                 "barred": self._barred,
                 "last_s": BUSY_TIMES * limit_s + _ORPHAN_S,
             }
-            found, problem = self._converse(request, limit_s)
-            answers |= {item: Answer(said, end) for item, (said, end) in found.items() if end is not None}
-            if problem:
-                at = next(item for item in left if item not in found or found[item][1] is None)
-                answers[at] = Answer(found[at][0] if at in found else (), problem)
+            heard: dict[str, _Heard] = {}
+            problem = self._converse(request, heard, limit_s)
+            at = next((item for item in left if item not in heard or heard[item].problem is None), None)
+            if at is not None:
+                heard.setdefault(at, _Heard()).problem = problem
                 if bar:
                     self._barred[at] = problem
+            answers |= {item: Answer(tuple(each.said), each.problem or "") for item, each in heard.items()}
         return answers
 
-    def _converse(self, request: Mapping[str, Any], limit_s: float) -> tuple[_Events, str]:
-        """One request to the child, started if needed: what it said, and what ended it too early."""
+    def _converse(self, request: Mapping[str, Any], heard: dict[str, _Heard], limit_s: float) -> str:
+        """Put one request to the child, started if needed; returns what ended it before its last answer."""
         with self._lock:
             if self._closed:
-                return {}, "was not checked: the doctor was stopped"
+                return "was not checked: it was stopped"
             if self._process is None:
                 self._process = Process()
             process = self._process
-        events: _Events = {}
-        process.send(json.dumps(request))
+        process.send(request)
         watch = Watch(limit_s + _START_S, lambda: activity_of(process.pid))
+        ended = 0
         while not process.has_ended:
-            for line in process.lines(LOOK_S):
-                item = _take(line, events)
-                if item is not None:
-                    watch = Watch(limit_s, lambda: activity_of(process.pid))
-            if len(events) == len(request["items"]) and all(end is not None for _, end in events.values()):
-                return events, ""
+            for event in process.receive(LOOK_S):
+                each = heard.setdefault(event["item"], _Heard())
+                match event["event"]:
+                    case "begun":
+                        watch = Watch(limit_s, lambda: activity_of(process.pid))
+                    case "said":
+                        each.said.append(event["said"])
+                    case "raised":
+                        each.problem = one_line(event["error"]) or "raises an error without a message"
+                    case "done":
+                        each.problem = ""
+                ended += each.problem is not None
+            if ended == len(request["items"]):
+                return ""
             hangs = watch.look()
             if hangs:
-                return events, self._end(process, hangs)
-        return events, self._end(process)
+                return self._end(process, hangs)
+        return self._end(process)
 
     def _end(self, process: Process, hangs: str = "") -> str:
         """Take leave of a child that has ended, or hangs; returns why."""
@@ -142,37 +159,11 @@ class Children:
             process.signal(signal.SIGUSR1)
             end = time.monotonic() + _STACKS_S
             while time.monotonic() < end and not _place(process.noise):
-                process.lines(LOOK_S / 5)
+                process.receive(LOOK_S / 5)
         with self._lock:
             self._process = None
         code = process.end(_END_S)
         return f"{hangs}{_place(process.noise)}" if hangs else _why_ended(code, process.noise)
-
-
-# By item: what was said, and how it ended: None where it has not, empty where it came to its end, else why
-# not.
-_Events = dict[str, tuple[tuple[Mapping[str, Any], ...], str | None]]
-
-
-def _take(line: bytes, events: _Events) -> str | None:
-    """Add one line of a child's; returns the item that begins with it."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None  # Torn: the process ended in the middle of it.
-    item: str = event["item"]
-    said = events[item][0] if item in events else ()
-    match event["event"]:
-        case "begun":
-            events[item] = ((), None)
-            return item
-        case "said":
-            events[item] = ((*said, event["said"]), None)
-        case "raised":
-            events[item] = (said, one_line(event["error"]) or "raises an error without a message")
-        case "done":
-            events[item] = (said, "")
-    return None
 
 
 def _why_ended(code: int | None, noise: str) -> str:

@@ -12,26 +12,28 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import Any, TextIO
+from multiprocessing.connection import Connection
+from typing import Any
 
-from hyrt.doctor.processes.process import BEGIN
 from hyrt.errors import describe
+from hyrt.machine.asking.process import BEGIN
 from hyrt.machine.process_settings import prepare_process
 
 
-def answer_requests(requests: TextIO, results: TextIO) -> None:
-    """Answer requests, a JSON line each, until there are no more: a JSON line for each thing said.
+def answer_requests(pipe: int) -> None:
+    """Answer requests until there are no more, with a message for each thing said; messages are JSON.
 
-    The process is one for all of them, because importing torch costs more than all that is checked.
+    The process is one for all of them, because importing torch costs more than all that is checked. A request
+    has `module`, `items`, `arguments`, `barred` (packages that would end this process too, and why), and
+    `last_s`.
 
     Parameters
     ----------
-    requests
-        `module`, `items`, `arguments`, `barred` (packages that would end this process too, and why), and
-        `last_s`.
-    results
-        Where the parent listens.
+    pipe
+        The descriptor of the connection to the parent.
     """
+    # What is started from here must not keep it open.
+    os.set_inheritable(pipe, False)
     # A crash is reported; its core file would fill the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     # The parent asks for the stacks of what hangs. The handler needs no interpreter lock: it answers inside a
@@ -39,8 +41,10 @@ def answer_requests(requests: TextIO, results: TextIO) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # As the command line does, before torch is loaded.
     prepare_process()
-    for line in requests:
-        _answer(json.loads(line), results)
+    parent = Connection(pipe)
+    with contextlib.suppress(EOFError):
+        while True:
+            _answer(json.loads(parent.recv_bytes()), parent)
 
 
 class _Barred(MetaPathFinder):
@@ -54,14 +58,13 @@ class _Barred(MetaPathFinder):
             raise ImportError(self._reasons[fullname], name=fullname)
 
 
-def _answer(request: dict[str, Any], results: TextIO) -> None:
+def _answer(request: dict[str, Any], parent: Connection) -> None:
     barred = _Barred(request["barred"])
     sys.meta_path.insert(0, barred)
     for item in request["items"]:
 
-        def write(item: str = item, **said: Any) -> None:
-            results.write(json.dumps({"item": item, **said}) + "\n")
-            results.flush()
+        def write(item: str = item, **event: Any) -> None:
+            parent.send_bytes(json.dumps({"item": item, **event}).encode())
 
         # So that the parent can tell what this item prints from what came before.
         with contextlib.suppress(OSError):

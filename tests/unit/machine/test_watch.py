@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hyrt.doctor.processes.watch import BUSY_TIMES, LOOK_S, Activity, Watch, activity_of
+from hyrt.machine.asking.watch import BUSY_TIMES, LOOK_S, Activity, Watch, activity_of
 
 LIMIT_S = 10.0
 

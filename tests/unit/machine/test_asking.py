@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor.processes.child import Answer, Children
+from hyrt.machine.asking.children import Answer, Children
 
+PACKAGE_CHECK = "hyrt.doctor.children.packages"
 PACKAGES = {
     "fine_package": "__version__ = '1.2'\nprint('noise on standard output')",
     "raising_package": "raise RuntimeError('boom\\nin two lines')",
@@ -29,7 +30,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
         (folder / f"{name}.py").write_text(text)
     with pytest.MonkeyPatch.context() as patch, Children() as children:
         patch.syspath_prepend(str(folder))
-        return children.ask("packages", [*PACKAGES, "absent_package"], limit_s=2.0)
+        return children.ask(PACKAGE_CHECK, [*PACKAGES, "absent_package"], limit_s=2.0)
 
 
 def test_every_item_has_an_answer(answers: dict[str, Answer]) -> None:
@@ -66,7 +67,7 @@ def test_a_hang_names_its_place(answers: dict[str, Answer]) -> None:
 def test_a_child_that_cannot_start_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/nowhere"])
     with Children() as children:
-        answer = children.ask("packages", ["json"], limit_s=2.0)["json"]
+        answer = children.ask(PACKAGE_CHECK, ["json"], limit_s=2.0)["json"]
     assert "exit code 1" in answer.problem
     assert "ModuleNotFoundError" in answer.problem
 
@@ -76,8 +77,8 @@ def test_what_ended_a_process_is_imported_no_more(tmp_path: Path, monkeypatch: p
     (tmp_path / "user_package.py").write_text("import ending_package")
     monkeypatch.syspath_prepend(str(tmp_path))
     with Children() as children:
-        first = children.ask("packages", ["ending_package"], limit_s=20.0, bar=True)["ending_package"]
-        second = children.ask("packages", ["user_package"], limit_s=20.0)["user_package"]
+        first = children.ask(PACKAGE_CHECK, ["ending_package"], limit_s=20.0, bar=True)["ending_package"]
+        second = children.ask(PACKAGE_CHECK, ["user_package"], limit_s=20.0)["user_package"]
     assert first.problem == "ends its process with exit code 3"
     assert second.problem == f"ImportError: {first.problem}"
 
@@ -90,7 +91,7 @@ def test_one_process_answers_all_requests(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(tmp_path))
     with Children() as children:
         answers = [
-            children.ask("packages", [name], limit_s=20.0)[name]
+            children.ask(PACKAGE_CHECK, [name], limit_s=20.0)[name]
             for name in ("naming_package", "second_package")
         ]
     # What is checked reads an empty standard input, not the next request.
@@ -106,7 +107,7 @@ def test_closing_ends_a_child_that_hangs(tmp_path: Path, monkeypatch: pytest.Mon
     children = Children()
     found: dict[str, Answer] = {}
     thread = threading.Thread(
-        target=lambda: found.update(children.ask("packages", ["endless_package", "json"], limit_s=100.0))
+        target=lambda: found.update(children.ask(PACKAGE_CHECK, ["endless_package", "json"], limit_s=100.0))
     )
     thread.start()
     end = time.monotonic() + 20

@@ -1,1 +1,0 @@
-"""The child process that is asked everything: its pipes, and when it hangs."""
