@@ -31,15 +31,9 @@ def finding_lines(finding: DoctorFinding, width: int | None, *, coloured: bool) 
     if coloured:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
     start = _STATE_WIDTH + 2 + _CHECK_WIDTH + 2
-    texts = _wrapped(finding.found, start, width)
-    lines = [
-        f"{state}  {finding.check.ljust(_CHECK_WIDTH)}  {texts[0]}",
-        *(" " * start + text for text in texts[1:]),
-    ]
-    if finding.remedy:
-        remedy = _wrapped(f"do: {finding.remedy}", start, width)
-        lines += [" " * start + text for text in remedy]
-    return lines
+    first, *more = _wrapped(finding.found, start, width)
+    more += _wrapped(f"do: {finding.remedy}", start, width) if finding.remedy else []
+    return [f"{state}  {finding.check.ljust(_CHECK_WIDTH)}  {first}", *(" " * start + text for text in more)]
 
 
 def last_line(findings: Sequence[DoctorFinding], seconds: float) -> str:

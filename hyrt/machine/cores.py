@@ -64,39 +64,70 @@ def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]
     -------
     `cpus` (how many CPUs' time may be used) and `memory_bytes`; None where there is no limit.
     """
-    groups = {"": "", "cpu": "", "memory": ""}
-    for line in read_system_file(membership).splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups |= dict.fromkeys(controllers.split(","), path)
     cpus: list[float] = []
-    memory: list[int] = []
-    # A limit of any group above binds too; in a container the own group is often mounted as the root.
-    for folder in _upwards(root, groups[""]):
+    for folder in _groups(membership, root, ""):
         quota, _, period = read_system_file(folder / "cpu.max").partition(" ")
         if quota.isdigit() and period.isdigit():
             cpus.append(int(quota) / int(period))
-        memory += _number(folder / "memory.max")
-    for folder in _upwards(root / "cpu", groups["cpu"]):
+    for folder in _groups(membership, root, "cpu"):
         for quota_us in _number(folder / "cpu.cfs_quota_us"):
             cpus += [quota_us / period_us for period_us in _number(folder / "cpu.cfs_period_us")]
-    for folder in _upwards(root / "memory", groups["memory"]):
-        # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
-        memory += [limit for limit in _number(folder / "memory.limit_in_bytes") if limit < 2**62]
+    memory = [limit for limit, _ in _memory(membership, root)]
     return {"cpus": min(cpus, default=None), "memory_bytes": min(memory, default=None)}
 
 
-def _upwards(root: Path, path: str) -> list[Path]:
-    folders = [root]
+def memory_left(membership: Path, root: Path) -> int | None:
+    """Bytes that may still be taken: the least over this process's control groups; None without a limit.
+
+    Page cache that the system gives back under pressure does not count as taken.
+
+    Parameters
+    ----------
+    membership, root
+        As in `cgroup_limits`.
+    """
+    left = [max(0, limit - taken) for limit, taken in _memory(membership, root) if taken is not None]
+    return min(left, default=None)
+
+
+def _memory(membership: Path, root: Path) -> list[tuple[int, int | None]]:
+    """The memory limit of each group, and what it has taken of it; None where nothing says so."""
+    files = {
+        "": ("memory.max", "memory.current", "inactive_file"),
+        "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    }
+    found: list[tuple[int, int | None]] = []
+    for controller, (limit_file, usage_file, cache) in files.items():
+        for folder in _groups(membership, root, controller):
+            entries = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat") if " " in line)
+            cached = int(entries.get(cache, 0))
+            taken = next((usage - cached for usage in _number(folder / usage_file)), None)
+            # Version 1 writes "no limit" as the largest multiple of a page below 2^63.
+            found += [(limit, taken) for limit in _number(folder / limit_file) if limit < 2**62]
+    return found
+
+
+def _groups(membership: Path, root: Path, controller: str) -> list[Path]:
+    """The group of this process and those above it, which bind too; the controller "" is version 2."""
+    path = ""
+    for line in _lines(membership):
+        _, controllers, own = line.split(":", 2)
+        path = own if controller in controllers.split(",") else path
+    # In a container the own group is often mounted as the root.
+    folders = [root / controller]
     for part in path.strip("/").split("/"):
-        if part in ("", ".."):
-            continue
-        folders.append(folders[-1] / part)
+        if part not in ("", ".."):
+            folders.append(folders[-1] / part)
     return folders
 
 
 def _number(path: Path) -> list[int]:
     text = read_system_file(path)
     return [int(text)] if text.isdigit() else []
+
+
+def _lines(path: Path) -> list[str]:
+    return read_system_file(path).splitlines()
 
 
 def read_system_file(path: Path) -> str:

@@ -19,18 +19,7 @@ _GRAIN_BYTES = 1 << 20
 def answer(item: str, say: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any) -> None:
     """Say `copy_gb_s` (read and written), `gather_gb_s` (rows read), and `calibrated_gb_s` if there is one.
 
-    Parameters
-    ----------
-    item
-        Any.
-    say
-        Hears it.
-    threads
-        That share the work.
-    num_bytes
-        Of the source: more than caches hold.
-    **arguments
-        No more.
+    The threads share the work; `num_bytes` of the source are more than caches hold.
     """
     from hyrt.graph.row_kernels import gather_rows
     from hyrt.machine.workers import Workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -14,13 +15,10 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.folder import map_npy
-from hyrt.graph.formats.npy import NpyHeader, read_header
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.schema import check_header, wanted_keys
 from hyrt.graph.source import KINDS, SYNTHETIC
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
-
-_PIECE = 1 << 20
 
 
 class SizesUnknown(Exception):
@@ -81,28 +79,33 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     names = (
         sorted(file.stem for file in path.glob("*.npy")) if is_folder else list(member_sizes(path, source))
     )
-    headers: dict[str, NpyHeader] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    item_bytes: dict[str, int] = {}
     for key in wanted_keys(source, names):
-        headers[key] = _header(path, key, source)
-        check_header(source, key, headers[key].dtype, headers[key].shape)
-    vertices, edges = headers["indptr"].shape[0] - 1, headers["indices"].shape[0]
+        # A mapping reads nothing, but finds out whether the file is whole.
+        stored = map_npy(path / f"{key}.npy") if is_folder else NpzMember(path, key, source).header
+        check_header(source, key, stored.dtype, stored.shape)
+        shapes[key], item_bytes[key] = stored.shape, stored.dtype.itemsize
+    vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
         raise DataError(f"{source}: key 'indptr': has no vertices")
-    sparse = "features" not in headers
-    entries = headers["feat_values"].shape[0] if sparse else 0
-    topology = headers["indices"].data_bytes + headers["indptr"].data_bytes
-    if not sparse:
-        width, value_bytes = headers["features"].shape[1], headers["features"].dtype.itemsize
-        rows_bytes = headers["features"].data_bytes
-    else:
+
+    def held(*keys: str) -> int:
+        return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)
+
+    sparse = "features" not in shapes
+    topology = held("indices", "indptr")
+    if sparse:
         width, value_bytes = int(_array(path, "feat_shape", source)[1]), 4
-        rows_bytes = sum(headers[key].data_bytes for key in ("feat_indptr", "feat_indices", "feat_values"))
+        rows_bytes = held("feat_indptr", "feat_indices", "feat_values")
+    else:
+        width, value_bytes, rows_bytes = shapes["features"][1], item_bytes["features"], held("features")
     mapped = is_folder and normalize == "none"
     return DatasetSizes(
         found=f"{path}, {vertices:,} vertices, {edges:,} edges",
         degrees=DegreeDistribution.assumed(vertices, edges, num_targets=None),
         features=width,
-        classes=_classes(path, source),
+        classes=1 + int(_array(path, "labels", source).max(initial=-1)),
         targets=_targets(path, source, split),
         value_bytes=value_bytes,
         feature_bytes=0.0
@@ -112,41 +115,12 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         else float(rows_bytes),
         graph_bytes=0.0 if is_folder else float(topology),
         mapped_bytes=float(rows_bytes * mapped + topology * is_folder),
-        row_entries=entries / vertices if sparse else None,
+        row_entries=shapes["feat_values"][0] / vertices if sparse else None,
     )
-
-
-def _header(path: Path, key: str, source: str) -> NpyHeader:
-    if not path.is_dir():
-        return NpzMember(path, key, source).header
-    file = path / f"{key}.npy"
-    where = f"{source}: key '{key}'"
-    try:
-        with file.open("rb") as stream:
-            header = read_header(stream, where)
-            held = file.stat().st_size - header.offset
-    except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
-    if held != header.data_bytes:
-        raise DataError(
-            f"{where}: needs {header.data_bytes:,} bytes, but the file has {held:,}: damaged or truncated"
-        )
-    return header
 
 
 def _array(path: Path, key: str, source: str) -> Any:
     return map_npy(path / f"{key}.npy") if path.is_dir() else NpzMember(path, key, source).read()
-
-
-def _classes(path: Path, source: str) -> int:
-    """One more than the largest label, piece by piece."""
-    if path.is_dir():
-        labels = map_npy(path / "labels.npy")
-        pieces = (labels[start : start + _PIECE] for start in range(0, len(labels), _PIECE))
-        return 1 + max((int(piece.max()) for piece in pieces), default=0)
-    return 1 + max(
-        (int(piece.max()) for piece in NpzMember(path, "labels", source).pieces(_PIECE)), default=0
-    )
 
 
 def _targets(path: Path, source: str, split: int) -> int:

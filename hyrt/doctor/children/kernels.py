@@ -24,16 +24,9 @@ _KEPT = "cache=True"
 def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
     """Say each `folder` (and the `problem` of writing there), `files`, `bytes`, and `damaged` ones and why.
 
-    Parameters
-    ----------
-    item
-        `used` asks numba itself. Its import of the kernels may end at a damaged file; `beside` then finds
-        files that are not whole without importing any kernel, old ones among them that no run would read, and
-        says the `places`.
-    say
-        Hears it.
-    **arguments
-        None.
+    The item `used` asks numba itself. Its import of the kernels may end at a damaged file; `beside` then
+    finds files that are not whole without importing any kernel, old ones among them that no run would read,
+    and says the `places`.
     """
     # Indexes hold numba's types: without it nothing can be read back, and that is no damage of the files.
     import_module("numba.core.caching")
@@ -41,8 +34,7 @@ def answer(item: str, say: Callable[..., None], **arguments: Any) -> None:
         damaged = {str(file): why for file in _beside() if (why := _why_torn(file))}
         say(damaged=damaged, places=sorted({str(file.parent) for file in _beside()}))
         return
-    damaged, files = {}, set()
-    folders = set()
+    damaged, files, folders = {}, set(), set()
     for function in _functions():
         cache = function._cache
         folder = Path(cache.cache_path)

@@ -20,20 +20,8 @@ def answer(
 ) -> None:
     """Say `config`, `data`, and `needs`; or `wrong` and what (`settings`, `data`), or `unknown` and why.
 
-    Parameters
-    ----------
-    item
-        Any.
-    say
-        Hears it.
-    words
-        A settings file and overrides, as `hyrt run` takes them.
-    options
-        Overrides by key, with `__` for a point.
-    found
-        Devices of the machine.
-    **arguments
-        No more.
+    Parameters are those of `ask_settings`: the words of `hyrt run`, overrides by key with `__` for a point,
+    and the devices of the machine.
     """
     from hyrt.config.command_line import new_config, option_overrides, sort_arguments
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
+from hyrt.doctor.machine.memory import itemized
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 from hyrt.quantities import size
 
 _LITTLE_BYTES = 2**30
 _REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
-_SUMS = ("total_bytes", "least_bytes")
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
@@ -46,12 +46,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     }
     found = f"{size(free)} free in {place}"
     if need is not None:
-        parts = ", ".join(
-            f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
-            for name, value in need.items()
-            if name not in _SUMS and value
-        )
-        found = f"{found}; a run writes about {size(need['total_bytes'])}{f' ({parts})' if parts else ''}"
+        found = f"{found}; a run writes about {itemized(need)}"
         if need["least_bytes"] > free:
             return broken(
                 "run folder",

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
-from hyrt.doctor.machine.control_group_memory import memory_left
-from hyrt.machine.cores import cgroup_limits, read_system_file
+from hyrt.machine.cores import cgroup_limits, memory_left, read_system_file
 from hyrt.quantities import size
 
 # What the smallest run takes: the interpreter with torch and numba, and its compiled kernels.
@@ -105,7 +104,7 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Docto
     tight = have.most is not None and wanted > have.most
     taken = have.now is not None and wanted > have.now
     if need is not None:
-        found = f"{found}; the run needs about {_parts(need)}"
+        found = f"{found}; the run needs about {itemized(need)}"
     elif tight or taken:
         found = f"{found}; the smallest run needs about {size(wanted)}"
     if impossible:
@@ -122,10 +121,11 @@ def _remedy(need: Mapping[str, Any]) -> str:
     return _WEIGHTS_REMEDY if 2 * copies > need.get("total_bytes", 0) else _BATCHES_REMEDY
 
 
-def _parts(need: Mapping[str, Any]) -> str:
+def itemized(need: Mapping[str, Any]) -> str:
+    """`total_bytes`, and what it is for."""
     parts = ", ".join(
         f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
         for name, value in need.items()
-        if name != "total_bytes" and value
+        if name not in ("total_bytes", "least_bytes") and value
     )
     return f"{size(need['total_bytes'])} ({parts})" if parts else size(need["total_bytes"])

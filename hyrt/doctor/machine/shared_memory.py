@@ -6,10 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, ok
+from hyrt.doctor.finding import DoctorFinding, ok, warning
 from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.quantities import size
 
+_CONSEQUENCE = "libraries that start processes fail"
 _SMALL_BYTES = 64 * 2**20
 _REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
 
@@ -23,23 +24,14 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     if not folder.is_dir():
         if sys.platform != "linux":
             return []
-        return [_warning(f"{folder} does not exist: libraries that start processes fail", {})]
+        return warning("shared memory", f"{folder} does not exist: {_CONSEQUENCE}", _REMEDY)
     state = os.statvfs(folder)
     figures = {"size_bytes": state.f_blocks * state.f_frsize, "free_bytes": state.f_bavail * state.f_frsize}
     problem = why_not_writable(folder)
     if problem:
-        return [_warning(f"{problem}: libraries that start processes fail", figures)]
+        return warning("shared memory", f"{problem}: {_CONSEQUENCE}", _REMEDY, figures)
     found = f"{size(figures['free_bytes'])} free of {size(figures['size_bytes'])} in {folder}"
     if figures["size_bytes"] <= _SMALL_BYTES:
-        return [
-            _warning(
-                f"{found}: enough for hyrt, whose stages are threads, but not for torch's DataLoader "
-                "or NCCL beside it",
-                figures,
-            )
-        ]
+        enough = "enough for hyrt, whose stages are threads, but not for torch's DataLoader or NCCL beside it"
+        return warning("shared memory", f"{found}: {enough}", _REMEDY, figures)
     return ok("shared memory", found, figures)
-
-
-def _warning(found: str, figures: dict[str, int]) -> DoctorFinding:
-    return DoctorFinding("shared memory", "warning", found, _REMEDY, figures=figures)
