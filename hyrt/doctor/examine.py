@@ -14,7 +14,7 @@ from hyrt.doctor.machine.locked_memory import check_locked_memory
 from hyrt.doctor.machine.memory import check_memory, host_memory
 from hyrt.doctor.machine.shared_memory import check_shared_memory
 from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
-from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
+from hyrt.doctor.software.backends import Backends, ask_backends, judge_backends
 from hyrt.doctor.software.kept_rates import check_kept_rates
 from hyrt.doctor.software.kernel_cache import check_kernel_cache
 from hyrt.doctor.software.packages import check_packages, check_python
@@ -28,18 +28,7 @@ LIMIT_S = 60.0
 def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[DoctorFinding]:
     """Look at everything a run needs. Nothing that is checked is imported into this process.
 
-    Parameters
-    ----------
-    asked
-        What the user says of the run.
-    output
-        The folder that will hold the run folders.
-    limit_s
-        For each child process's item.
-
-    Yields
-    ------
-    Findings, as they are made.
+    The parameters are those of `hyrt.doctor.diagnose.diagnose`; findings are given as they are made.
     """
     from hyrt.machine.cores import available_cores
 
@@ -59,7 +48,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
     yield from kernels
     yield from _guarded("kept rates", check_kept_rates)
     yield from _guarded("settings", lambda: judge_settings(settings, cores))
-    causes = causes_of([*installed, *kernels])
+    causes = [*installed, *kernels]
     yield from _guarded("backends", lambda: judge_backends(backends, wanted_devices(settings), causes))
     yield from bandwidth
 

@@ -13,6 +13,7 @@ from hyrt.testing import cases
 from hyrt.testing.trial import (
     Trial,
     agree,
+    demand,
     expected,
     kept,
     load,
@@ -22,7 +23,7 @@ from hyrt.testing.trial import (
     step,
     trainable,
 )
-from hyrt.testing.verdicts import Failed
+from hyrt.testing.verdicts import Failed, Skipped
 
 _SMALLEST_BYTES = 1 << 15
 _LARGEST_BYTES = 1 << 28
@@ -37,8 +38,7 @@ def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault
     }
     for doing, call in calls.items():
         again = must_fault(doing, call)
-        if str(again) != str(first):
-            raise Failed(f"expected the first fault again ({first}); {doing} raised {again}")
+        demand(str(again) == str(first), f"the first fault again ({first})", f"{doing} raised {again}")
     for times in ("", " a second time"):
         try:
             device.close()
@@ -50,11 +50,10 @@ def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault
 
 
 def _name_is_in(device: Device, error: HyrtError) -> None:
-    if device.info.name not in str(error):
-        raise Failed(
-            f"expected the message to name the device {device.info.name}; {type(error).__name__} says: "
-            f"{error}"
-        )
+    name = device.info.name
+    demand(
+        name in str(error), f"the message to name the device {name}", f"{type(error).__name__} says: {error}"
+    )
 
 
 def what_transfer_did_not_return_is_a_fault(trial: Trial) -> None:
@@ -87,6 +86,7 @@ def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
 
 def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     """A mini-batch of another model: too few blocks, other widths. No library's bare error comes through."""
+    skip_unless(trial.computes, "it computes nothing")
 
     def cut(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[:-1]
@@ -112,8 +112,8 @@ def a_broken_device_faults_for_good(trial: Trial) -> None:
     waiting = device.transfer(trial.batch())
     trial.break_next(device)
     fault = must_fault("a device that was broken", lambda: step(device, trial.batch()))
-    if fault.__cause__ is None:
-        raise Failed(f"expected the fault to have what broke the device as its cause; it has none: {fault}")
+    caused = fault.__cause__ is not None
+    demand(caused, "the fault to have what broke the device as its cause", f"it has none: {fault}")
     _name_is_in(device, fault)
     _stays_faulted(trial, device, waiting, fault)
 
@@ -143,15 +143,14 @@ def use_after_close_is_a_fault(trial: Trial) -> None:
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
     """A mini-batch that does not fit raises DeviceOutOfMemory, leaves nothing taken, and others go on."""
+    skip_unless(trial.computes, "it computes nothing")
     model: Any = trial.model()
     layers, features = model.architecture.layers, model.architecture.in_features
     room = _SMALLEST_BYTES
     while (device := _with_room(trial, model, room)) is None:
         room *= 2
-        if room > _LARGEST_BYTES:
-            raise Failed(
-                f"expected a mini-batch of 40 targets to fit into memory_bytes={room}; it does not fit"
-            )
+        wide = room <= _LARGEST_BYTES
+        demand(wide, f"a mini-batch of 40 targets to fit into memory_bytes={room}", "it does not fit")
     small = trial.batch()
     wanted = expected(model, small, trial.graph())
     before = kept(step(device, small))
@@ -161,18 +160,16 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     if _fits(device, large):
         info = device.info
         own = not (info.zero_copy or info.host_cores or info.simulated)
-        if own:
-            raise Failed(
-                f"expected DeviceOutOfMemory for rows of four times memory_bytes={room}; the device, which "
-                "has memory of its own, took them"
-            )
-        skip_unless(False, "it trains in the host's memory and took what is larger than memory_bytes")
+        demand(
+            not own,
+            f"DeviceOutOfMemory for rows of four times memory_bytes={room}",
+            "the device, which has memory of its own, took them",
+        )
+        raise Skipped("it trains in the host's memory and took what is larger than memory_bytes")
     for again in range(5):
         staged = device.transfer(trial.batch())
-        if _fits(device, large):
-            raise Failed(
-                f"expected DeviceOutOfMemory each time; mini-batch number {again + 2} of that size fitted"
-            )
+        fits = _fits(device, large)
+        demand(not fits, "DeviceOutOfMemory each time", f"mini-batch number {again + 2} of that size fitted")
         same_bits(device.propagate(staged), before, "of a mini-batch that was staged while memory was short")
         same_bits(step(device, trial.batch()), before, "after memory was short")
     for _ in range(60):

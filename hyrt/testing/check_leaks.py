@@ -13,8 +13,7 @@ import psutil
 from hyrt.errors import DeviceFault
 from hyrt.quantities import size
 from hyrt.testing import cases
-from hyrt.testing.trial import Trial, load, must_fault, step
-from hyrt.testing.verdicts import Failed
+from hyrt.testing.trial import Trial, demand, load, must_fault, step
 
 _PATIENCE_S = 3.0
 # Pools and caches of libraries fill up in the first cycles.
@@ -49,12 +48,8 @@ def closing_ends_its_threads(trial: Trial) -> None:
         if faulty:
             must_fault("propagate(None)", partial(device.propagate, None))
         device.close()
-        left = _left(before)
-        if left:
-            raise Failed(
-                f"expected no thread of the device after close{' after a fault' if faulty else ''}; left: "
-                f"{', '.join(left)}"
-            )
+        left, when = _left(before), " after a fault" if faulty else ""
+        demand(not left, f"no thread of the device after close{when}", f"left: {', '.join(left)}")
 
 
 def _left(before: set[threading.Thread]) -> list[str]:
@@ -99,20 +94,15 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
     while after.threads > before.threads and time.monotonic() < end:
         time.sleep(0.05)
         after = _held(process)
-    if after.threads > before.threads:
-        raise Failed(
-            f"expected as many threads after {trial.cycles} cycles; there were {before.threads}, now "
-            f"{after.threads}"
-        )
-    if after.files > before.files:
-        raise Failed(
-            f"expected as many file descriptors after {trial.cycles} cycles; there were {before.files}, now "
-            f"{after.files}"
-        )
+    for what, old, new in (
+        ("threads", before.threads, after.threads),
+        ("file descriptors", before.files, after.files),
+    ):
+        demand(new <= old, f"as many {what} after {trial.cycles} cycles", f"there were {old}, now {new}")
     # What only fills up once does not grow in both halves.
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
-    if grown > max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles):
-        raise Failed(
-            f"expected no more memory after {trial.cycles} cycles; the process grew by at least "
-            f"{size(grown)} in each half of them"
-        )
+    demand(
+        grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),
+        f"no more memory after {trial.cycles} cycles",
+        f"the process grew by at least {size(grown)} in each half of them",
+    )

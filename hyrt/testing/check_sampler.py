@@ -15,9 +15,7 @@ from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
 from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.testing import cases
-from hyrt.testing.side_by_side import together
-from hyrt.testing.trial import Trial, kept, same_bits, skip_unless, step
-from hyrt.testing.verdicts import Failed
+from hyrt.testing.trial import Trial, demand, kept, same_bits, skip_unless, step, together
 
 _FANOUTS = (1, 5, 64, 65, 100, 1000, -1)
 
@@ -51,16 +49,15 @@ def host_hop(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) 
 
 def _compare(found: Hop, wanted: Hop, where: str, *, relabelled: bool) -> None:
     parts = ["degrees", "offsets", "neighbors"]
-    if relabelled and (found.sources is None) != (found.columns is None):
-        raise Failed(f"expected both sources and columns, or neither, {where}")
-    if relabelled and found.sources is not None:
-        parts += ["sources", "columns"]
+    if relabelled:
+        both = (found.sources is None) == (found.columns is None)
+        demand(both, f"both sources and columns, or neither, {where}", "it gives one of them")
+        parts += [] if found.sources is None else ["sources", "columns"]
     for part in parts:
         mine, exact = getattr(found, part), getattr(wanted, part)
-        if mine.dtype != exact.dtype:
-            raise Failed(f"expected {part} of {exact.dtype} {where}; they are {mine.dtype}")
-        if not np.array_equal(mine, exact):
-            raise Failed(f"expected the {part} that the host draws, bit for bit, {where}; they differ")
+        demand(mine.dtype == exact.dtype, f"{part} of {exact.dtype} {where}", f"they are {mine.dtype}")
+        same = np.array_equal(mine, exact)
+        demand(same, f"the {part} that the host draws, bit for bit, {where}", "they differ")
 
 
 def sampler_draws_what_the_host_draws(trial: Trial) -> None:

@@ -1,16 +1,14 @@
-"""Checks of what a step returns."""
+"""Checks of the sums that a step returns."""
 
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
 import torch
-from hyrt_perfmodel.assignment import STAGES
 
-from hyrt.device import Device, InputForm, StepResult
+from hyrt.device import InputForm, StepResult
 from hyrt.device.capabilities import usable_forms
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.model import GNN
@@ -22,9 +20,13 @@ from hyrt.testing.cases import ModelCase
 from hyrt.testing.trial import (
     Trial,
     agree,
+    check_refusal,
+    check_step,
+    demand,
     expected,
     kept,
     load,
+    loaded_or_skipped,
     pieces,
     same_bits,
     skip_unless,
@@ -37,7 +39,7 @@ from hyrt.testing.verdicts import Failed
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     """Loss sum, correct count and gradient sums, without and with class weights and edge weights."""
     model = case.build()
-    device = _loaded_or_skipped(trial, model)
+    device = loaded_or_skipped(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
     targets = cases.some_targets()
     for where, batch in {
@@ -46,48 +48,25 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
         "subgraphs with edge weights": cases.subgraphs(graph, layers, cases.ROWS),
         "another step": cases.sampled(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
     }.items():
-        agree(step(device, batch), expected(model, batch, graph), where)
-
-
-def _loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:
-    """A device with the model; the check is skipped where the device refuses it in the right words."""
-    device = trial.open()
-    try:
-        load(device, model)
-    except UnsupportedModel as refusal:
-        _check_refusal(refusal, model, device.info.name)
-        # A refusal is no fault.
-        load(device, trial.model())
-        skip_unless(False, f"refused: {refusal}")
-    return device
-
-
-def _check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
-    text = str(refusal)
-    if device not in text:
-        raise Failed(f"expected UnsupportedModel to name the device {device}; it says: {text}")
-    names = {name for name, _ in model.named_modules() if name}
-    names |= {type(module).__name__ for module in model.modules()}
-    if not any(name in text for name in names) and "train.precision" not in text and "layer" not in text:
-        raise Failed(f"expected UnsupportedModel to name the layer; it says: {text}")
+        check_step(device, model, batch, graph, where)
 
 
 def a_module_of_the_users_is_trained_or_refused(trial: Trial) -> None:
     """A module that knows blocks by their edge list; a parameter it does not use has a zero gradient."""
     model = cases.shaken(cases.OwnModule())
-    device = _loaded_or_skipped(trial, model)
+    device = loaded_or_skipped(trial, model)
     graph = cases.make_graph(13, 2)
     batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
-    agree(step(device, batch), expected(model, batch, graph))
+    check_step(device, model, batch, graph)
 
 
 def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
     """Gradients are those of the parameters that were given to load."""
     model: Any = trial.model()
     next(iter(model.parameters())).requires_grad_(False)
-    device = _loaded_or_skipped(trial, model)
+    device = loaded_or_skipped(trial, model)
     batch = trial.batch()
-    agree(step(device, batch), expected(model, batch, trial.graph()))
+    check_step(device, model, batch, trial.graph())
 
 
 def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
@@ -97,64 +76,9 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
     try:
         load(device, model)
     except UnsupportedModel as refusal:
-        _check_refusal(refusal, model, device.info.name)
+        check_refusal(refusal, model, device.info.name)
     else:
         raise Failed("expected UnsupportedModel for a module with BatchNorm; load took it")
-
-
-def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
-    """Host tensors of float32, one a parameter, in the order of load."""
-    model = trial.model()
-    device = trial.open()
-    parameters = load(device, model)
-    batch = trial.batch()
-    result = step(device, batch)
-    gradients = list(result.gradients)
-    if [tuple(g.shape) for g in gradients] != [tuple(p.shape) for p in parameters]:
-        raise Failed(
-            f"expected gradients of shapes {[tuple(p.shape) for p in parameters]}; they have "
-            f"{[tuple(g.shape) for g in gradients]}"
-        )
-    for number, gradient in enumerate(gradients):
-        if gradient.dtype != torch.float32 or gradient.device.type != "cpu" or gradient.requires_grad:
-            raise Failed(
-                f"expected gradient {number} to be plain float32 on the host; it is {gradient.dtype} on "
-                f"{gradient.device}{', and requires a gradient' if gradient.requires_grad else ''}"
-            )
-    if set(result.counts) != {"correct", "targets"}:
-        raise Failed(f"expected the counts correct and targets; it has {sorted(result.counts)}")
-    if result.counts["targets"] != len(batch.targets):
-        raise Failed(f"expected {len(batch.targets)} targets; it says {result.counts['targets']}")
-    kinds = {"loss_sum": (float, result.loss_sum), **{name: (int, n) for name, n in result.counts.items()}}
-    for what, (kind, value) in kinds.items():
-        if type(value) is not kind:
-            raise Failed(f"expected {what} to be a {kind.__name__}; it is {type(value).__name__}")
-
-
-def the_normalizer_is_passed_on(trial: Trial) -> None:
-    """It is the mini-batch's, not the number of targets."""
-    device = trial.loaded()
-    batch = trial.batch()
-    batch.normalizer = 2.5
-    found = step(device, batch).normalizer
-    if found != 2.5:
-        raise Failed(f"expected the mini-batch's normalizer 2.5; it is {found}")
-
-
-def no_targets_give_no_gradients(trial: Trial) -> None:
-    """An empty mini-batch has a result like any other, before and after full ones."""
-    device = trial.loaded()
-    before = kept(step(device, trial.batch()))
-    empty = trial.batch(cases.some_targets()[:0])
-    empty.normalizer = 0.5
-    result = step(device, empty)
-    found = (result.loss_sum, any(result.counts.values()), result.normalizer, list(result.gradients))
-    if found != (0.0, False, 0.5, []):
-        raise Failed(
-            "expected loss sum 0, counts of 0, the normalizer 0.5 and no gradients of an empty mini-batch; "
-            f"got {result}"
-        )
-    same_bits(step(device, trial.batch()), before, "after an empty mini-batch")
 
 
 def one_target_and_isolated_vertices(trial: Trial) -> None:
@@ -168,7 +92,7 @@ def one_target_and_isolated_vertices(trial: Trial) -> None:
         "isolated targets only": lonely,
     }.items():
         batch = trial.batch(np.array(targets, np.int32))
-        agree(step(device, batch), expected(model, batch, trial.graph()), where)
+        check_step(device, model, batch, trial.graph(), where)
 
 
 def repeated_edges_count_each_time(trial: Trial) -> None:
@@ -196,7 +120,7 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
     rows = cases.dense_rows(graph, ids)
     inputs = torch.from_numpy(rows.astype(np.float32))
     batch = MiniBatch(cases.STEP, ids, blocks, graph.labels[ids].astype(np.int64), None, 5.0, inputs)
-    agree(step(trial.loaded(model), batch), expected(model, batch, graph))
+    check_step(trial.loaded(model), model, batch, graph)
 
 
 def vertices_may_be_64_bits_wide(trial: Trial) -> None:
@@ -221,10 +145,10 @@ def large_scores_do_not_overflow(trial: Trial) -> None:
             parameter.mul_(30)
     result = step(trial.loaded(model), trial.batch())
     wanted = expected(model, trial.batch(), trial.graph())
-    if not math.isclose(result.loss_sum, wanted.loss_sum, rel_tol=1e-3):
-        raise Failed(f"expected the loss sum {wanted.loss_sum:.6g}; it is {result.loss_sum:.6g}")
-    if not all(bool(gradient.isfinite().all()) for gradient in result.gradients):
-        raise Failed("expected finite gradients of large scores; some are not")
+    close = math.isclose(result.loss_sum, wanted.loss_sum, rel_tol=1e-3)
+    demand(close, f"the loss sum {wanted.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
+    finite = all(bool(gradient.isfinite().all()) for gradient in result.gradients)
+    demand(finite, "finite gradients of large scores", "some are not")
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
@@ -236,8 +160,7 @@ def weights_that_are_not_numbers_show(trial: Trial) -> None:
     shown = not math.isfinite(result.loss_sum) or any(
         not bool(gradient.isfinite().all()) for gradient in result.gradients
     )
-    if not shown:
-        raise Failed(f"expected NaN of weights that are NaN; the loss sum is {result.loss_sum}")
+    demand(shown, "NaN of weights that are NaN", f"the loss sum is {result.loss_sum}")
 
 
 def two_parts_add_up_to_the_whole(trial: Trial) -> None:
@@ -254,54 +177,8 @@ def two_parts_add_up_to_the_whole(trial: Trial) -> None:
         gradients=[a + b for a, b in zip(parts[0].gradients, parts[1].gradients, strict=True)],
     )
     agree(total, whole, "11 and 29 of 40 targets")
-    if (total.counts["targets"], total.normalizer) != (40, 40.0):
-        raise Failed(f"expected 11 and 29 targets to be 40; got {total.counts}, {total.normalizer}")
-
-
-def equal_steps_give_equal_bits(trial: Trial) -> None:
-    """Again on the same device, and on another one opened anew."""
-    model = trial.model()
-    device = trial.loaded(model)
-    first = kept(step(device, trial.batch()))
-    for _ in range(3):
-        step(device, trial.batch(cases.some_targets(9)))
-        same_bits(step(device, trial.batch()), first, "the next time")
-    same_bits(step(trial.loaded(model), trial.batch()), first, "on a newly opened device")
-
-
-def a_result_stays_as_it_is(trial: Trial) -> None:
-    """Later steps, updates and closing do not write to the gradients of an earlier one."""
-    model = trial.model()
-    device = trial.loaded(model)
-    first = step(device, trial.batch())
-    copied = kept(first)
-    for count in (40, 7):
-        step(device, trial.batch(cases.some_targets(count)[::-1]))
-    device.update([torch.zeros_like(parameter) for parameter in trainable(model)])
-    step(device, trial.batch())
-    device.close()
-    same_bits(first, copied, "after later steps")
-
-
-def host_buffers_are_not_written(trial: Trial) -> None:
-    """The mini-batch is as it was, and after the step nothing reads it any more."""
-    device = trial.loaded()
-    wanted: StepResult | None = None
-    for _ in range(2):
-        batch = trial.batch()
-        arrays = cases.host_arrays(batch)
-        before = {name: array.copy() for name, array in arrays.items()}
-        result = step(device, batch)
-        wanted = wanted or kept(result)
-        for name, array in cases.host_arrays(batch).items():
-            if not np.array_equal(array, before[name]):
-                raise Failed(f"expected the mini-batch's {name} unchanged; it was written to")
-        # Pooled buffers are handed out again when a step is over.
-        for array in arrays.values():
-            array[...] = 0
-        same_bits(result, wanted, "when the buffers of mini-batches are used again")
-    assert wanted is not None
-    same_bits(step(device, trial.batch()), wanted, "when the buffers of mini-batches were used again")
+    both = (total.counts["targets"], total.normalizer)
+    demand(both == (40, 40.0), "11 and 29 targets to be 40", f"got {total.counts}, {total.normalizer}")
 
 
 def loading_takes_the_given_parameters(trial: Trial) -> None:
@@ -313,11 +190,12 @@ def loading_takes_the_given_parameters(trial: Trial) -> None:
     zero = len(trial.batch().targets) * math.log(trial.graph().num_classes)
     for tensors in (given, trainable(model)):
         found = step(device, trial.batch()).loss_sum
-        if not math.isclose(found, zero, rel_tol=1e-5):
-            raise Failed(
-                f"expected the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of "
-                f"the tensors and of the module; it is {found:.6g}"
-            )
+        demand(
+            math.isclose(found, zero, rel_tol=1e-5),
+            f"the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of the tensors and "
+            "of the module",
+            f"it is {found:.6g}",
+        )
         with torch.no_grad():
             for tensor in tensors:
                 tensor.fill_(5.0)
@@ -350,27 +228,10 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
         except UnsupportedModel:
             continue
         batch = trial.batch(model=model)
-        agree(step(device, batch), expected(model, batch, trial.graph(model=model)), case.name)
+        check_step(device, model, batch, trial.graph(model=model), case.name)
         loaded += 1
         if loaded == 4:
             return
-
-
-def times_are_plausible(trial: Trial) -> None:
-    """Seconds of known stages, not longer than the call took."""
-    device = trial.loaded()
-    batch = trial.batch()
-    step(device, batch)
-    started = time.perf_counter()
-    seconds = step(device, trial.batch()).seconds
-    took = time.perf_counter() - started
-    for stage, value in seconds.items():
-        if stage not in STAGES:
-            raise Failed(f"expected times of {', '.join(STAGES)}; it gives one of {stage!r}")
-        if not 0 <= value <= took + 0.01:
-            raise Failed(
-                f"expected 0 to {took:.4g} seconds of {stage}, the time the step took; it says {value:.4g}"
-            )
 
 
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:

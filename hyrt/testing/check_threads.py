@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,14 +10,24 @@ import torch
 
 from hyrt.device import Device, StepResult
 from hyrt.errors import DeviceUnavailable
+from hyrt.flow.channel import Channel
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.side_by_side import on_a_thread, together
-from hyrt.testing.trial import Trial, kept, load, pieces, same_bits, skip_unless, step, trainable
-from hyrt.testing.verdicts import Failed
+from hyrt.testing.trial import (
+    Trial,
+    demand,
+    kept,
+    load,
+    on_a_thread,
+    pieces,
+    same_bits,
+    step,
+    together,
+    trainable,
+)
+from hyrt.testing.verdicts import Skipped
 
 _DEPTH = 3
-_WAIT_S = 0.05
 
 
 def _batches(trial: Trial) -> list[MiniBatch]:
@@ -44,46 +52,28 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
     """At the same time, some mini-batches apart, as in the pipeline."""
     device = trial.loaded()
     wanted = _one_by_one(trial, device)
-    channel: queue.Queue[Any] = queue.Queue(_DEPTH)
-    failed = threading.Event()
-    rounds = 4
+    channel: Channel[Any] = Channel("hyrt.testing", _DEPTH)
+    rounds = range(4)
 
     def transfer() -> None:
-        try:
-            for _ in range(rounds):
-                for batch in _batches(trial):
-                    if not _put(channel, device.transfer(batch), failed):
-                        return
-        except BaseException:
-            failed.set()
-            raise
+        for _ in rounds:
+            for batch in _batches(trial):
+                channel.put(device.transfer(batch))
 
     def propagate() -> None:
+        for _ in rounds:
+            for number, exact in enumerate(wanted):
+                same_bits(device.propagate(channel.get()), exact, f"of mini-batch {number} on two threads")
+
+    def failing(work: Callable[[], None]) -> None:
         try:
-            for _ in range(rounds):
-                for number, exact in enumerate(wanted):
-                    result = device.propagate(_get(channel, failed))
-                    same_bits(result, exact, f"of mini-batch {number} on two threads")
-        except BaseException:
-            failed.set()
+            work()
+        except BaseException as error:
+            # So that the other does not wait for ever.
+            channel.fail(error)
             raise
 
-    together(transfer, propagate)
-
-
-def _put(channel: queue.Queue[Any], staged: Any, failed: threading.Event) -> bool:
-    while not failed.is_set():
-        with suppress(queue.Full):
-            channel.put(staged, timeout=_WAIT_S)
-            return True
-    return False
-
-
-def _get(channel: queue.Queue[Any], failed: threading.Event) -> Any:
-    while not failed.is_set():
-        with suppress(queue.Empty):
-            return channel.get(timeout=_WAIT_S)
-    raise Failed("transfer failed on its thread")
+    together(partial(failing, transfer), partial(failing, propagate))
 
 
 def each_call_may_come_from_another_thread(trial: Trial) -> None:
@@ -107,31 +97,27 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
     try:
         second = trial.open()
     except DeviceUnavailable as error:
-        skip_unless(False, f"it is opened once only: {error}")
+        raise Skipped(f"it is opened once only: {error}") from error
     model = cases.shaken(trial.model(), seed=4)
     load(second, model)
     staged = first.transfer(trial.batch())
     others = kept(step(second, trial.batch()))
     same_bits(first.propagate(staged), wanted, "beside another open device")
-    if trial.computes and others.loss_sum == wanted.loss_sum:
-        raise Failed("expected other weights on the second device to give another loss; it is the same")
+    another = not trial.computes or others.loss_sum != wanted.loss_sum
+    demand(another, "other weights on the second device to give another loss", "it is the same")
     second.close()
     same_bits(step(first, trial.batch()), wanted, "after another device was closed")
 
 
 def the_process_keeps_its_settings(trial: Trial) -> None:
     """Loading and training leave torch's defaults as they were: the user's modules depend on them."""
-    before = (
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
+    before = _settings()
     device = trial.loaded()
     step(device, trial.batch())
     device.close()
-    after = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled())
-    if before != after:
-        raise Failed(
-            f"expected torch's default dtype, gradient mode and determinism to stay {before}; they are "
-            f"{after}"
-        )
+    wanted = f"torch's default dtype, gradient mode and determinism to stay {before}"
+    demand(before == _settings(), wanted, f"they are {_settings()}")
+
+
+def _settings() -> tuple[object, ...]:
+    return torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()

@@ -38,6 +38,8 @@ class Expected:
     """Fewest and most targets that may count as correct, where two scores are equal up to rounding."""
     gradients: list[Tensor]
     """One float64 tensor a parameter."""
+    names: list[str]
+    """Of the parameters."""
 
 
 def expected_step(
@@ -57,7 +59,8 @@ def expected_step(
         [num_src, f] float64, the first block's source rows.
     """
     twin = copy.deepcopy(model).double().train()
-    trainable = [p for p in twin.parameters() if p.requires_grad]
+    named = {name: p for name, p in twin.named_parameters() if p.requires_grad}
+    trainable = list(named.values())
     with torch.no_grad():
         for mine, given in zip(trainable, parameters, strict=True):
             mine.copy_(given)
@@ -79,6 +82,7 @@ def expected_step(
         loss_magnitude=float(losses.detach().abs().sum() + scores.detach().abs().max()),
         correct=(int((lead > slack).sum()), int((lead > -slack).sum())),
         gradients=[torch.zeros_like(p) if p.grad is None else p.grad for p in trainable],
+        names=list(named),
     )
 
 

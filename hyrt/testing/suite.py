@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -10,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from types import ModuleType
+from typing import get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.calls import call_device
@@ -20,6 +22,7 @@ from hyrt.testing import (
     check_faults,
     check_form,
     check_leaks,
+    check_results,
     check_sampler,
     check_sums,
     check_threads,
@@ -125,59 +128,6 @@ def all_checks(*, computes: bool) -> list[Check]:
     computes
         Whether the device's sums are looked at.
     """
-    form: list[_Work] = [
-        check_form.info_describes_the_device,
-        check_form.every_call_of_the_protocol_is_there,
-        check_form.a_device_that_takes_ids_gathers_rows,
-        check_form.probe_finds_devices_of_its_kind,
-    ]
-    structure: list[_Work] = [
-        check_sums.gradients_have_form_and_order_of_the_parameters,
-        check_sums.the_normalizer_is_passed_on,
-        check_sums.no_targets_give_no_gradients,
-        check_sums.equal_steps_give_equal_bits,
-        check_sums.a_result_stays_as_it_is,
-        check_sums.host_buffers_are_not_written,
-        check_sums.times_are_plausible,
-        check_threads.several_mini_batches_are_in_flight,
-        check_threads.transfer_and_propagate_run_on_two_threads,
-        check_threads.each_call_may_come_from_another_thread,
-        check_threads.two_open_devices_share_nothing,
-        check_threads.the_process_keeps_its_settings,
-    ]
-    sums: list[_Work] = [
-        check_sums.one_target_and_isolated_vertices,
-        check_sums.repeated_edges_count_each_time,
-        check_sums.vertices_may_be_64_bits_wide,
-        check_sums.large_scores_do_not_overflow,
-        check_sums.weights_that_are_not_numbers_show,
-        check_sums.two_parts_add_up_to_the_whole,
-        check_sums.loading_takes_the_given_parameters,
-        check_sums.update_takes_new_weights,
-        check_sums.a_second_load_replaces_the_first,
-        check_sums.a_module_of_the_users_is_trained_or_refused,
-        check_sums.frozen_parameters_are_left_out_or_refused,
-        check_sums.statistics_over_a_mini_batch_are_refused,
-        check_sampler.sampler_draws_what_the_host_draws,
-        check_sampler.mini_batches_it_sampled_are_trained,
-        check_sampler.sampler_draws_while_the_device_trains,
-        check_sampler.its_sampler_goes_with_the_device,
-        check_faults.an_unfit_mini_batch_is_a_fault,
-        check_faults.out_of_memory_is_recoverable,
-    ]
-    faults: list[_Work] = [
-        check_faults.what_transfer_did_not_return_is_a_fault,
-        check_faults.a_mini_batch_is_propagated_once,
-        check_faults.another_devices_mini_batch_is_a_fault,
-        check_faults.a_broken_device_faults_for_good,
-        check_faults.closing_is_idempotent,
-        check_faults.use_after_close_is_a_fault,
-        check_leaks.closing_ends_its_threads,
-        check_leaks.opening_and_closing_leaks_nothing,
-    ]
-    if not computes:
-        form.append(check_form.a_device_that_computes_nothing_says_it_is_simulated)
-        return [_named(work) for work in (*form, *structure, *faults)]
     agreement = [
         Check(f"sums agree with float64: {case.name}", partial(check_sums.sums_agree_with_float64, case=case))
         for case in cases.model_cases()
@@ -189,12 +139,20 @@ def all_checks(*, computes: bool) -> list[Check]:
         for name in get_args(InputForm)
         if name != "rows"
     ]
-    named = [_named(work) for work in (*form, *structure)]
-    return [*named, *agreement, *forms, *(_named(work) for work in (*sums, *faults))]
+    sums = [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_sampler)] if computes else []
+    first = [check for room in (check_form, check_results, check_threads) for check in _checks_of(room)]
+    return [*first, *sums, *_checks_of(check_faults), *_checks_of(check_leaks)]
 
 
-def _named(work: Any) -> Check:
-    return Check(work.__name__.replace("_", " "), work)
+def _checks_of(module: ModuleType) -> list[Check]:
+    """Every public function of a module that takes a trial and nothing else, in the order of the text."""
+    return [
+        Check(name.replace("_", " "), value)
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", "") == module.__name__
+        and list(inspect.signature(value).parameters) == ["trial"]
+    ]
 
 
 def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:

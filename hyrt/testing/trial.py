@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
 from hyrt.testing.reference import Expected, expected_step
 from hyrt.testing.verdicts import Failed, Skipped
+
+T = TypeVar("T")
 
 OpenFn = Callable[[DeviceOptions], Device]
 
@@ -117,9 +120,55 @@ def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:
+    """A device with the model; the check is skipped where the device refuses it in the right words."""
+    device = trial.open()
+    try:
+        load(device, model)
+    except UnsupportedModel as refusal:
+        check_refusal(refusal, model, device.info.name)
+        # A refusal is no fault.
+        load(device, trial.model())
+        raise Skipped(f"refused: {refusal}") from refusal
+    return device
+
+
+def check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
+    """Demand that a refusal names the device and the layer."""
+    text = str(refusal)
+    demand(device in text, f"UnsupportedModel to name the device {device}", f"it says: {text}")
+    names = {name for name, _ in model.named_modules() if name}
+    names |= {type(module).__name__ for module in model.modules()} | {"train.precision", "layer"}
+    demand(any(name in text for name in names), "UnsupportedModel to name the layer", f"it says: {text}")
+
+
 def step(device: Device, batch: MiniBatch) -> StepResult:
     """Transfer and propagate."""
-    return device.propagate(device.transfer(batch))
+    result = device.propagate(device.transfer(batch))
+    kind = type(result).__name__
+    demand(isinstance(result, StepResult), "propagate to return a StepResult", f"it returned {kind}")
+    for number, gradient in enumerate(result.gradients):
+        demand(
+            isinstance(gradient, torch.Tensor),
+            f"gradient {number} to be a tensor, of zeros where the loss does not depend on the parameter",
+            f"it is {type(gradient).__name__}",
+        )
+    return result
+
+
+def check_step(device: Device, model: Any, batch: MiniBatch, graph: Graph, where: str = "") -> None:
+    """Demand that a step gives the sums of the float64 reference.
+
+    Parameters
+    ----------
+    device
+        Has loaded the model.
+    model, batch, graph
+        What is computed; the blocks are relabelled.
+    where
+        The case, for the message.
+    """
+    agree(step(device, batch), expected(model, batch, graph), where)
 
 
 def expected(model: Any, batch: MiniBatch, graph: Graph) -> Expected:
@@ -139,32 +188,45 @@ def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
     """
     place = f" ({where})" if where else ""
     off = abs(result.loss_sum - wanted.loss_sum)
-    if not off <= 1e-5 * (1 + wanted.loss_magnitude):
-        raise Failed(f"expected the loss sum {wanted.loss_sum:.7g}; it is {result.loss_sum:.7g}{place}")
+    close = off <= 1e-5 * (1 + wanted.loss_magnitude)
+    demand(close, f"the loss sum {wanted.loss_sum:.7g}", f"it is {result.loss_sum:.7g}{place}")
     least, most = wanted.correct
     correct = result.counts.get("correct", 0)
-    if not least <= correct <= most:
-        raise Failed(f"expected {least} correct targets; it counts {correct}{place}")
+    demand(least <= correct <= most, f"{least} correct targets", f"it counts {correct}{place}")
     gradients = list(result.gradients)
-    if len(gradients) != len(wanted.gradients):
-        raise Failed(
-            f"expected one gradient for each of {len(wanted.gradients)} parameters; got "
-            f"{len(gradients)}{place}"
-        )
+    demand(
+        len(gradients) == len(wanted.gradients),
+        f"one gradient for each of {len(wanted.gradients)} parameters",
+        f"got {len(gradients)}{place}",
+    )
     overall = max(float(gradient.abs().max()) for gradient in wanted.gradients)
     for number, (found, exact) in enumerate(zip(gradients, wanted.gradients, strict=True)):
-        if found.shape != exact.shape:
-            raise Failed(
-                f"expected gradient {number} of shape {tuple(exact.shape)}; it has "
-                f"{tuple(found.shape)}{place}"
-            )
-        error = float((found.double() - exact).abs().max())
+        shape = tuple(exact.shape)
+        what = f"gradient {number} {shape} of {wanted.names[number]}"
+        demand(found.shape == exact.shape, what, f"its shape is {tuple(found.shape)}{place}")
         bound = _PART_OF_OWN * float(exact.abs().max()) + _PART_OF_ALL * max(overall, 1.0)
-        if not error <= bound:
-            raise Failed(
-                f"expected gradient {number} {tuple(exact.shape)} of the loss sum within {bound:.1e}; an "
-                f"element is {error:.1e} off{place}"
-            )
+        # A difference that is no number is the largest.
+        apart = (found.double() - exact).abs().nan_to_num(torch.inf)
+        worst = int(apart.argmax())
+        at = [int(i) for i in np.unravel_index(worst, shape)]
+        mine, other = float(found.flatten()[worst]), float(exact.flatten()[worst])
+        demand(
+            float(apart.max()) <= bound,
+            f"{what} within {bound:.1e}",
+            f"the largest difference is {abs(mine - other):.1e}, at {at}: {mine:.6g} for {other:.6g}{place}",
+        )
+
+
+def demand(holds: bool, wanted: str, got: object) -> None:
+    """Go on if it holds.
+
+    Raises
+    ------
+    Failed
+        Saying what was expected and what was got.
+    """
+    if not holds:
+        raise Failed(f"expected {wanted}; {got}")
 
 
 def same_bits(found: StepResult, wanted: StepResult, where: str) -> None:
@@ -177,15 +239,11 @@ def same_bits(found: StepResult, wanted: StepResult, where: str) -> None:
     """
     for what in ("loss_sum", "counts", "normalizer"):
         mine, other = getattr(found, what), getattr(wanted, what)
-        if mine != other:
-            raise Failed(f"expected the same {what} bit for bit {where}; got {mine!r} and {other!r}")
-    if len(found.gradients) != len(wanted.gradients):
-        raise Failed(
-            f"expected as many gradients {where}; got {len(found.gradients)} and {len(wanted.gradients)}"
-        )
+        demand(mine == other, f"the same {what} bit for bit {where}", f"got {mine!r} and {other!r}")
+    numbers = len(found.gradients), len(wanted.gradients)
+    demand(numbers[0] == numbers[1], f"as many gradients {where}", f"got {numbers[0]} and {numbers[1]}")
     for number, (a, b) in enumerate(zip(found.gradients, wanted.gradients, strict=True)):
-        if not torch.equal(a, b):
-            raise Failed(f"expected gradient {number} to be the same bit for bit {where}; it differs")
+        demand(torch.equal(a, b), f"gradient {number} to be the same bit for bit {where}", "it differs")
 
 
 def kept(result: StepResult) -> StepResult:
@@ -222,3 +280,33 @@ def skip_unless(applies: bool, reason: str) -> None:
     """Leave a check that does not apply."""
     if not applies:
         raise Skipped(reason)
+
+
+def on_a_thread(call: Callable[[], T]) -> T:
+    """What a call returns, or raises, on a new thread."""
+    (result,) = together(call)
+    return result
+
+
+def together(*calls: Callable[[], T]) -> list[T]:
+    """What calls return that run at the same time; the first one's error is raised when all are over."""
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(number: int) -> None:
+        try:
+            results[number] = calls[number]()
+        except BaseException as error:
+            errors[number] = error
+
+    threads = [
+        threading.Thread(target=run, args=(number,), name=f"hyrt.testing.{number}", daemon=True)
+        for number in range(len(calls))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in sorted(errors):
+        raise errors[number]
+    return [results[number] for number in range(len(calls))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -60,9 +60,13 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
     from hyrt.testing.trial import Trial, agree, expected, load, step
 
     started = time.perf_counter()
-    with _opened(backend, info, threads) as (trial, device):
+    trial = Trial(
+        lambda asked: backend.open(info, DeviceOptions(threads=threads, memory_bytes=asked.memory_bytes))
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(trial.close_all)
+        device = trial.open(threads=threads)
         opened_s = time.perf_counter() - started
-        assert isinstance(trial, Trial)
         model = trial.model()
         parameters = load(device, model)
         losses = []
@@ -79,22 +83,5 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
                     parameter -= _LEARNING_RATE * gradient / result.normalizer
             device.update(parameters)
             batch.release()
-    return {
-        "computes": computes,
-        "losses": losses,
-        "open_s": opened_s,
-        "seconds": time.perf_counter() - started,
-    }
-
-
-@contextlib.contextmanager
-def _opened(backend: type[Device], info: DeviceInfo, threads: int) -> Iterator[tuple[Any, Device]]:
-    from hyrt.testing.trial import Trial
-
-    trial = Trial(
-        lambda options: backend.open(info, DeviceOptions(threads=threads, memory_bytes=options.memory_bytes))
-    )
-    try:
-        yield trial, trial.open(threads=threads)
-    finally:
-        trial.close_all()
+    seconds = time.perf_counter() - started
+    return {"computes": computes, "losses": losses, "open_s": opened_s, "seconds": seconds}

@@ -26,19 +26,8 @@ _STATE_BYTES = 10_000
 # A stored value of a sparse row with its column; its row's offset, id and number.
 _ENTRY_BYTES, _SPARSE_ROW_BYTES = 8, 24
 # Numbers that torch.optim keeps for each weight; of optimizers that are not here nothing is counted.
-_MOMENTS = {
-    "Adadelta": 2,
-    "Adagrad": 1,
-    "Adam": 2,
-    "AdamW": 2,
-    "Adamax": 2,
-    "ASGD": 1,
-    "Muon": 1,
-    "NAdam": 2,
-    "RAdam": 2,
-    "RMSprop": 1,
-    "Rprop": 2,
-}
+_MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
+_MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
 # An option that is set adds one.
 _MORE = ("amsgrad", "momentum", "centered")
 _WITH_MORE = ("Adam", "AdamW", "RMSprop", "SGD")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -13,36 +13,6 @@ from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok
 from hyrt.errors import describe, one_line
 from hyrt.machine.asking.children import Answer, Children
 from hyrt.machine.entry_points import provider
-
-_CONFORMANCE = "python -m hyrt.testing"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A finding that makes backends fail too."""
-
-    check: str
-    """Its name."""
-    problem: str
-    """What a failure ends with that repeats it; empty where any failure may be its: damaged kernels fail in
-    any way."""
-
-
-def causes_of(findings: Iterable[DoctorFinding]) -> list[Cause]:
-    """Those among findings of packages and kernels.
-
-    Parameters
-    ----------
-    findings
-        Their figures hold a `problem`, or what is `damaged`.
-    """
-    broken = [finding for finding in findings if finding.state == "broken"]
-    repeated = [
-        Cause(finding.check, finding.figures["problem"])
-        for finding in broken
-        if finding.figures.get("problem")
-    ]
-    return [*repeated, *(Cause(finding.check, "") for finding in broken if finding.figures.get("damaged"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +54,7 @@ def ask_backends(children: Children, limit_s: float, threads: int) -> Backends:
 
 
 def judge_backends(
-    asked: Backends, wanted: Sequence[str], causes: Sequence[Cause] = ()
+    asked: Backends, wanted: Sequence[str], causes: Sequence[DoctorFinding] = ()
 ) -> list[DoctorFinding]:
     """Findings; what the settings name and does not work is broken, what they do not name a warning.
 
@@ -95,7 +65,7 @@ def judge_backends(
     wanted
         Names of devices a run shall use (`kind` or `kind:index`), or `auto`.
     causes
-        Of what may fail: a backend that fails because of one points there.
+        Findings of packages and kernels: a backend that fails because of one points there.
     """
     if asked.problem:
         found = f"the entry points of the installed distributions cannot be read: {asked.problem}"
@@ -109,26 +79,18 @@ def judge_backends(
     if AUTO in wanted and not any(
         finding.state == "ok" and finding.figures.get("computes") for finding in findings
     ):
-        findings.append(
-            DoctorFinding(
-                "devices",
-                "broken",
-                "devices=auto found no device that can train",
-                "see the lines on each backend above",
-            )
-        )
+        found = "devices=auto found no device that can train"
+        findings += broken("devices", found, "see the lines on each backend above")
     return findings
 
 
 def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFinding]:
     check = f"backend {kind}"
     kinds = {name.partition(":")[0] for name in wanted}
+    state: State = "broken" if kind in kinds else "warning"
     if kind not in asked.answers:
         owners = " and ".join(sorted(provider(entry) for entry in asked.declared[kind]))
-        remedy = "uninstall one of them"
-        return [
-            DoctorFinding(check, "broken" if kind in kinds else "warning", f"is declared by {owners}", remedy)
-        ]
+        return [DoctorFinding(check, state, f"is declared by {owners}", "uninstall one of them")]
     answer = asked.answers[kind]
     package = provider(asked.declared[kind][0])
     figures = {"provider": package, "devices": answer.first("found") or []}
@@ -142,25 +104,18 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFind
         for each in _judge_device(info, answer, kind in kinds, AUTO in kinds)
     ]
     if answer.problem and not any(finding.state != "ok" for finding in findings):
-        findings.append(
-            DoctorFinding(
-                check,
-                "broken" if kind in kinds else "warning",
-                f"{package}: {answer.problem}",
-                _remedy(kind, answer.problem, package),
-                figures=figures,
-            )
-        )
+        found, remedy = f"{package}: {answer.problem}", _remedy(kind, answer.problem, package)
+        findings.append(DoctorFinding(check, state, found, remedy, figures))
     return findings
 
 
-def _pointing(finding: DoctorFinding, causes: Sequence[Cause]) -> DoctorFinding:
-    if not finding.remedy:
-        return finding
-    cause = next((each for each in causes if finding.found.endswith(each.problem)), None)
-    return (
-        finding if cause is None else replace(finding, remedy=f"first follow the line on {cause.check} above")
-    )
+def _pointing(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> DoctorFinding:
+    """A finding that repeats another's problem sends the reader there; damaged kernels fail in any way."""
+    bad = [cause for cause in causes if finding.remedy and cause.state == "broken"]
+    repeated = [each for each in bad if finding.found.endswith(each.figures.get("problem") or "\0")]
+    for cause in [*repeated, *(each for each in bad if each.figures.get("damaged"))]:
+        return replace(finding, remedy=f"first follow the line on {cause.check} above")
+    return finding
 
 
 def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
@@ -184,15 +139,9 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
     # auto takes every real device that has cores of its own, and the CPU.
     needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
     state: State = "broken" if needed else "warning"
-    return [
-        DoctorFinding(
-            check,
-            state,
-            f"{info['description']}: a training step fails: {one_line(why)}",
-            _remedy(info["kind"], why, "") + f"; {_CONFORMANCE} {name} says more",
-            figures=figures,
-        )
-    ]
+    found = f"{info['description']}: a training step fails: {one_line(why)}"
+    remedy = f"{_remedy(info['kind'], why, '')}; python -m hyrt.testing {name} says more"
+    return [DoctorFinding(check, state, found, remedy, figures)]
 
 
 def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:

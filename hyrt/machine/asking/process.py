@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO, Any
+from typing import Any
 
 _START = (
     "import json, os, sys\n"
@@ -46,7 +46,7 @@ class Process:
             )
         assert self._process.stdout
         self._printed = self._process.stdout
-        self._open: list[Connection | IO[bytes]] = [self._messages, self._printed]
+        self._open: list[Connection | int] = [self._messages, self._printed.fileno()]
         self._noise = b""
 
     @property
@@ -74,11 +74,11 @@ class Process:
         """Messages that it has sent, after waiting for something to read at most so long."""
         found = []
         for ready in wait(self._open, wait_s):
-            if ready is self._printed:
-                data = os.read(self._printed.fileno(), _PIECE)
+            if isinstance(ready, int):
+                data = os.read(ready, _PIECE)
                 self._noise = (self._noise + data)[-_NOISE:]
                 if not data:
-                    self._open.remove(self._printed)
+                    self._open.remove(ready)
                 continue
             try:
                 found.append(json.loads(self._messages.recv_bytes()))
@@ -113,7 +113,8 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.kill()
         end = time.monotonic() + limit_s
-        while self._printed in self._open and time.monotonic() < end and wait([self._printed], 0):
+        printed = self._printed.fileno()
+        while printed in self._open and time.monotonic() < end and wait([printed], 0):
             self.receive(0)
         self._messages.close()
         self._printed.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyrt.doctor.finding import DoctorFinding
-from hyrt.doctor.software.backends import Backends, ask_backends, causes_of, judge_backends
+from hyrt.doctor.software.backends import Backends, ask_backends, judge_backends
 from hyrt.machine.asking.children import Answer, Children
 
 
@@ -107,7 +107,7 @@ def finding(check: str, **figures: Any) -> DoctorFinding:
 
 def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:
     asked = backends(cpu=Answer(problem="RuntimeError: boom"))
-    causes = causes_of([finding("package numba", problem="RuntimeError: boom"), finding("package rich")])
+    causes = [finding("package numba", problem="RuntimeError: boom"), finding("package rich")]
     (found,) = judge_backends(asked, ["cpu"], causes)
     assert (found.state, found.remedy) == ("broken", "first follow the line on package numba above")
     (other,) = judge_backends(backends(cpu=Answer(problem="crashes with SIGSEGV")), ["cpu"], causes)
@@ -117,7 +117,7 @@ def test_a_backend_that_repeats_a_known_problem_points_to_it() -> None:
 def test_with_damaged_kernels_no_driver_is_blamed() -> None:
     missing = Answer(({"missing": "no driver"},))
     asked = backends(cpu=Answer(problem="crashes with SIGSEGV"), gpu=FAILS, other=missing)
-    causes = causes_of([finding("kernel cache", damaged={"a.nbc": "torn"}, problem="")])
+    causes = [finding("kernel cache", damaged={"a.nbc": "torn"}, problem="")]
     found = {each.check: each.remedy for each in judge_backends(asked, ["cpu"], causes)}
     cause = "first follow the line on kernel cache above"
     assert found == {"backend cpu": cause, "device gpu:0": cause, "backend other": ""}
