@@ -106,8 +106,7 @@ def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> list[
             rows.append(_row(group, survey, speeds))
             assumed = assumed or "assumed" in rows[-1][4]
         if survey.problem:
-            is_own = survey.provider.startswith("hyrt ")
-            name = survey.kind if is_own else f"{survey.kind} (plug-in {survey.provider})"
+            name = f"{survey.kind} (plug-in {survey.provider})" if survey.is_foreign else survey.kind
             rows.append((name, survey.problem, "", "", ""))
     columns = [max((len(row[i]) for row in rows if row[i + 1]), default=0) for i in range(4)]
     lines = []
@@ -132,7 +131,7 @@ def _row(
     description = " ".join(info.description.split())
     if info.simulated:
         description += " (simulated)"
-    if not survey.provider.startswith("hyrt "):
+    if survey.is_foreign:
         description += f" [plug-in {survey.provider}]"
     if rates is None:
         return name, description, memory, info.link or "-", f"rates unknown{f' ({stale})' if stale else ''}"

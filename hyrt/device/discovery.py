@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING
 
 from hyrt.device import Device, DeviceInfo
-from hyrt.device.capabilities import why_missing
-from hyrt.errors import DeviceUnavailable, PluginConflict, describe
-from hyrt.machine.entry_points import EntryPointGroup, provider
+from hyrt.device.probing import info_of, probed
+from hyrt.errors import DeviceUnavailable, PluginConflict, describe, one_line
+from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider
+
+if TYPE_CHECKING:
+    from hyrt.machine.asking.children import Answer
 
 BACKENDS = EntryPointGroup("hyrt.devices", "device kind", DeviceUnavailable, see="See `hyrt devices`")
 
 # A driver that hangs while it looks for its hardware must not hang the command that asks what there is.
 _PROBE_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a backend said; no backend where it is broken."""
-
-    backend: type[Device] | None
-    found: tuple[DeviceInfo, ...] = ()
-    problem: str = ""
-    cause: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +34,25 @@ class Survey:
     """Its devices."""
     problem: str = ""
     """Why there is nothing, with the remedy, in one line; empty where something was found."""
+    is_foreign: bool = False
+    """Whether another distribution than hyrt declares it."""
 
 
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
-    """Ask every declared backend what it finds; one that is broken is a line with its reason."""
-    return [_survey(kind, entries, timeout_s) for kind, entries in BACKENDS.declared().items()]
+    """Ask every declared backend what it finds; one that is broken is a line with its reason.
+
+    Those of other distributions are asked in a child process: a driver library that ends the process it is
+    loaded into must not end the command that asks what there is.
+    """
+    declared = BACKENDS.declared()
+    foreign = {
+        kind: entries[0] for kind, entries in declared.items() if len(entries) == 1 and is_foreign(entries[0])
+    }
+    answers = _ask_elsewhere(foreign, timeout_s) if foreign else {}
+    return [
+        _heard(foreign[kind], answers[kind]) if kind in foreign else _survey(kind, entries, timeout_s)
+        for kind, entries in declared.items()
+    ]
 
 
 def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
@@ -72,73 +80,91 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         raise DeviceUnavailable(
             f"{name!r} is not the name of a device: write kind or kind:number, such as cpu or cuda:0"
         )
-    answer = _ask(entry, timeout_s)
-    if answer.backend is None:
+    try:
+        with BACKENDS.named_if_it_ends(entry):
+            backend, found, problem = _ask(entry, timeout_s)
+    except _Broken as broken:
         raise DeviceUnavailable(
-            f"{kind}: its backend {entry.value} ({provider(entry)}) is {answer.problem}"
-        ) from answer.cause
+            f"{kind}: its backend {entry.value} ({provider(entry)}) is {broken}"
+        ) from broken.__cause__
     wanted = int(index) if index else 0
-    there = answer.found
-    for info in there:
+    for info in found:
         if info.index == wanted:
-            return answer.backend, info
-    if there:
-        found = ", ".join(f"{info.name} {info.description}" for info in there)
-        reason = f"{len(there)} {kind} device{'s' * (len(there) > 1)} found ({found})"
-    else:
-        reason = answer.problem
-    raise DeviceUnavailable(f"{kind}:{wanted} is not available: {reason}. See `hyrt devices`")
+            return backend, info
+    if found:
+        listed = ", ".join(f"{info.name} {info.description}" for info in found)
+        problem = f"{len(found)} {kind} device{'s' * (len(found) > 1)} found ({listed})"
+    raise DeviceUnavailable(f"{kind}:{wanted} is not available: {problem}. See `hyrt devices`")
 
 
-def _ask(entry: EntryPoint, timeout_s: float) -> _Answer:
-    """Import a backend and let it look for its devices, in a bounded time and whatever it does."""
-    answers: list[_Answer] = []
+class _Broken(Exception):
+    """A backend cannot be imported, or fails or hangs while it looks; says which, with the remedy."""
+
+
+def _ask(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
+    """Import a backend and let it look for its devices, in a bounded time and whatever it raises."""
+    answers: list[tuple[type[Device], tuple[DeviceInfo, ...], str]] = []
+    errors: list[BaseException] = []
 
     def look() -> None:
         try:
-            backend: type[Device] = entry.load()
-            found = tuple(backend.probe())
-            check_found(entry.name, found)
-            answers.append(_Answer(backend, found, "" if found else why_missing(backend)))
+            answers.append(probed(entry))
         except BaseException as error:
             # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
-            answers.append(_Answer(None, problem=f"broken: {_in_one_line(describe(error))}", cause=error))
+            errors.append(error)
 
     # A thread that hangs in a driver cannot be ended: it is left behind, and does not keep the process alive.
     thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
     thread.start()
     thread.join(timeout_s)
+    if errors:
+        raise _Broken(_broken(entry, describe(errors[0]))) from errors[0]
     if not answers:
-        silence = f"hanging: its driver did not answer within {timeout_s:g} s: restart it, or the machine"
-        return _Answer(None, problem=silence)
+        raise _Broken(_hanging(f"no answer within {timeout_s:g} s"))
     return answers[0]
 
 
-def check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
-    """Refuse what a probe found that could be listed but never asked for.
+def _ask_elsewhere(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mapping[str, Answer]:
+    # Only who has such a backend waits for what is imported here.
+    from hyrt.machine.asking.children import Answer, Children
 
-    Raises
-    ------
-    DeviceUnavailable
-        If something of it is no device of that kind, or two devices have one number.
-    """
-    for info in found:
-        if not isinstance(info, DeviceInfo) or info.kind != kind:
-            raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {kind!r}")
-    numbers = [info.index for info in found]
-    for number in numbers:
-        if numbers.count(number) > 1:
-            raise DeviceUnavailable(f"its probe found two devices with the number {number}")
+    values = {kind: entry.value for kind, entry in entries.items()}
+    try:
+        with Children() as children:
+            return children.ask("hyrt.device.probing", list(entries), limit_s=timeout_s, values=values)
+    except OSError as error:
+        why = f"no process could be started to ask it ({describe(error)})"
+        return dict.fromkeys(entries, Answer(problem=why))
 
 
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
+def _broken(entry: EntryPoint, why: str) -> str:
+    remedy = f": update or uninstall {provider(entry)}" if is_foreign(entry) else ""
+    return f"broken: {one_line(why)}{remedy}"
+
+
+def _hanging(why: str) -> str:
+    return f"hanging: {why}: restart its driver, or the machine"
 
 
 def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
     try:
         entry = BACKENDS.only(kind, entries)
     except PluginConflict as error:
-        return Survey(kind, " and ".join(provider(entry) for entry in entries), problem=str(error))
-    answer = _ask(entry, timeout_s)
-    return Survey(kind, provider(entry), answer.found, answer.problem)
+        owners = " and ".join(sorted(provider(entry) for entry in entries))
+        return Survey(kind, owners, problem=str(error))
+    try:
+        _, found, problem = _ask(entry, timeout_s)
+    except _Broken as broken:
+        return Survey(kind, provider(entry), problem=str(broken))
+    return Survey(kind, provider(entry), found, problem)
+
+
+def _heard(entry: EntryPoint, answer: Answer) -> Survey:
+    """What a backend has said in another process, or what became of that."""
+    why = answer.problem
+    if why.startswith("hangs: "):
+        why = _hanging(why.removeprefix("hangs: "))
+    elif why:
+        why = _broken(entry, why)
+    found = () if why else tuple(map(info_of, answer.first("found")))
+    return Survey(entry.name, provider(entry), found, why or answer.first("missing"), is_foreign=True)

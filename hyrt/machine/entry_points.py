@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from hyrt.errors import ConfigError, HyrtError, PluginConflict, describe
+from hyrt.machine.asking.last_words import last_words
 
 Parent = TypeVar("Parent")
 
@@ -77,6 +80,15 @@ class EntryPointGroup:
             )
         return entries[0]
 
+    def named_if_it_ends(self, entry: EntryPoint) -> AbstractContextManager[None]:
+        """Name a third party's entry point on standard error if the process ends in the block, however."""
+        if not is_foreign(entry):
+            return nullcontext()
+        return last_words(
+            f"hyrt: {self.noun} {entry.name!r} has ended the process while it was loaded: its {entry.value} "
+            f"is from {provider(entry)}; update or uninstall that package, or run without it"
+        )
+
     def load(self, name: str) -> Any:
         """Import what is declared under a name.
 
@@ -89,7 +101,10 @@ class EntryPointGroup:
         """
         entry = self.entry(name)
         try:
-            return entry.load()
+            if entry.module in sys.modules:
+                return entry.load()
+            with self.named_if_it_ends(entry):
+                return entry.load()
         except BaseException as error:
             # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
             if isinstance(error, KeyboardInterrupt):
@@ -116,6 +131,11 @@ class EntryPointGroup:
             f"{self.noun} {name!r}: {self.entry(name).value} is not a class derived from "
             f"{parent.__module__}.{parent.__name__}"
         )
+
+
+def is_foreign(entry: EntryPoint) -> bool:
+    """Whether another distribution than hyrt declares an entry point."""
+    return entry.dist is None or entry.dist.name.lower() != "hyrt"
 
 
 def provider(entry: EntryPoint) -> str:

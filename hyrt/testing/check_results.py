@@ -59,8 +59,7 @@ def no_targets_give_no_gradients(trial: Trial) -> None:
     found = (result.loss_sum, any(result.counts.values()), result.normalizer, len(result.gradients))
     demand(
         found == (0.0, False, 0.5, 0),
-        "loss sum 0, counts of 0, the normalizer 0.5 and no gradients of a mini-batch without targets "
-        "(StepResult.empty)",
+        "loss sum 0, counts of 0, the normalizer 0.5 and no gradients of an empty mini-batch",
         f"got loss sum {result.loss_sum:g}, counts {dict(result.counts)}, the normalizer "
         f"{result.normalizer:g} and {len(result.gradients)} gradients",
     )

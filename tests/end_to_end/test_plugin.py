@@ -97,3 +97,50 @@ def test_a_plug_ins_simulated_device_is_labelled_in_the_report(tmp_path: Path) -
     assert "cpu:0 (simulated)" not in page.read_text()
     first = json.loads((tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()[0])
     assert (first["event"], first["simulated"]) == ("started", ["pretend:0"])
+
+
+def declared(folder: Path, group: str, kind: str, text: str) -> str:
+    """A distribution acme-KIND 1.0 with a module of that text, on its path."""
+    info = folder / f"acme_{kind}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: acme-{kind}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{kind} = acme_{kind}:Kind\n")
+    (folder / f"acme_{kind}.py").write_text(text)
+    return str(folder)
+
+
+CRASH = "import ctypes\nprint('the driver says hello', flush=True)\nctypes.string_at(0)\n"
+END = "import os\nprint('the driver says hello', flush=True)\nos._exit(3)\n"
+
+
+def test_plug_ins_that_end_their_process_are_lines_among_the_others(tmp_path: Path) -> None:
+    for kind, text in {"crashing": CRASH, "ending": END}.items():
+        site = declared(tmp_path / "site", "hyrt.devices", kind, text)
+    # What drivers print does not get into the answer.
+    found = json.loads(hyrt("devices", "--json", cwd=tmp_path, PYTHONPATH=site).stdout)
+    assert "cpu:0" in [device["name"] for device in found["devices"]]
+    problems = {each["kind"]: f"{each['provider']}: {each['problem']}" for each in found["problems"]}
+    assert problems["crashing"].startswith("acme-crashing 1.0: broken: crashes with SIGSEGV, at ")
+    assert problems["crashing"].endswith("update or uninstall acme-crashing 1.0")
+    assert problems["ending"].startswith("acme-ending 1.0: broken: ends its process with exit code 3")
+    # auto trains with the others.
+    hyrt("run", *TINY, "--devices", "auto", "--name", "r", cwd=tmp_path, PYTHONPATH=site)
+    assert (tmp_path / "runs/r/summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "words", "noun"),
+    [
+        ("hyrt.devices", ["--devices", "ending"], "device kind"),
+        ("hyrt.samplers", ["sampler.kind=ending"], "sampler.kind"),
+        ("hyrt.models", ["--model", "ending"], "model.kind"),
+        ("hyrt.objectives", ["train.objective=ending"], "objective"),
+    ],
+)
+def test_a_plug_in_that_ends_the_run_is_named(
+    group: str, words: list[str], noun: str, tmp_path: Path
+) -> None:
+    site = declared(tmp_path / "site", group, "ending", END)
+    done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, PYTHONPATH=site)
+    assert f"hyrt: {noun} 'ending' has ended the process while it was loaded" in done.stderr
+    assert "acme_ending:Kind is from acme-ending 1.0; update or uninstall" in done.stderr

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.device.capabilities import why_missing
-from hyrt.device.discovery import BACKENDS, check_found
+from hyrt.device.discovery import BACKENDS
+from hyrt.device.probing import probed
 from hyrt.errors import describe
 
 _LEARNING_RATE = 1e-3
@@ -18,11 +18,9 @@ _LEARNING_RATE = 1e-3
 
 def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: Any) -> None:
     """Say `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
-    backend: type[Device] = BACKENDS.entry(item).load()
-    found = list(backend.probe())
-    check_found(item, found)
-    if not found:
-        say(missing=why_missing(backend))
+    backend, found, missing = probed(BACKENDS.entry(item))
+    if missing:
+        say(missing=missing)
         return
     say(found=[_facts(info) for info in found])
     for info in _chosen(found):

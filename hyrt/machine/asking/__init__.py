@@ -1,1 +1,1 @@
-"""A child process that is asked about what may crash or hang: its two ends, and when it hangs."""
+"""A child process that is asked about what may crash or hang, and what is said if it cannot be."""

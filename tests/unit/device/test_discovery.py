@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import subprocess
 import time
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
-from hyrt.device import DeviceInfo
+from hyrt.device import DeviceInfo, Rates
 from hyrt.device import discovery as registry
 from hyrt.device.capabilities import ExplainsAbsence
 from hyrt.errors import DeviceUnavailable, PluginConflict
@@ -93,7 +98,10 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
         entry("b", "unit.device.test_discovery:Broken"),
         entry("h", "unit.device.test_discovery:Hanging"),
     )
-    with pytest.raises(DeviceUnavailable, match=r"b: .* is broken: SystemExit: the driver wants to leave"):
+    with pytest.raises(
+        DeviceUnavailable,
+        match=r"b: .* is broken: SystemExit: the driver wants to leave: update or uninstall",
+    ):
         registry.find_device("b")
     with pytest.raises(DeviceUnavailable, match=r"h: .* is hanging: .* within 0.1 s"):
         registry.find_device("h", timeout_s=0.1)
@@ -118,8 +126,21 @@ class Broken(Absent):
 class Hanging(Absent):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        time.sleep(2)
+        time.sleep(4)
         return []
+
+
+class Crashing(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        ctypes.string_at(0)
+        return []
+
+
+class Ending(Absent):
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        os._exit(3)
 
 
 class Misnamed(Absent):
@@ -131,21 +152,44 @@ class Misnamed(Absent):
 class Present(Absent):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30)]
+        rates = Rates(
+            macs_per_s=1e12,
+            memory_bytes_per_s=1e11,
+            link_bytes_per_s=math.inf,
+            source="assumed: a data sheet",
+        )
+        more: dict[str, Any] = {"forms": ("rows", "ids"), "rates": rates, "link": "PCIe", "zero_copy": True}
+        return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30, **more)]
 
 
 def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.Survey]:
     declare(monkeypatch, *(entry(kind, f"unit.device.test_discovery:{name}") for kind, name in kinds.items()))
-    return {survey.kind: survey for survey in registry.survey_devices(timeout_s=0.5)}
+    return {survey.kind: survey for survey in registry.survey_devices(timeout_s=1.5)}
 
 
 def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = surveyed(monkeypatch, a="Absent", b="Broken", h="Hanging", npu="Present", g="Gone", m="Misnamed")
+    found = surveyed(
+        monkeypatch,
+        a="Absent",
+        b="Broken",
+        c="Crashing",
+        e="Ending",
+        h="Hanging",
+        npu="Present",
+        g="Gone",
+        m="Misnamed",
+    )
     assert found["a"].problem == "no driver: install acme-driver"
-    assert found["b"].problem == "broken: SystemExit: the driver wants to leave"
-    assert found["h"].problem.startswith("hanging: its driver did not answer within 0.5 s")
+    assert found["b"].problem.startswith(
+        "broken: SystemExit: the driver wants to leave: update or uninstall "
+    )
+    assert found["h"].problem.startswith("hanging: no answer within 1.5 s, at ")
+    assert found["h"].problem.endswith(" in probe: restart its driver, or the machine")
+    assert found["e"].problem.startswith("broken: ends its process with exit code 3")
+    assert found["c"].problem.startswith("broken: crashes with SIGSEGV, at ")
     assert "Gone" in found["g"].problem
-    assert [info.name for info in found["npu"].found] == ["npu:0"]
+    # As it was found in another process.
+    assert list(found["npu"].found) == Present.probe()
     # What a backend says about missing devices is about having none.
     assert not found["npu"].problem
     assert "not a device of kind 'm'" in found["m"].problem
@@ -167,3 +211,25 @@ def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -
 def test_an_installation_that_is_listed_twice_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "acme:Npu"))
     assert list(registry.BACKENDS.declared()) == ["npu"]
+
+
+def test_built_in_backends_are_asked_without_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: started.append(words))
+    (entry,) = registry.BACKENDS.declared()["null"]
+    declared = {"null": [entry]}
+    monkeypatch.setattr(registry.EntryPointGroup, "declared", lambda self: declared)
+    (survey,) = registry.survey_devices()
+    assert survey.found
+    assert not survey.is_foreign
+    assert registry.find_device("null")[1].kind == "null"
+    assert not started
+
+
+def test_where_no_process_can_be_started_the_others_are_still_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object, **more: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("hyrt.machine.asking.process.subprocess.Popen", refuse)
+    found = surveyed(monkeypatch, npu="Present")
+    assert "no process could be started" in found["npu"].problem

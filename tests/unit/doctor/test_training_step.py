@@ -49,7 +49,7 @@ class AbsentDevice(CpuDevice, ExplainsAbsence):
 
 
 def said(monkeypatch: pytest.MonkeyPatch, kind: str, backend: type) -> list[dict[str, Any]]:
-    declared = {kind: SimpleNamespace(load=lambda: backend)}
+    declared = {kind: SimpleNamespace(name=kind, load=lambda: backend)}
     monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(entry=declared.__getitem__))
     monkeypatch.setattr("hyrt.machine.process_settings.prepare_process", lambda: None)
     heard: list[dict[str, Any]] = []
