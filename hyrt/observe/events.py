@@ -54,7 +54,7 @@ class Balanced:
     """Targets (or units) of a step for each trainer."""
     split: Mapping[str, int]
     threads_before: Mapping[str, int]
-    """CPU threads of each stage."""
+    """CPU threads that `sample`, `load` and `train`."""
     threads: Mapping[str, int]
     reason: str
     """One sentence with its figures."""
@@ -99,7 +99,7 @@ class StepGroup:
     split: Mapping[str, int]
     """Targets (or units) of a step for each trainer."""
     threads: Mapping[str, int]
-    """CPU threads of each stage."""
+    """CPU threads that `sample`, `load` and `train`."""
     lr: float
     memory_bytes: int
     """Resident memory of the process."""

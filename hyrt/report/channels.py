@@ -1,4 +1,4 @@
-"""The channels between a run's stages, as its events name them."""
+"""The channels between a run's stages and the threads of the stages, as its events name them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 """The channel that each stage puts its work into."""
+THREADS = {"sample": "sample", "load": "load", "propagate": "train"}
+"""The threads that work for a stage on the host."""
 
 
 def fill_and_depth(

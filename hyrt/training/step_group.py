@@ -94,7 +94,7 @@ class StepGroups:
                 queue_depth=depth,
                 bottleneck=max(STAGES[:-1], key=lambda stage: stage_s[stage]),
                 split=dict(zip(self._trainers, assignment.split, strict=True)),
-                threads=assignment.threads.by_stage,
+                threads=assignment.threads.by_name(),
                 lr=lr,
                 memory_bytes=self._process.memory_info().rss,
             )

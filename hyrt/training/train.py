@@ -200,7 +200,7 @@ class Training:
             "simulated": bool(stages.simulated),
             "simulated_devices": stages.simulated,
             "split": stages.named_split(assignment),
-            "threads": assignment.threads.by_stage,
+            "threads": assignment.threads.by_name(),
             "balance": {"policy": run.manager.policy_name, "decisions": totals.decisions},
             **totals.means(per_epoch),
             "devices_lost": {

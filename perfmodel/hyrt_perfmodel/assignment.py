@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import asdict, dataclass
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 """The four stages of the pipeline, and `synchronize`, which follows `propagate`, in the order of a step."""
@@ -24,15 +22,9 @@ class Threads:
         if min(self.sample, self.load, self.train) < 1:
             raise ValueError(f"every stage has at least 1 thread: {self}")
 
-    @property
-    def by_stage(self) -> dict[str, int]:
-        """The threads by stage, as in the records of a run, where the CPU trainer is `propagate`."""
-        return {"sample": self.sample, "load": self.load, "propagate": self.train}
-
-    @classmethod
-    def of_stages(cls, threads: Mapping[str, int]) -> Self:
-        """The threads that `by_stage` gave."""
-        return cls(sample=threads["sample"], load=threads["load"], train=threads["propagate"])
+    def by_name(self) -> dict[str, int]:
+        """The threads as the settings and the records of a run name them: `sample`, `load`, `train`."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def test_counters_are_those_of_the_metrics(two_trainers: Path) -> None:
         start = min(e["ts"] for e in trace.of("hyrt.sample", "sample") if e["args"]["step"] == step)
         for trainer, units in split.items():
             assert [value for ts, value in trace.counter(f"split {trainer}") if ts <= start][-1] == units
-    for stage in ("sample", "load", "propagate"):
+    for stage in ("sample", "load", "train"):
         assert trace.counter(f"threads {stage}")[0][1] == lines[0]["threads"][stage]
     # A channel gains or loses one item at a time, and all that came in went out.
     for channel in (

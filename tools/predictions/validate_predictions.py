@@ -129,7 +129,7 @@ def main() -> int:
         ]
         run = sorted(runs, key=lambda each: each.iteration_s)[len(runs) // 2]
         platform = with_devices(calibration.platform, case.devices)
-        threads = Threads.of_stages(run.threads)
+        threads = Threads(**run.threads)
         times = stage_times(platform, training, Assignment(split=tuple(split), threads=threads))
         predicted = iteration_s(times, platform.host)
         errors.append(predicted / run.iteration_s - 1)

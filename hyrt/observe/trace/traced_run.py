@@ -99,9 +99,9 @@ class TracedRun(Hook):
         for at, counter in enumerate(self._split):
             if before is None or before.split[at] != assignment.split[at]:
                 counter.add(assignment.split[at])
-        for stage, count in assignment.threads.by_stage.items():
-            if before is None or before.threads.by_stage[stage] != count:
-                self._trace.counter(f"threads {stage}", "threads").add(count)
+        for name, count in assignment.threads.by_name().items():
+            if before is None or before.threads.by_name()[name] != count:
+                self._trace.counter(f"threads {name}", "threads").add(count)
 
     def channel(self, name: str) -> Callable[[int], None]:
         """Note how many items a channel holds."""

@@ -388,7 +388,7 @@ def _run(platform: Platform, graph: Graph, trainers: Sequence[_Trainer], what: _
     training = sampled_workload(config, graph)
     assert training is not None
     run = short_run(config, graph, warm=_WARM, steps=what.steps)
-    assignment = Assignment(split=tuple(run.split.values()), threads=Threads.of_stages(run.threads))
+    assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
     return MeasuredRun(platform, training, assignment, run.iteration_s)
 
 

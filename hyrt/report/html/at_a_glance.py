@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.quantities import duration
-from hyrt.report.channels import CHANNELS, fill_and_depth
+from hyrt.report.channels import CHANNELS, THREADS, fill_and_depth
 from hyrt.report.records.run_record import Line, RunRecord, median, weighted_median
 
 # Shorter waits are hand-overs.
@@ -75,7 +75,7 @@ def stage_rows(run: RunRecord) -> list[StageRow]:
         rows.append(
             StageRow(
                 name=stage,
-                threads=str(lines[-1]["threads"].get(stage, "")),
+                threads=str(lines[-1]["threads"].get(THREADS.get(stage), "")),
                 share=work[stage] / slowest,
                 work=duration(work[stage]),
                 bounds="" if stage == STAGES[-1] else f"{bounds[stage]:.0%}",

@@ -77,13 +77,14 @@ def read_run(path: Path) -> RunRecord:
         If one of its files is damaged, naming it.
     """
     folder = RunFolder.open(path)
+    lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
     return RunRecord(
         path=path,
         config=(path / "config.yaml").read_text(encoding="utf-8"),
         settings=folder.config().model_dump(mode="json"),
         environment=_json(path / "env.json"),
-        summary=_json(path / "summary.json"),
-        lines=read_metrics(folder.metrics_path) if folder.metrics_path.exists() else [],
+        summary=_renamed(_json(path / "summary.json")),
+        lines=[_renamed(line) for line in lines],
     )
 
 
@@ -112,6 +113,14 @@ def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
         if passed >= half:
             return y
     return 0.0
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """With the CPU trainer's threads as `train`; folders of earlier versions say `propagate`."""
+    for key in ("threads", "threads_before"):
+        if isinstance(threads := record.get(key), dict) and "propagate" in threads:
+            threads["train"] = threads.pop("propagate")
+    return record
 
 
 def _first_step(trace: Path) -> int:

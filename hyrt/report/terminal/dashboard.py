@@ -8,7 +8,7 @@ from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.observe.events import StepGroup
 from hyrt.quantities import brief_milliseconds
-from hyrt.report.channels import CHANNELS, fill_and_depth
+from hyrt.report.channels import CHANNELS, THREADS, fill_and_depth
 from hyrt.report.terminal.progress_line import bar, head, memory_text, with_bar
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _cells(group: StepGroup, stage: str, length: int) -> tuple[str, str, str]:
     """A stage's name with its threads, its bar, and its milliseconds."""
     stage_s = group.stage_s.get(stage, 0.0)
     slowest = max(group.stage_s.values(), default=0.0)
-    threads = group.threads.get(stage)
+    threads = group.threads.get(THREADS.get(stage, ""))
     return (
         stage + (f" x{threads}" if threads else ""),
         bar(stage_s / slowest if slowest else 0.0, length),

@@ -76,7 +76,6 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """As `hyrt predict --json` prints it."""
-        threads = self.assignment.threads
         return {
             "platform": self.platform,
             "source": self.source,
@@ -88,7 +87,7 @@ class Prediction:
             "bottleneck": self.bottleneck,
             "assignment": {
                 "split": dict(zip(self.trainers, self.assignment.split, strict=True)),
-                "threads": {"sample": threads.sample, "load": threads.load, "train": threads.train},
+                "threads": self.assignment.threads.by_name(),
             },
             "memory_bytes": {
                 name: {

@@ -238,8 +238,8 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
     assert (event.step, event.acts_from, event.policy) == (4, first, "scripted")
     assert event.split_before == {"cpu:0": 12, "cpu:1": 12}
     assert event.split == {"cpu:0": 5, "cpu:1": 19}
-    assert event.threads_before == {"sample": 1, "load": 1, "propagate": 3}
-    assert event.threads == {"sample": 2, "load": 3, "propagate": 2}
+    assert event.threads_before == {"sample": 1, "load": 1, "train": 3}
+    assert event.threads == {"sample": 2, "load": 3, "train": 2}
     assert (event.reason, event.expected_s) == ("as scripted", 0.5)
     full = [step for step in cut_at if sum(cut_at[step]) == 24]
     assert [step for step in full if cut_at[step] == [5, 19]] == [step for step in full if step >= first]
@@ -318,7 +318,7 @@ def test_threads_of_the_settings_stay() -> None:
     train(wandering(2), events=told, runtime={"sample_threads": 3, "train_threads": 1})
     moves = [event for event in told if isinstance(event, Balanced)]
     assert moves
-    assert {(event.threads["sample"], event.threads["propagate"]) for event in moves} == {(3, 1)}
+    assert {(event.threads["sample"], event.threads["train"]) for event in moves} == {(3, 1)}
     assert len({event.threads["load"] for event in moves}) > 1
 
 
@@ -420,7 +420,7 @@ def test_a_resumed_run_goes_on_from_the_split_and_the_threads(tmp_path: Path, at
         assert losses(before) + losses(later) == losses(told)
         assert np.array_equal(weights(second), weights(whole))
     assert result.summary["split"] == {"cpu:0": 5, "cpu:1": 19}
-    assert result.summary["threads"] == {"sample": 2, "load": 1, "propagate": 1}
+    assert result.summary["threads"] == {"sample": 2, "load": 1, "train": 1}
     np.testing.assert_allclose(weights(second), weights(whole), atol=1e-4)
 
 
@@ -429,7 +429,7 @@ def test_resumed_with_other_threads_of_the_settings(tmp_path: Path) -> None:
     interrupted(tmp_path, Scripted(lambda step, present: after), 5)
     _, result, _ = interrupted(tmp_path, unmoved(), None, resume=True, runtime={"load_threads": 3})
     assert result.summary["split"] == {"cpu:0": 5, "cpu:1": 19}
-    assert result.summary["threads"] == {"sample": 2, "load": 3, "propagate": 1}
+    assert result.summary["threads"] == {"sample": 2, "load": 3, "train": 1}
 
 
 def test_on_a_machine_with_other_cores_threads_are_chosen_anew(
@@ -441,7 +441,7 @@ def test_on_a_machine_with_other_cores_threads_are_chosen_anew(
     monkeypatch.setattr("hyrt.training.compose.assign_threads", lambda *_: Threads(sample=3, load=1, train=2))
     _, result, _ = interrupted(tmp_path, unmoved(), None, resume=True)
     assert result.summary["split"] == {"cpu:0": 5, "cpu:1": 19}
-    assert result.summary["threads"] == {"sample": 3, "load": 1, "propagate": 2}
+    assert result.summary["threads"] == {"sample": 3, "load": 1, "train": 2}
 
 
 def test_a_resumed_run_knows_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

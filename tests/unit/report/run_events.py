@@ -29,8 +29,8 @@ BALANCED = Balanced(
     policy="model",
     split_before={"cpu:0": 624, "cuda:0": 400},
     split={"cpu:0": 528, "cuda:0": 496},
-    threads_before={"sample": 1, "load": 2, "propagate": 2},
-    threads={"sample": 1, "load": 2, "propagate": 2},
+    threads_before={"sample": 1, "load": 2, "train": 2},
+    threads={"sample": 1, "load": 2, "train": 2},
     reason="moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.0 ms; a step should take 24.0 ms",
     expected_s=0.024,
 )
@@ -58,7 +58,7 @@ def steps(step: int, **changes: Any) -> StepGroup:
         "blocked_s": {"load.input": 0.03},
         "bottleneck": "propagate",
         "split": {"cpu": 1024},
-        "threads": {"sample": 1, "propagate": 2},
+        "threads": {"sample": 1, "train": 2},
         "lr": 0.003,
         "memory_bytes": 734003200,
     }

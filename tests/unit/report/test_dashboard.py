@@ -33,7 +33,7 @@ def test_stages_trainers_and_what_they_wait_for(width: int) -> None:
         split={"cpu:0": 256, "opencl:0": 768},
         busy_s={"cpu:0": 0.0206, "opencl:0": 0.0412},
         blocked_s={"load.input": 0.030, "sample.output": 0.004, "propagate.input": 0.0001},
-        threads={"sample": 1, "load": 3, "propagate": 2},
+        threads={"sample": 1, "load": 3, "train": 2},
         queued=QUEUED,
         queue_depth={name: 6 if name == "sampled" else 3 for name in QUEUED},
     )

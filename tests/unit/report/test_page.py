@@ -47,7 +47,7 @@ def line(step: int, propagate_s: float = 0.030, *, steps: int = 1, **changes: An
         },
         "bottleneck": max(STAGES[:-1], key=lambda stage: work[stage]),
         "split": {"cpu:0": 256, "opencl:0": 768},
-        "threads": {"sample": 1, "load": 1, "propagate": 2},
+        "threads": {"sample": 1, "load": 1, "train": 2},
         "memory_bytes": 734003200,
     }  # fmt: skip
     return fields | changes

@@ -26,6 +26,7 @@ from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
+from hyrt.report.records.run_record import read_run
 
 
 class Clock:
@@ -215,6 +216,20 @@ def test_a_torn_or_zeroed_last_line_is_left_out(tmp_path: Path) -> None:
     for tail in (b"\0" * 100, b"\0" * 100 + b"\n", b"{}\n", b"7\n"):
         run.metrics_path.write_bytes(whole + tail)
         assert len(read_metrics(run.metrics_path)) == 2
+
+
+def test_the_threads_of_an_earlier_versions_run_have_todays_names(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run", Config())
+    run.handle(steps(1, threads={"sample": 1, "load": 2, "propagate": 3}))
+    run.handle(steps(2, threads={"sample": 4, "load": 5, "train": 6}))
+    run.close()
+    (run.path / "summary.json").write_text('{"threads": {"sample": 4, "load": 5, "propagate": 6}}')
+    record = read_run(run.path)
+    assert [line["threads"] for line in record.lines] == [
+        {"sample": 1, "load": 2, "train": 3},
+        {"sample": 4, "load": 5, "train": 6},
+    ]
+    assert record.summary["threads"] == {"sample": 4, "load": 5, "train": 6}
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def of(kind: type, told: list[Event]) -> list[Any]:
 def test_the_start_and_the_words() -> None:
     summary, told = run()
     assert summary["split"] == {"cpu:1": 19, "cpu:0": 5}
-    assert summary["threads"] == {"sample": 2, "load": 1, "propagate": 2}
+    assert summary["threads"] == {"sample": 2, "load": 1, "train": 2}
     (first,) = of(RunStarted, told)
     assert first.devices == "cpu:1 19 targets · cpu:0 5 targets · threads sample 2, load 1, train 2"
     (event,) = of(Predicted, told)
