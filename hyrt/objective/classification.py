@@ -54,6 +54,9 @@ class Classification(Objective):
     def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
         return evaluate_metrics(scores, labels)
 
+    def num_scores(self, num_classes: int) -> int:
+        return num_classes
+
     def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if metric != "roc_auc":
             return ""

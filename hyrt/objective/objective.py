@@ -91,6 +91,16 @@ class Objective(ABC):
             [n] integer.
         """
 
+    def num_scores(self, num_classes: int) -> int | None:
+        """How many scores a model must return for each target at least; None for any number.
+
+        Parameters
+        ----------
+        num_classes
+            Of the dataset.
+        """
+        return None
+
     def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         """Why one of `metrics` cannot choose the best epoch, with the remedy; empty where it can.
 

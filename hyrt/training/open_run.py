@@ -12,6 +12,7 @@ from hyrt.balance.kept_assignments import restore_assignments
 from hyrt.balance.resource_manager import ResourceManager, configured_policy
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
+from hyrt.nn.checked_scores import check_scores
 from hyrt.nn.torch_threads import threads_for, torch_threads
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
@@ -57,6 +58,8 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             torch.manual_seed(config.seed)
         else:
             torch.set_rng_state(state.torch_generator)
+        num_scores = parts.evaluator.objective.num_scores(parts.graph.num_classes)
+        stack.callback(check_scores(learner.model, num_scores).remove)
         trainers = stack.enter_context(
             open_trainers(config, parts.found, parts.graph, learner.model, threads, parts.warn)
         )

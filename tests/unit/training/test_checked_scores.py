@@ -1,0 +1,96 @@
+"""A user's module that returns something else than scores of the targets."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hyrt.api import load, train
+from hyrt.errors import StageFailure, UnsupportedModel
+from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.checked_scores import check_scores
+from hyrt.nn.model import GNN
+from hyrt.nn.tensor_operators.tensor_block import tensor_block
+from hyrt.sampling.neighbor import NeighborSampler
+
+GRAPH = load("synthetic:tiny")
+SETTINGS: Any = {"data": {"batch_size": 100}, "train": {"epochs": 1}, "seed": 3}
+
+CASES: list[tuple[int, Callable[[list[Any], Tensor], Any], str]] = [
+    (
+        4,
+        lambda blocks, x: x,
+        r"Wrong returned [\d,]+ rows for 100 targets: keep the first block.num_dst rows",
+    ),
+    (4, lambda blocks, x: x[: len(blocks[-1].destinations) - 1], "returned 99 rows for 100 targets"),
+    (3, lambda blocks, x: x[: blocks[-1].num_dst], "returned 3 scores for 4 classes: return one score for"),
+    (4, lambda blocks, x: (x,), "returned a tuple: return one floating-point tensor of scores"),
+    (4, lambda blocks, x: None, "returned a NoneType: return one floating-point tensor"),
+    (4, lambda blocks, x: x[: blocks[-1].num_dst, 0], r"returned torch.float32 of shape \[100\]: return one"),
+    (
+        4,
+        lambda blocks, x: x[: blocks[-1].num_dst].argmax(1, True),
+        r"returned torch.int64 of shape \[100, 1\]",
+    ),
+]
+
+
+class Wrong(nn.Module):
+    def __init__(self, scores: int, end: Callable[[list[Any], Tensor], Any], when: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(GRAPH.num_features, scores)
+        self.end = end
+        self.wrong_while_training = when == "training"
+
+    def forward(self, blocks: list[Any], x: Tensor) -> Any:
+        out = self.linear(x)
+        if self.training == self.wrong_while_training:
+            return self.end(blocks, out)
+        return torch.cat([out, out], 1)[: blocks[-1].num_dst]
+
+
+@pytest.mark.parametrize(("scores", "end", "message"), CASES)
+def test_training_says_what_the_module_returned(scores: int, end: Any, message: str) -> None:
+    model = Wrong(scores, end, "training")
+    with pytest.raises(StageFailure, match=f"propagate.*cpu:0.*step 0.*{message}") as caught:
+        train(GRAPH, model, **SETTINGS)
+    assert isinstance(caught.value.__cause__, UnsupportedModel)
+    # The caller's module is as it was.
+    assert not model._forward_hooks
+
+
+@pytest.mark.parametrize(("scores", "end", "message"), CASES)
+def test_evaluation_says_what_the_module_returned(scores: int, end: Any, message: str) -> None:
+    settings = SETTINGS | {"data": {"batch_size": 100}}
+    with pytest.raises(UnsupportedModel, match=message.replace("100", "[0-9,]+").replace("99 ", "[0-9,]+ ")):
+        train(GRAPH, Wrong(scores, end, "evaluation"), **settings)
+
+
+@pytest.mark.parametrize(("scores", "end", "message"), CASES)
+def test_the_replica_of_a_torch_device_says_it_as_well(scores: int, end: Any, message: str) -> None:
+    model = Wrong(scores, end, "training")
+    check_scores(model, GRAPH.num_classes)
+    replica = copy.deepcopy(model)
+    sampler = NeighborSampler(GRAPH, GRAPH.split("train").astype(np.int32), [3, 3], 100, 0)
+    batch = sampler.sample(0, sampler.units(0), Workers(1, "test"), in_place=False)
+    blocks = [tensor_block(block) for block in batch.blocks]
+    with pytest.raises(UnsupportedModel, match=message):
+        replica(blocks, torch.zeros(blocks[0].num_src, GRAPH.num_features))
+
+
+def test_more_scores_than_classes_are_fine() -> None:
+    train(GRAPH, Wrong(9, lambda blocks, x: x[: blocks[-1].num_dst], "training"), **SETTINGS)
+
+
+def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
+    model = GNN(Architecture(kind="gcn", in_features=GRAPH.num_features, num_classes=3))
+    with pytest.raises(UnsupportedModel, match="GNN returned 3 scores for 4 classes"):
+        check_scores(model, 4)
+    check_scores(GNN(Architecture(kind="gat", in_features=5, num_classes=3)), 4)
