@@ -150,8 +150,7 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
     try:
         entry = BACKENDS.only(kind, entries)
     except PluginConflict as error:
-        owners = " and ".join(sorted(provider(entry) for entry in entries))
-        return Survey(kind, owners, problem=str(error))
+        return Survey(kind, BACKENDS.conflict(entries)[0], problem=str(error))
     try:
         _, found, problem = _ask(entry, timeout_s)
     except _Broken as broken:

@@ -13,11 +13,12 @@ from hyrt.doctor.machine.disk import check_disk
 from hyrt.doctor.machine.locked_memory import check_locked_memory
 from hyrt.doctor.machine.memory import check_memory, host_memory
 from hyrt.doctor.machine.shared_memory import check_shared_memory
-from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
+from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices, wanted_kinds
 from hyrt.doctor.software.backends import Backends, ask_backends, judge_backends
 from hyrt.doctor.software.kept_rates import check_kept_rates
 from hyrt.doctor.software.kernel_cache import check_kernel_cache
 from hyrt.doctor.software.packages import check_packages, check_python
+from hyrt.doctor.software.plug_ins import check_plug_ins
 from hyrt.errors import describe, one_line
 from hyrt.machine.asking.children import Answer, Children
 
@@ -47,6 +48,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
     yield from _host(settings, backends, output)
     yield from kernels
     yield from _guarded("kept rates", check_kept_rates)
+    yield from _guarded("plug-ins", lambda: check_plug_ins(wanted_kinds(settings)))
     yield from _guarded("settings", lambda: judge_settings(settings, cores))
     causes = [*installed, *kernels]
     yield from _guarded("backends", lambda: judge_backends(backends, wanted_devices(settings), causes))

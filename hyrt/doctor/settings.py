@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
+from hyrt.doctor.software.plug_ins import DEFAULT_KINDS
 from hyrt.errors import one_line
 from hyrt.machine.asking.children import Answer, Children
 from hyrt.quantities import size
@@ -52,6 +53,12 @@ def wanted_devices(answer: Answer | None) -> list[str]:
     return list(_DEFAULT_DEVICES if config is None else config["devices"])
 
 
+def wanted_kinds(answer: Answer | None) -> Mapping[str, str]:
+    """The sampler, model and objective that a run shall use."""
+    kinds = None if answer is None else answer.first("kinds")
+    return DEFAULT_KINDS if kinds is None else kinds
+
+
 def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFinding]:
     """Findings of settings, dataset, threads and device memory; none without settings.
 
@@ -70,7 +77,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
             "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
         )
         return broken("settings", f"cannot be read: {answer.problem}", remedy)
-    findings = [_wrong(said["wrong"], said["why"]) for said in problems]
+    findings = [_wrong(said["wrong"], said["why"], said.get("remedy")) for said in problems]
     config = answer.first("config")
     if config is not None:
         findings = [
@@ -99,8 +106,8 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
     return findings
 
 
-def _wrong(what: str, why: str) -> DoctorFinding:
-    remedy = "correct the setting; `hyrt run --print-config` lists all settings"
+def _wrong(what: str, why: str, remedy: str | None) -> DoctorFinding:
+    remedy = remedy or "correct the setting; `hyrt run --print-config` lists all settings"
     if what == "data":
         remedy = (
             "pip install 'hyrt[ogb]'"

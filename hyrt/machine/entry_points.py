@@ -74,11 +74,16 @@ class EntryPointGroup:
             If there are several, naming the distributions.
         """
         if len(entries) > 1:
-            owners = sorted(provider(entry) for entry in entries)
-            raise PluginConflict(
-                f"{self.noun} {name!r} is declared by {' and by '.join(owners)}: uninstall one of them"
-            )
+            owners, remedy = self.conflict(entries)
+            raise PluginConflict(f"{self.noun} {name!r} is declared by {owners}: {remedy}")
         return entries[0]
+
+    def conflict(self, entries: list[EntryPoint]) -> tuple[str, str]:
+        """Who declares one name, and what to do about it: hyrt itself stays."""
+        owners = " and by ".join(sorted(provider(entry) for entry in entries))
+        foreign = sorted(provider(entry) for entry in entries if is_foreign(entry))
+        remedy = "one of them" if len(foreign) == len(entries) else " and ".join(foreign)
+        return owners, f"uninstall {remedy}"
 
     def named_if_it_ends(self, entry: EntryPoint) -> AbstractContextManager[None]:
         """Name a third party's entry point on standard error if the process ends in the block, however."""

@@ -10,7 +10,7 @@ import torch
 
 from hyrt.device import InputForm, StepResult
 from hyrt.device.capabilities import usable_forms
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import PluginConflict, UnsupportedModel
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
 from hyrt.sampling.block import Block
@@ -20,6 +20,7 @@ from hyrt.testing.cases import ModelCase
 from hyrt.testing.trial import (
     Trial,
     agree,
+    built,
     check_refusal,
     check_step,
     demand,
@@ -38,7 +39,7 @@ from hyrt.testing.verdicts import Failed
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     """Loss sum, correct count and gradient sums, without and with class weights and edge weights."""
-    model = case.build()
+    model = built(case)
     device = loaded_or_skipped(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
     targets = cases.some_targets()
@@ -222,10 +223,10 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
     step(device, trial.batch())
     loaded = 0
     for case in cases.model_cases():
-        model = case.build()
         try:
+            model = case.build()
             load(device, model)
-        except UnsupportedModel:
+        except (UnsupportedModel, PluginConflict):
             continue
         batch = trial.batch(model=model)
         check_step(device, model, batch, trial.graph(model=model), case.name)
@@ -242,14 +243,14 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
     for case in cases.model_cases():
         if case.settings["layers"] == 3 and "dropout" not in case.settings:
             continue
-        model = case.build()
-        plan = cases.input_plan(model, form)
         device = trial.open()
-        if plan is None:
-            continue
         try:
+            model = case.build()
+            plan = cases.input_plan(model, form)
+            if plan is None:
+                continue
             load(device, model)
-        except UnsupportedModel:
+        except (UnsupportedModel, PluginConflict):
             continue
         for half in (False, True) if form != "sparse" else (False,):
             graph = trial.graph(model=model, sparse=form == "sparse", half=half)

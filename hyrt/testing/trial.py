@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import Device, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, UnsupportedModel
+from hyrt.errors import DeviceFault, PluginConflict, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
@@ -82,7 +82,7 @@ class Trial:
             candidates = sorted(cases.model_cases(), key=lambda case: case.settings["layers"] != layers)
             for case in candidates:
                 device = self.open()
-                with suppress(UnsupportedModel):
+                with suppress(UnsupportedModel, PluginConflict):
                     load(device, case.build())
                     self._supported[layers] = case
                     break
@@ -118,6 +118,14 @@ def load(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
 def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
     """What the trainer hands to `load` and `update`."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def built(case: ModelCase) -> GNN:
+    """A case's model; the check is skipped where another package claims its kind: no fault of the device."""
+    try:
+        return case.build()
+    except PluginConflict as conflict:
+        raise Skipped(str(conflict)) from conflict
 
 
 def loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:

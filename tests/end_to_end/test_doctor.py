@@ -157,3 +157,21 @@ def test_a_signal_ends_it_and_its_children(tmp_path: Path, module: bool) -> None
 def test_wrong_words_are_a_finding_or_an_error(tmp_path: Path) -> None:
     done = hyrt("doctor", "--limit", "0", cwd=tmp_path, code=2)
     assert "--limit" in done.stderr
+
+
+def test_a_package_that_claims_a_model_is_told_apart_from_broken_devices(tmp_path: Path) -> None:
+    info = tmp_path / "site" / "acme_gcn-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
+    site = str(info.parent)
+    checks = by_check(facts(hyrt("doctor", "--json", cwd=tmp_path, PYTHONPATH=site).stdout))
+    assert checks["device cpu:0"]["state"] == "ok"
+    assert (checks["plug-ins"]["state"], checks["plug-ins"]["remedy"]) == (
+        "warning",
+        "uninstall acme-gcn 1.0",
+    )
+    words = ["--data", "synthetic:tiny", "--model", "gcn"]
+    checks = by_check(facts(hyrt("doctor", *words, "--json", cwd=tmp_path, code=1, PYTHONPATH=site).stdout))
+    assert checks["settings"]["found"].startswith("model.kind 'gcn' is declared by acme-gcn 1.0 and by hyrt ")
+    assert checks["settings"]["remedy"] == "uninstall acme-gcn 1.0"

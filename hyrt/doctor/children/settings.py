@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyrt.errors import HyrtError, describe
+from hyrt.errors import HyrtError, PluginConflict, describe
 
 
 def answer(
@@ -28,9 +28,15 @@ def answer(
     try:
         file, overrides = sort_arguments(words)
         config = new_config(file, [*option_overrides(**options), *overrides])
+    except PluginConflict as error:
+        why, _, remedy = str(error).rpartition(": ")
+        say(wrong="settings", why=why, remedy=remedy)
+        return
     except HyrtError as error:
         say(wrong="settings", why=str(error))
         return
+    kinds = {"sampler": config.sampler.kind, "model": config.model.kind}
+    say(kinds={**kinds, "objective": config.train.objective})
     say(
         config={
             "file": None if file is None else str(file),

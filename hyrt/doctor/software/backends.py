@@ -73,7 +73,9 @@ def judge_backends(
         return broken("backends", found, remedy)
     findings: list[DoctorFinding] = []
     for kind in sorted(asked.declared):
-        findings += [_pointing(finding, causes) for finding in _judge(kind, asked, wanted)]
+        # One that two packages claim was not asked: nothing else is to blame for that.
+        reasons = causes if kind in asked.answers else ()
+        findings += [_pointing(finding, reasons) for finding in _judge(kind, asked, wanted)]
     for name in dict.fromkeys(wanted):
         findings += _judge_wanted(name, asked)
     if AUTO in wanted and not any(
@@ -89,8 +91,8 @@ def _judge(kind: str, asked: Backends, wanted: Sequence[str]) -> list[DoctorFind
     kinds = {name.partition(":")[0] for name in wanted}
     state: State = "broken" if kind in kinds else "warning"
     if kind not in asked.answers:
-        owners = " and ".join(sorted(provider(entry) for entry in asked.declared[kind]))
-        return [DoctorFinding(check, state, f"is declared by {owners}", "uninstall one of them")]
+        owners, remedy = BACKENDS.conflict(list(asked.declared[kind]))
+        return [DoctorFinding(check, state, f"is declared by {owners}", remedy)]
     answer = asked.answers[kind]
     package = provider(asked.declared[kind][0])
     figures = {"provider": package, "devices": answer.first("found") or []}

@@ -90,8 +90,11 @@ def test_two_that_claim_a_kind_are_named() -> None:
     found = only(judge_backends(asked, ["cpu"]), "backend gpu")
     assert (found.state, found.found) == (
         "warning",
-        "is declared by one:Device and two:Device",
+        "is declared by one:Device and by two:Device",
     )
+    # Nothing that is broken beside it is its cause.
+    damaged = [finding("kernel cache", damaged={"a.nbc": "torn"}, problem="")]
+    assert only(judge_backends(asked, ["cpu"], damaged), "backend gpu").remedy == "uninstall one of them"
     assert only(judge_backends(asked, ["gpu"]), "backend gpu").state == "broken"
 
 
