@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
+from hyrt.graph.normalize import Normalize
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hyrt.training.train import TrainResult
 
 
-def load(source: Any, *, normalize: Literal["none", "row", "standard"] = "none") -> Graph:
+def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     """Open a graph.
 
     Parameters
@@ -26,7 +27,8 @@ def load(source: Any, *, normalize: Literal["none", "row", "standard"] = "none")
     source
         A .npz file, a folder of .npy files, a name (`synthetic:community`, `ogbn-products`), or a PyG `Data`.
     normalize
-        Scale features: `row` divides by the row's sum, `standard` by column mean and deviation.
+        Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives
+        each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
 
     Raises
     ------

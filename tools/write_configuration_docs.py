@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from hyrt.config import Config
 from hyrt.config.by_kind import ByKind
+from hyrt.nn.models.model_kind import find_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -36,6 +37,9 @@ key is an error that names the nearest known one. In Python, sections are keywor
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
 """
+
+MODELS_HEAD = """A kind of model brings the defaults that it trains well with; what you set yourself stays.
+`hyrt run --model KIND --print-config` shows the result."""
 
 
 def values(schema: dict[str, Any]) -> str:
@@ -83,6 +87,23 @@ def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), ki
     return lines
 
 
+def defaults_of_models() -> list[str]:
+    """A line for each setting that kinds of models have their own default for, and a column for each kind."""
+    kinds = {kind: find_model(kind).defaults for kind in ("graphsage", "gcn", "gin", "gat")}
+    names = sorted({name for defaults in kinds.values() for name in defaults})
+    sections = Config.model_fields
+    lines = [
+        "| setting | " + " | ".join(f"`{kind}`" for kind in kinds) + " |",
+        "| --- |" + " --- |" * len(kinds),
+    ]
+    for name in names:
+        section, _, key = name.partition(".")
+        own = sections[section].annotation.model_fields[key].default
+        values = (f"`{defaults.get(name, own)}`" for defaults in kinds.values())
+        lines.append(f"| `{name}` | {' | '.join(values)} |")
+    return lines
+
+
 def is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
@@ -98,6 +119,7 @@ def page() -> str:
                     shared = field.annotation.model_fields
                     for kind, section in marker.sections():
                         lines += rows(section, f"{name}.", but=shared, kind=kind)
+    lines += ["", "## Defaults of models", "", MODELS_HEAD, "", *defaults_of_models()]
     return "\n".join(lines) + "\n"
 
 

@@ -50,7 +50,7 @@ def run(
     \b
     Examples:
       hyrt run
-      hyrt run --data cora.npz --model gcn data.normalize=row train.epochs=50
+      hyrt run --data cora.npz --model gcn train.epochs=100 model.hidden=16
       hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from hyrt.config.by_kind import ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
-from hyrt.nn.models.model_kind import check_model
+from hyrt.nn.models.model_kind import check_model, find_model
 from hyrt.objective import Objective
 from hyrt.objective.registry import build_objective, check_metric
 from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
 from hyrt.section import Count, Fraction, Index, NoTruth, Positive, Section
 
+# What a first run takes where it is not told: 200 steps are Kipf and Welling's epochs over a small graph.
+_LEAST_EPOCHS, _LEAST_STEPS = 5, 200
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
 
 
@@ -25,15 +29,21 @@ def _to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _given(section: Any) -> Any:
+    """What a section says itself, where it is one that was built already."""
+    return section.model_dump(exclude_unset=True) if isinstance(section, Section) else section
+
+
 class DataConfig(Section):
     source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
     """The dataset: a .npz file, a folder of .npy files, or a name like `synthetic:tiny`, `ogbn-arxiv`,
     `mag240m`."""
     split: Index = 0
     """The number of the split to use, for datasets with several alternative splits."""
-    normalize: Literal["none", "row", "standard"] = "none"
-    """How to scale features. `row` divides each row by its sum; `standard` gives each column mean 0 and
-    deviation 1."""
+    normalize: Literal["auto", "none", "row", "length", "standard"] = "auto"
+    """How to scale features. `row` divides each row by its sum, `length` by its Euclidean length; `standard`
+    gives each column mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
+    values are all 1) and `none` for all others."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
 
@@ -51,11 +61,12 @@ class ModelConfig(Section):
     heads: Count = 4
     """For `gat`: the number of attention heads."""
     dropout: Fraction = 0.0
-    """The dropout rate of hidden activations."""
+    """The dropout rate of hidden activations; kinds of models have their own default."""
     input_dropout: Fraction = 0.0
     """The dropout rate of the input features."""
     norm: Literal["none", "layer"] = "none"
-    """The normalisation after each hidden layer. `layer` is LayerNorm."""
+    """The normalisation after each hidden layer, `layer` for LayerNorm; kinds of models have their own
+    default."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
     options: dict[str, Any] = Field(default={})
@@ -63,15 +74,15 @@ class ModelConfig(Section):
 
 
 class TrainConfig(Section):
-    epochs: Count = 5
+    epochs: Count | None = None
     """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
-    are targets."""
+    are targets. By default 5, or as many as make 200 steps if that is more."""
     optimizer: str = "Adam"
     """The name of a class of torch.optim."""
     lr: Positive = 3e-3
-    """The learning rate."""
+    """The learning rate; kinds of models have their own default."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
-    """The weight decay, passed to the optimizer."""
+    """The weight decay, passed to the optimizer; kinds of models have their own default."""
     optimizer_options: dict[str, Any] = Field(default={})
     """Further keyword arguments for the optimizer."""
     schedule: str | None = None
@@ -101,6 +112,10 @@ class TrainConfig(Section):
         if {"objective", "metric"} & self.model_fields_set:
             check_metric(self.objective, self.metric)
         return self
+
+    def epochs_of(self, steps_per_epoch: int) -> int:
+        """The number of passes over data of a size: the given one, or the default."""
+        return self.epochs or max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch))
 
     def build_objective(self) -> Objective:
         """The configured objective.
@@ -196,6 +211,25 @@ class Config(Section):
     runtime: RuntimeConfig = RuntimeConfig()
     balance: BalanceConfig = BalanceConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_model(cls, settings: Any) -> Any:
+        """Give what the model's kind trains well with to settings that say nothing of it."""
+        if not isinstance(settings, Mapping):
+            return settings
+        given = {name: _given(settings.get(name, {})) for name in cls.model_fields}
+        kind = ModelConfig.model_fields["kind"].default
+        if isinstance(given["model"], Mapping):
+            kind = given["model"].get("kind", kind)
+        if not isinstance(kind, str):
+            return settings  # Wrong in a way that is told with the setting's name.
+        filled = dict(settings)
+        for name, value in find_model(kind).defaults.items():
+            section, _, key = name.partition(".")
+            if isinstance(own := given.get(section, {}), Mapping):
+                filled[section] = given[section] = {key: value, **own}
+        return filled
 
     @property
     def gives_split(self) -> bool:

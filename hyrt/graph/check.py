@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -54,10 +53,8 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         )
 
 
-def check_columns(
-    source: str, key: str, columns: Array, indptr: Array, bound: int, what: str, *, ordered: bool = True
-) -> None:
-    """Entries of CSR rows are in 0..bound-1 and, where `ordered`, strictly increasing within a row."""
+def check_columns(source: str, key: str, columns: Array, indptr: Array, bound: int, what: str) -> None:
+    """Entries of CSR rows are in 0..bound-1 and strictly increasing within a row."""
 
     def outside(a: int, b: int) -> BoolArray:
         part = columns[a:b]
@@ -73,7 +70,7 @@ def check_columns(
         return bad
 
     at = _first(outside, len(columns))
-    disorder = _first(unsorted, len(columns) if at is None else at) if ordered else None
+    disorder = _first(unsorted, len(columns) if at is None else at)
     if disorder is not None:
         row = int(np.searchsorted(indptr, disorder, side="right")) - 1
         pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
@@ -81,8 +78,7 @@ def check_columns(
             source,
             key,
             f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
-            "rows must be strictly increasing; to write them so: hyrt data convert "
-            f"{shlex.quote(source)} DESTINATION --sort --unique",
+            "rows must be strictly increasing",
         )
     if at is not None:
         value = columns[at]

@@ -1,9 +1,9 @@
-"""Scaling of features: by row sum, or by column mean and deviation."""
+"""Scaling of features: rows by their sum or length, columns by their mean and deviation."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from hyrt.errors import DataError
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 
 Array = NDArray[Any]
-Normalize = Literal["none", "row", "standard"]
-NORMALIZERS = ("none", "row", "standard")
+Normalize = Literal["auto", "none", "row", "length", "standard"]
+NORMALIZERS = get_args(Normalize)
 _ROWS = 1 << 14
 
 
@@ -25,8 +25,9 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     data
         A checked dataset.
     normalize
-        `none`; `row` divides each row by its sum (a row with sum 0 stays as it is); `standard` subtracts the
-        column's mean and divides by its deviation (a constant column becomes 0; dense features only).
+        `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that is 0
+        stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
+        column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for others.
 
     Raises
     ------
@@ -35,36 +36,56 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     """
     if normalize not in NORMALIZERS:
         raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
+    if normalize == "auto":
+        bags = data.rows is None and are_bags_of_words(data.arrays["feat_values"])
+        normalize = "length" if bags else "none"
     if normalize == "none":
         return data
     if data.rows is None:
         if normalize == "standard":
             raise DataError(
-                f"{data.name}: normalize 'standard' would make its sparse features dense: use 'row' or 'none'"
+                f"{data.name}: normalize 'standard' would make its sparse features dense: use 'length', "
+                "'row' or 'none'"
             )
-        return replace(data, arrays=data.arrays | {"feat_values": _sparse_rows(data.arrays)})
-    rows = data.rows
-    return replace(data, rows=_dense_rows(rows) if normalize == "row" else _standard(rows))
+        values = _sparse_rows(data.arrays, squared=normalize == "length")
+        return replace(data, arrays=data.arrays | {"feat_values": values})
+    if normalize == "standard":
+        return replace(data, rows=_standard(data.rows))
+    return replace(data, rows=_dense_rows(data.rows, squared=normalize == "length"))
 
 
-def _sparse_rows(arrays: dict[str, Array]) -> Array:
+def are_bags_of_words(values: Array) -> bool:
+    """Whether sparse features only say which words there are: all of their values, [nnz], are 1.
+
+    Others were scaled already, or count something.
+    """
+    return bool(np.all(values == 1))
+
+
+def _sparse_rows(arrays: dict[str, Array], *, squared: bool) -> Array:
     indptr, values = arrays["feat_indptr"], arrays["feat_values"]
     result = np.empty_like(values)
     for low in range(0, len(indptr) - 1, _ROWS):
         starts = indptr[low : low + _ROWS + 1]
         part = slice(int(starts[0]), int(starts[-1]))
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        sums = np.bincount(rows, weights=values[part], minlength=len(starts) - 1)
-        sums[sums == 0] = 1.0
-        result[part] = values[part] / sums[rows]
+        weights = values[part].astype(np.float64)
+        sums = np.bincount(rows, weights=weights**2 if squared else weights, minlength=len(starts) - 1)
+        result[part] = values[part] / _divisors(sums, squared=squared)[rows]
     return result
 
 
-def _dense_rows(rows: FeatureRows) -> FeatureRows:
+def _divisors(sums: Array, *, squared: bool) -> Array:
+    """What rows are divided by: sums of their values, or roots of sums of their squares; 1 in place of 0."""
+    divisors = np.sqrt(sums) if squared else sums
+    return np.where(divisors == 0, 1.0, divisors)
+
+
+def _dense_rows(rows: FeatureRows, *, squared: bool) -> FeatureRows:
     def scale(block: Array) -> Array:
-        sums = block.sum(axis=1, dtype=np.float64, keepdims=True)
-        sums[sums == 0] = 1.0
-        scaled_rows: Array = (block / sums).astype(rows.dtype)
+        values = np.square(block, dtype=np.float64) if squared else block
+        sums = values.sum(axis=1, dtype=np.float64, keepdims=True)
+        scaled_rows: Array = (block / _divisors(sums, squared=squared)).astype(rows.dtype)
         return scaled_rows
 
     return FeatureRows.streamed(rows.shape, rows.dtype, lambda: (scale(block) for block in rows.blocks()))

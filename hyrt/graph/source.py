@@ -12,7 +12,8 @@ from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.normalize import Normalize, scaled
+from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
+from hyrt.graph.row_source import SparseFeatures
 
 SYNTHETIC = "synthetic:"
 KINDS = (
@@ -37,7 +38,9 @@ def open_graph(
         with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it
         downloaded; a PyG `Data`; or a Graph, which is returned as it is unless it is to be scaled.
     normalize
-        `row` divides each feature row by its sum, `standard` scales columns to mean 0 and deviation 1.
+        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
+        to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1 (bags of
+        words), and `none` for others.
     check
         Read everything: also large memory-mapped features.
 
@@ -50,12 +53,12 @@ def open_graph(
     DataError
         Names source, key and the first bad position, or the remedy.
     """
-    if normalize == "none" and isinstance(source, Graph):
+    if isinstance(source, Graph) and (normalize == "none" or (normalize == "auto" and not _has_bags(source))):
         return source
     data, trusted = _read(source, check, None)
     rows = data.rows
     large = rows is not None and rows.mapped and rows.num_bytes > LARGE_BYTES
-    if rows is not None and large and normalize != "none":
+    if rows is not None and large and normalize not in ("none", "auto"):
         raise DataError(
             f"{data.name}: features of {rows.num_bytes / 2**30:.1f} GiB are too large to scale in memory; "
             f"scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
@@ -67,7 +70,7 @@ def open_graph(
     return to_graph(scaled(data, normalize))
 
 
-def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, unique: bool = False) -> Dataset:
+def open_dataset(source: str | Path, scratch: Path) -> Dataset:
     """Open a source for reading it once, block by block.
 
     Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared
@@ -79,8 +82,6 @@ def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, uniqu
         As for `open_graph`.
     scratch
         A folder for edges and features that have to be put in order.
-    sort, unique
-        What to mend in the rows of a file or a folder; see `hyrt.graph.formats.row_order.in_row_order`.
 
     Raises
     ------
@@ -89,13 +90,12 @@ def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, uniqu
     """
     data, trusted = _read(source, True, scratch)
     if not trusted:
-        if sort or unique:
-            from hyrt.graph.formats.row_order import in_row_order
-
-            check_dataset(data, features=False, ordered=False)
-            data = in_row_order(data, scratch, sort=sort, unique=unique)
         check_dataset(data, features=False)
     return data
+
+
+def _has_bags(graph: Graph) -> bool:
+    return isinstance(graph.features, SparseFeatures) and are_bags_of_words(graph.features.values)
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:

@@ -73,9 +73,13 @@ class RunParts:
         return self.sampler.steps_per_epoch()
 
     @property
+    def epochs(self) -> int:
+        return self.config.train.epochs_of(self.steps_per_epoch)
+
+    @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
-        return self.config.train.epochs * self.steps_per_epoch
+        return self.epochs * self.steps_per_epoch
 
     def say(self, notice: Notice | None) -> None:
         """Tell of a notice, if there is one."""

@@ -48,7 +48,7 @@ class EpochEnd:
         config, state = self._parts.config, self._state
         epoch, loss = state.step // self._parts.steps_per_epoch, state.unevaluated
         assert loss is not None
-        is_last = epoch >= config.train.epochs
+        is_last = epoch >= self._parts.epochs
         if is_last or (config.evaluate.every and epoch % config.evaluate.every == 0):
             try:
                 self._evaluate(epoch, check)

@@ -43,7 +43,7 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
-        epochs=config.train.epochs,
+        epochs=parts.epochs,
         steps_per_epoch=parts.steps_per_epoch,
         first_step=step,
         simulated=stages.simulated,

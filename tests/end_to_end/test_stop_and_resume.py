@@ -206,7 +206,7 @@ def test_what_may_not_change(whole: Path, override: str) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("train", "lr", 0.5, "train.lr is 0.5 in config.yaml, but the checkpoint was trained with 0.003"),
+        ("train", "lr", 0.5, "train.lr is 0.5 in config.yaml, but the checkpoint was trained with 0.01"),
         ("data", "source", "synthetic:community", 'but the checkpoint was trained with "synthetic:tiny"'),
         ("train", "schedule_options", {}, "train.schedule_options"),
     ],

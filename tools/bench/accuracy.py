@@ -51,8 +51,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "model": {"kind": "graphsage", "hidden": 64, "dropout": 0.5, "norm": "layer"},
             "sampler": {"fanout": [10, 10]},
-            "train": {"epochs": 20, "lr": 3e-3},
-            "data": {"batch_size": 512},
+            "train": {"epochs": 20, "lr": 3e-3, "weight_decay": 0.0},
+            "data": {"batch_size": 512, "normalize": "none"},
         },
     ),
     "coauthor_cs": Experiment(
@@ -62,8 +62,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "model": {"kind": "graphsage", "hidden": 64, "dropout": 0.5, "norm": "layer"},
             "sampler": {"fanout": [10, 10]},
-            "train": {"epochs": 10, "lr": 3e-3},
-            "data": {"batch_size": 512},
+            "train": {"epochs": 10, "lr": 3e-3, "weight_decay": 0.0},
+            "data": {"batch_size": 512, "normalize": "none"},
         },
     ),
     "coauthor_physics": Experiment(
@@ -73,7 +73,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "model": {"kind": "gcn", "hidden": 64, "dropout": 0.5, "norm": "layer"},
             "sampler": {"fanout": [10, 10]},
-            "train": {"epochs": 10, "lr": 3e-3},
+            "train": {"epochs": 10, "lr": 3e-3, "weight_decay": 0.0},
+            "data": {"normalize": "none"},
         },
     ),
     "tolokers": Experiment(
@@ -83,7 +84,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "model": {"kind": "graphsage", "layers": 2, "hidden": 128, "dropout": 0.2, "norm": "layer"},
             "sampler": {"fanout": [25, 10]},
-            "train": {"epochs": 120, "lr": 3e-3, "metric": "roc_auc"},
+            "train": {"epochs": 120, "lr": 3e-3, "weight_decay": 0.0, "metric": "roc_auc"},
             "data": {"normalize": "standard"},
             "evaluate": {"every": 3},
         },
@@ -102,7 +103,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "residual": True,
             },
             "sampler": {"fanout": [8, 8, 8, 8]},
-            "train": {"epochs": 40, "lr": 3e-3, "metric": "roc_auc"},
+            "train": {"epochs": 40, "lr": 3e-3, "weight_decay": 0.0, "metric": "roc_auc"},
             "evaluate": {"every": 2},
         },
     ),

@@ -61,10 +61,10 @@ def settings(
         Further sections; those that are also set here are joined, key by key.
     """
     found: dict[str, Any] = {
-        "model": {"kind": kind, "hidden": hidden, "layers": 2},
+        "model": {"kind": kind, "hidden": hidden, "layers": 2, "dropout": 0.0, "norm": "none"},
         "sampler": {"fanout": FANOUT},
         "data": {"batch_size": batch},
-        "train": {"epochs": epochs, "lr": LR},
+        "train": {"epochs": epochs, "lr": LR, "weight_decay": 0.0},
         "evaluate": {"every": 0},
         "checkpoint": {"every_epochs": 0},
     }

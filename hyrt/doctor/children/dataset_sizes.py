@@ -100,7 +100,9 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         rows_bytes = held("feat_indptr", "feat_indices", "feat_values")
     else:
         width, value_bytes, rows_bytes = shapes["features"][1], item_bytes["features"], held("features")
-    mapped = is_folder and normalize == "none"
+    # `auto` may scale sparse features, and leaves dense ones as they are.
+    scales = normalize != "none" and (sparse or normalize != "auto")
+    mapped = is_folder and not scales
     return DatasetSizes(
         found=f"{path}, {vertices:,} vertices, {edges:,} edges",
         degrees=DegreeDistribution.assumed(vertices, edges, num_targets=None),
@@ -111,7 +113,7 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         feature_bytes=0.0
         if mapped
         else float(vertices) * width * 4
-        if normalize != "none" and not sparse
+        if scales and not sparse
         else float(rows_bytes),
         graph_bytes=0.0 if is_folder else float(topology),
         mapped_bytes=float(rows_bytes * mapped + topology * is_folder),

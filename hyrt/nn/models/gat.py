@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class Gat(ModelKind):
     """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them."""
 
+    defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
     costs_like = "gat"
     assumption = "a gat layer reads a row for each edge and head; scores and softmax cost nothing"
 

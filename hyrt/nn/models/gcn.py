@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -15,6 +15,8 @@ class Gcn(ModelKind):
     """Neighbours and a self loop, weighted by their degrees."""
 
     best_form = "aggregated"
+    # Kipf and Welling 2017, 5.2.
+    defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
     costs_like = "gcn"
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

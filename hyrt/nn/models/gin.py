@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -15,6 +15,8 @@ class Gin(ModelKind):
     """The sum of neighbours and the own row, through two products."""
 
     best_form = "aggregated"
+    # Sums grow with the degree: without a norm, steps of this size diverge.
+    defaults: ClassVar = {"train.lr": 3e-3, "model.dropout": 0.5, "model.norm": "layer"}
     costs_like = "gin"
     assumption = "a gin layer costs its aggregation and two products; its activation costs nothing"
 

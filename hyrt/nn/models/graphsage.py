@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -15,6 +15,7 @@ class GraphSage(ModelKind):
     """Neighbours combined by mean, sum or maximum, beside the own row."""
 
     best_form = "aggregated"
+    defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
     costs_like = "graphsage"
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -30,6 +30,8 @@ class ModelKind(ABC):
     costs_like: ClassVar[str] = ""
     """The model of `hyrt_perfmodel.workloads.model_workload` that has its costs; empty if there is none,
     and then a run is not predicted."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Settings by their names, such as `train.lr`, that a run of this kind has where the user gives none."""
     assumption: ClassVar[str] = ""
     """What a prediction assumes of its costs, in a sentence; empty for nothing."""
 

@@ -144,8 +144,9 @@ class RunFolder:
             with explained(path):
                 write_atomically(path, to_yaml(config).encode())
 
-    def is_finished(self, epochs: int) -> bool:
-        """Whether the run has ended by itself, and not before that many epochs unless it stopped early.
+    def is_finished(self, epochs: int | None) -> bool:
+        """Whether the run has ended by itself, and not before that many epochs (None for the default number)
+        unless it stopped early.
 
         Raises
         ------
@@ -156,7 +157,9 @@ class RunFolder:
         try:
             summary = json.loads(path.read_bytes())
             status = summary["status"]
-            return bool(status == "early-stopped" or (status == "finished" and summary["epochs"] >= epochs))
+            return bool(
+                status == "early-stopped" or (status == "finished" and summary["epochs"] >= (epochs or 0))
+            )
         except FileNotFoundError:
             return False
         except (ValueError, LookupError, TypeError) as error:

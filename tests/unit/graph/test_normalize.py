@@ -3,38 +3,71 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graph_datasets import make_arrays, save
+from scipy.sparse import csr_matrix
 from sklearn.preprocessing import StandardScaler, normalize
 
+from hyrt.config import Config
 from hyrt.errors import DataError
 from hyrt.graph import normalize as normalize_module
 from hyrt.graph import open_graph
 from hyrt.graph.formats import schema
 
+# What a row is divided by, and its name elsewhere.
+NORMS = {"row": "l1", "length": "l2"}
 
+
+@pytest.mark.parametrize("normalize_as", NORMS)
 @pytest.mark.parametrize("name", ["a.npz", "a"])
-def test_rows(tmp_path, name):
+def test_rows(tmp_path, name, normalize_as):
     arrays = make_arrays(1, vertices=50)
     arrays["features"] = np.abs(arrays["features"])
     arrays["features"][7] = 0
-    graph = open_graph(save(arrays, tmp_path / name), normalize="row")
-    expected = normalize(arrays["features"].astype(np.float64), norm="l1")
+    graph = open_graph(save(arrays, tmp_path / name), normalize=normalize_as)
+    expected = normalize(arrays["features"].astype(np.float64), norm=NORMS[normalize_as])
     np.testing.assert_allclose(graph.features.values, expected, rtol=1e-6)
     assert graph.features.values.dtype == np.float32
     assert not graph.features.values[7].any()
 
 
-def test_sparse_rows(tmp_path, monkeypatch):
+@pytest.mark.parametrize("normalize_as", NORMS)
+def test_sparse_rows(tmp_path, monkeypatch, normalize_as):
     monkeypatch.setattr(normalize_module, "_ROWS", 7)
     arrays = make_arrays(2, vertices=50, width=6, sparse=True)
-    graph = open_graph(save(arrays, tmp_path / "a.npz"), normalize="row")
-    indptr = arrays["feat_indptr"]
-    for v in range(50):
-        row = arrays["feat_values"][indptr[v] : indptr[v + 1]].astype(np.float64)
-        np.testing.assert_allclose(
-            graph.features.values[indptr[v] : indptr[v + 1]], row / row.sum(), rtol=1e-6
-        )
-    with pytest.raises(DataError, match="would make its sparse features dense: use 'row'"):
+    graph = open_graph(save(arrays, tmp_path / "a.npz"), normalize=normalize_as)
+    parts = arrays["feat_values"].astype(np.float64), arrays["feat_indices"], arrays["feat_indptr"]
+    expected = normalize(csr_matrix(parts, shape=(50, 6)), norm=NORMS[normalize_as])
+    np.testing.assert_allclose(graph.features.values, expected.data, rtol=1e-6)
+    with pytest.raises(DataError, match="would make its sparse features dense: use 'length', 'row'"):
         open_graph(tmp_path / "a.npz", normalize="standard")
+
+
+@pytest.mark.parametrize("suffix", ["", ".npz"])
+def test_auto_scales_bags_of_words_alone(tmp_path, suffix):
+    sparse, dense = make_arrays(2, vertices=50, width=6, sparse=True), make_arrays(2, vertices=50)
+    scaled = open_graph(save(sparse, tmp_path / f"scaled{suffix}"), normalize="auto")
+    np.testing.assert_array_equal(scaled.features.values, sparse["feat_values"])
+    plain = open_graph(save(dense, tmp_path / f"dense{suffix}"), normalize="auto")
+    np.testing.assert_array_equal(plain.features.values, dense["features"])
+    sparse["feat_values"] = np.ones_like(sparse["feat_values"])
+    bags = open_graph(save(sparse, tmp_path / f"bags{suffix}"), normalize="auto")
+    words = np.diff(sparse["feat_indptr"])
+    np.testing.assert_allclose(bags.features.values, np.repeat(words, words) ** -0.5, rtol=1e-6)
+
+
+def test_auto_leaves_an_open_graph_that_has_no_bags_of_words(tmp_path):
+    arrays = make_arrays(2, vertices=50, width=6, sparse=True)
+    arrays["feat_values"] = np.ones_like(arrays["feat_values"])
+    path = save(arrays, tmp_path / "a.npz")
+    for normalize_as in ("row", "length"):
+        graph = open_graph(path, normalize=normalize_as)
+        assert open_graph(graph, normalize="auto") is graph
+    expected = open_graph(path, normalize="length").features.values
+    np.testing.assert_array_equal(open_graph(open_graph(path), normalize="auto").features.values, expected)
+
+
+def test_the_settings_offer_what_there_is():
+    offered = Config.model_json_schema()["$defs"]["DataConfig"]["properties"]["normalize"]["enum"]
+    assert tuple(offered) == normalize_module.NORMALIZERS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

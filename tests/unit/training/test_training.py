@@ -169,9 +169,17 @@ def test_plateau_schedule_follows_the_loss_alone() -> None:
         "schedule": "ReduceLROnPlateau",
         "schedule_options": {"patience": 1, "factor": 0.5},
         "epochs": 8,
+        "lr": 3e-3,
     }
     rates = []
-    config = build_config({"data": {"batch_size": 240}, "evaluate": {"every": 3}, "train": schedule})
+    config = build_config(
+        {
+            "data": {"batch_size": 240},
+            "model": {"dropout": 0.0},
+            "evaluate": {"every": 3},
+            "train": schedule,
+        }
+    )
     losses: list[float] = []
 
     def emit(event: Event) -> None:

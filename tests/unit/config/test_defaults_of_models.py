@@ -1,0 +1,69 @@
+"""The settings that a kind of model brings along fill in what the user leaves open, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyrt.config import Config, apply_overrides, build_config, to_yaml
+from hyrt.config.tree import ModelConfig, TrainConfig
+from hyrt.errors import ConfigError
+from hyrt.nn.models.gcn import Gcn
+
+LR = {"graphsage": 1e-2, "gcn": 1e-2, "gin": 3e-3, "gat": 1e-2}
+
+
+@pytest.mark.parametrize("kind", LR)
+def test_a_kind_brings_its_settings(kind: str) -> None:
+    assert build_config({"model": {"kind": kind}}).train.lr == LR[kind]
+
+
+def test_without_a_kind_the_default_kinds_settings_hold() -> None:
+    assert build_config({}) == Config() == build_config({"model": {"kind": "graphsage"}})
+    assert build_config({}).train.lr == LR["graphsage"]
+
+
+@pytest.mark.parametrize("settings", [{"train": {"lr": 0.5}}, {"train": TrainConfig(lr=0.5)}])
+def test_what_the_user_says_stays(settings: dict[str, Any]) -> None:
+    config = Config.model_validate({"model": ModelConfig(kind="gcn"), **settings})
+    assert config.train.lr == 0.5
+    assert config.model.dropout == Gcn.defaults["model.dropout"], "what the user left open is filled in"
+
+
+def test_a_value_equal_to_the_class_default_is_still_the_users() -> None:
+    config = build_config(apply_overrides({}, ["model.kind=gcn", "model.dropout=0", "train.lr=0.003"]))
+    assert (config.model.dropout, config.train.lr) == (0.0, 0.003)
+
+
+def test_a_written_config_reads_back_whatever_a_kind_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    written = to_yaml(build_config({"model": {"kind": "gcn"}}))
+    monkeypatch.setattr(Gcn, "defaults", {"train.lr": 0.25})
+    assert build_config(yaml.safe_load(written)).train.lr == LR["gcn"]
+
+
+@pytest.mark.parametrize("name", ["train.lrr", "trian.lr", "lr"])
+def test_a_name_that_no_setting_has_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gcn, "defaults", {name: 0.25})
+    with pytest.raises(ConfigError, match="unknown setting"):
+        build_config({"model": {"kind": "gcn"}})
+
+
+@pytest.mark.parametrize("settings", [{"model": 3}, {"train": 3}, {"model": {"kind": 3}}])
+def test_wrong_sections_are_told_as_without_defaults(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"setting (model|train)"):
+        build_config(settings)
+
+
+@given(st.integers(1, 10_000))
+def test_epochs_by_default_make_enough_steps(steps_per_epoch: int) -> None:
+    epochs = TrainConfig().epochs_of(steps_per_epoch)
+    assert epochs >= 5
+    assert epochs == 5 or (epochs - 1) * steps_per_epoch < 200 <= epochs * steps_per_epoch
+    assert TrainConfig(epochs=3).epochs_of(steps_per_epoch) == 3
+    assert epochs == max(5, math.ceil(200 / steps_per_epoch))
