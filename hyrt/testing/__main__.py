@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from hyrt.errors import HyrtError
 from hyrt.machine.process_settings import prepare_process
@@ -38,6 +39,14 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     from hyrt.device.discovery import find_device
     from hyrt.testing.suite import check_device
+    from hyrt.testing.verdicts import ConformanceError, Verdict
+
+    first: dict[str, str] = {}
+
+    def tell(verdict: Verdict) -> None:
+        like = first.setdefault(verdict.detail, verdict.name) if verdict.outcome == "failed" else verdict.name
+        told = verdict if like == verdict.name else replace(verdict, detail=f"as in: {like}")
+        print(told, flush=True)
 
     try:
         backend, info = find_device(options.device)
@@ -46,8 +55,12 @@ def main(words: list[str] | None = None) -> int:
             computes=not options.computes_nothing,
             cycles=options.cycles,
             only=options.only,
-            on_verdict=lambda verdict: print(verdict, flush=True),
+            on_verdict=tell,
         )
+    except ConformanceError as error:
+        # Each failure has been told.
+        print(str(error).splitlines()[0].rstrip(":"), file=sys.stderr)
+        return error.exit_code
     except HyrtError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -16,7 +17,7 @@ from typing import get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.calls import call_device
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailable, one_line
 from hyrt.testing import (
     cases,
     check_faults,
@@ -31,6 +32,7 @@ from hyrt.testing.trial import OpenFn, Trial
 from hyrt.testing.verdicts import ConformanceError, Failed, Outcome, Report, Skipped, Verdict
 
 _Work = Callable[[Trial], None]
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,18 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     except Failed as failed:
         return "failed", str(failed)
     except BaseException as error:  # A backend may raise anything, anywhere; this is the check's own thread.
-        return "failed", f"expected no exception; {_where(error)} raised {type(error).__name__}: {error}"
+        told = one_line(f"{type(error).__name__}: {error}")
+        told = textwrap.shorten(told, _LONGEST, placeholder=" ...")
+        return "failed", f"expected no exception; got {told}, at {_place(error, trial)}"
     return "passed", ""
 
 
-def _where(error: BaseException) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.name} ({last.filename}:{last.lineno})"
+def _place(error: BaseException, trial: Trial) -> str:
+    """The backend's innermost line on the way to an error or its first cause; else the innermost one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = list(traceback.walk_tb(error.__traceback__))
+    packages = {name.partition(".")[0] for name in trial.modules}
+    own = [each for each in frames if each[0].f_globals.get("__name__", "").partition(".")[0] in packages]
+    frame, line = (own or frames)[-1]
+    return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"

@@ -44,6 +44,8 @@ class Trial:
     """Makes the device's next propagate fail, where the backend has a way to."""
     cycles: int = 200
     """How often the leak check opens and closes."""
+    modules: set[str] = field(default_factory=set)
+    """Where the devices' classes are written."""
     _opened: list[Device] = field(default_factory=list)
     _graphs: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
     _supported: dict[int, ModelCase] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Trial:
         """A fresh device; `close_all` closes it."""
         device = self.open_fn(DeviceOptions(threads=threads, memory_bytes=memory_bytes))
         self._opened.append(device)
+        self.modules.add(type(device).__module__)
         return device
 
     def close_all(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,7 +66,7 @@ class Report:
 
 
 class ConformanceError(HyrtError):
-    """A device does not keep the protocol; the message has a line for each failed check.
+    """A device does not keep the protocol; the message has a line for each way in which checks failed.
 
     Parameters
     ----------
@@ -77,8 +76,11 @@ class ConformanceError(HyrtError):
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        lines: Sequence[str] = [f"  {verdict.name}: {verdict.detail}" for verdict in report.failed]
+        alike: dict[str, list[str]] = {}
+        for verdict in report.failed:
+            alike.setdefault(verdict.detail, []).append(verdict.name)
+        lines = [f"  {', '.join(names)}: {detail}" for detail, names in alike.items()]
         super().__init__(
-            f"{report.device} does not keep the device protocol, {len(lines)} of {len(report.verdicts)} "
-            "checks failed:\n" + "\n".join(lines)
+            f"{report.device} does not keep the device protocol, {len(report.failed)} of "
+            f"{len(report.verdicts)} checks failed:\n" + "\n".join(lines)
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from device.unusual_devices import GatheringDevice, LimitedDevice, SamplingDevice
 from hyrt_devices.cpu import CpuDevice
 
-from hyrt.device import Device, DeviceOptions
+from hyrt.device import Device, DeviceOptions, StepResult
 from hyrt.device.discovery import survey_devices
 from hyrt.errors import DeviceUnavailable
 from hyrt.testing import ConformanceError, Report, check_device
@@ -111,7 +118,83 @@ def test_the_error_lists_every_failed_check() -> None:
     assert len(failed) > 20
     text = str(error.value)
     assert f"{len(failed)} of {len(error.value.report.verdicts)} checks failed" in text
-    assert all(f"  {verdict.name}: {verdict.detail}" in text for verdict in failed)
+    assert all(verdict.name in text and verdict.detail in text for verdict in failed)
+    # What is wrong is said once, however many checks it fails.
+    assert len(text.splitlines()) == 1 + len({verdict.detail for verdict in failed})
+
+
+def test_the_backend_of_the_documentation_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+    section = page.partition("## A device that runs torch\n")[2].partition("\n## ")[0]
+    code = [line for line in section.splitlines() if line.startswith("    ") or not line]
+    (tmp_path / "documented_backend.py").write_text(textwrap.dedent("\n".join(code)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    npu = importlib.import_module("documented_backend").NpuDevice
+    report = check_device(lambda options: npu.open(npu.probe()[0], options), cycles=5)
+    assert {verdict.name for verdict in report.skipped} <= {
+        *(f"input form {form} gives the same sums" for form in ("sparse", "aggregated", "in_place", "ids")),
+        "sampler draws what the host draws",
+        "mini batches it sampled are trained",
+        "sampler draws while the device trains",
+        "its sampler goes with the device",
+        "a broken device faults for good",
+        "out of memory is recoverable",
+    }
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["as it is", "as a fault"])
+def test_an_exception_is_told_with_the_backends_own_line(wrapped: bool) -> None:
+    class Raising(CpuDevice):
+        def propagate(self, staged: Any) -> Any:
+            if not wrapped:
+                return self.broken()
+            with self._health.terminal("propagate"):
+                return self.broken()
+
+        def broken(self) -> Any:
+            return torch.ones(2) @ torch.ones(3)  # This line.
+
+    with pytest.raises(ConformanceError) as error:
+        checked(Raising, only="normalizer")
+    (failed,) = error.value.report.failed
+    (line,) = [
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# This line.")
+    ]
+    assert failed.detail.endswith(f"at {__file__}:{line} in broken")
+    assert len(failed.detail.splitlines()) == 1
+
+
+def test_a_missing_gradient_is_told_without_tensors() -> None:
+    class Forgetful(CpuDevice):
+        def _step(self, model: Any, batch: Any) -> StepResult:
+            result = super()._step(model, batch)
+            return replace(result, gradients=[None, *result.gradients[1:]])  # type: ignore[list-item]
+
+    with pytest.raises(ConformanceError) as error:
+        checked(Forgetful, only="normalizer")
+    text = str(error.value)
+    assert "expected gradient 0 to be a tensor, of zeros where" in text
+    assert "it is NoneType" in text
+    assert "tensor(" not in text
+
+
+def test_the_largest_difference_is_told_with_its_place() -> None:
+    class OneElementOff(CpuDevice):
+        def _step(self, model: Any, batch: Any) -> StepResult:
+            result = super()._step(model, batch)
+            if result.counts:
+                result.gradients[0][1, 0] += 7
+                result.gradients[0][0, 0] += 2
+            return result
+
+    with pytest.raises(ConformanceError, match=r"gradient 0 \(47, 1\) of layers.0.weight within .*") as error:
+        checked(OneElementOff, only="float64: gcn, layers=1")
+    assert re.search(
+        r"the largest difference is 7\.0e\+00, at \[1, 0\]: \S+ for \S+ \(sampled neighbours\)",
+        str(error.value),
+    )
 
 
 def test_no_check_of_that_name() -> None:
