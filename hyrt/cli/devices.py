@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from hyrt.device.discovery import Survey
     from hyrt.predict.calibrate.store import KnownSpeed
 
-
+# On a narrower terminal its own wrapping is no worse.
+_LEAST_WIDTH = 40
 _FACTS = (
     *("name", "kind", "index", "description", "memory_bytes"),
     *("zero_copy", "host_cores", "link", "simulated"),
@@ -37,6 +39,8 @@ def devices(
       hyrt run --devices cpu,opencl:0
     """  # noqa: D301
     import json
+    import shutil
+    import sys
 
     from hyrt.device.discovery import survey_devices
     from hyrt.predict.calibrate.store import known_speed, read_measured, why_old
@@ -48,7 +52,8 @@ def devices(
     if as_json:
         typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
-        for line in _lines(surveys, speeds):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in _lines(surveys, speeds, width):
             typer.echo(line)
     for note in filter(None, [*notes, why_old()]):
         typer.echo(note, err=True)
@@ -95,49 +100,48 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[
     return {"hyrt": __version__, "devices": listed, "problems": problems}
 
 
-def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> list[str]:
-    rows: list[tuple[str, str, str, str, str]] = []
-    assumed = False
+def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: int | None) -> Iterator[str]:
+    """A name and what there is to say of it: a line each, or wrapped to the width of a terminal."""
+    rows: list[tuple[str, list[str]]] = []
     for survey in surveys:
         alike: dict[str, list[DeviceInfo]] = {}
         for info in survey.found:
             alike.setdefault(info.description, []).append(info)
-        for group in alike.values():
-            rows.append(_row(group, survey, speeds))
-            assumed = assumed or "assumed" in rows[-1][4]
+        plug_in = f" [plug-in {survey.provider}]" if survey.is_foreign else ""
+        for info, *others in alike.values():
+            name = f"{info.name} to {others[-1].index}" if others else info.name
+            what = f"{info.description}{' (simulated)' if info.simulated else ''}{plug_in}"
+            rows.append((name, [what, _figures(info, speeds[info.name])]))
         if survey.problem:
-            name = f"{survey.kind} (plug-in {survey.provider})" if survey.is_foreign else survey.kind
-            rows.append((name, survey.problem, "", "", ""))
-    columns = [max((len(row[i]) for row in rows if row[i + 1]), default=0) for i in range(4)]
-    lines = []
-    for row in rows:
-        padded = [text.ljust(width) for text, width in zip(row[:4], columns, strict=True)]
-        lines.append("  ".join([*padded, row[4]] if any(row[2:]) else [padded[0], row[1]]).rstrip())
-    if assumed:
-        lines.append(
-            "assumed rates are estimates from data sheets and clock rates; `hyrt devices --measure` "
-            "measures them"
+            rows.append((survey.kind, [f"{survey.problem}{plug_in}"]))
+    start = 2 + max((len(name) for name, _ in rows), default=0)
+    for name, texts in rows:
+        first, *more = ["  ".join(texts)] if width is None else _wrapped(texts, width - start)
+        yield f"{name:{start}}{first}"
+        yield from (" " * start + line for line in more)
+    if any(known.rates and known.rates.source.startswith("assumed") for known in speeds.values()):
+        note = (
+            "assumed rates are estimates from data sheets and clock rates; `hyrt devices --measure` measures "
+            "them"
         )
-    return lines
+        yield from [note] if width is None else _wrapped([note], width)
 
 
-def _row(
-    group: Sequence[DeviceInfo], survey: Survey, speeds: Mapping[str, KnownSpeed]
-) -> tuple[str, str, str, str, str]:
-    info = group[0]
-    rates, stale = speeds[info.name].rates, speeds[info.name].not_used
-    name = info.name if len(group) == 1 else f"{info.name} to {group[-1].index}"
-    memory = f"{info.memory_bytes / 2**30:.3g} GiB" if info.memory_bytes else "-"
-    description = " ".join(info.description.split())
-    if info.simulated:
-        description += " (simulated)"
-    if survey.is_foreign:
-        description += f" [plug-in {survey.provider}]"
+def _wrapped(texts: Sequence[str], width: int) -> list[str]:
+    """Paragraphs as lines; what a user may paste, like an address or a path, stays whole."""
+    wrapper = textwrap.TextWrapper(max(_LEAST_WIDTH, width), break_long_words=False, break_on_hyphens=False)
+    return [line for text in texts for line in wrapper.wrap(text)]
+
+
+def _figures(info: DeviceInfo, known: KnownSpeed) -> str:
+    """Memory, link and rates, as far as they are known."""
+    memory = f"{info.memory_bytes / 2**30:.3g} GiB" if info.memory_bytes else ""
+    rates, stale = known.rates, f" ({known.not_used})" if known.not_used else ""
     if rates is None:
-        return name, description, memory, info.link or "-", f"rates unknown{f' ({stale})' if stale else ''}"
-    speed = f"{2 * rates.macs_per_s / 1e9:,.0f} GFLOP/s, {rates.memory_bytes_per_s / 1e9:,.3g} GB/s"
+        return ", ".join(filter(None, [memory, info.link, f"rates unknown{stale}"]))
     link = info.link
     if math.isfinite(rates.link_bytes_per_s):
         link += f" {rates.link_bytes_per_s / 1e9:.3g} GB/s"
+    speed = f"{2 * rates.macs_per_s / 1e9:,.0f} GFLOP/s, {rates.memory_bytes_per_s / 1e9:,.3g} GB/s"
     source = rates.source.partition(":")[0]
-    return name, description, memory, link, f"{speed} {source}{f' ({stale})' if stale else ''}"
+    return ", ".join(filter(None, [memory, link, f"{speed} {source}{stale}"]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
 from pathlib import Path
 
@@ -19,6 +22,34 @@ def test_every_backend_is_listed(tmp_path: Path) -> None:
     # What is missing comes with what to do.
     cuda = next(line for line in lines if line.startswith("cuda"))
     assert "GFLOP/s" in cuda or "install" in cuda or "driver" in cuda
+
+
+def test_a_terminal_gets_lines_that_fit_and_a_pipe_one_line_each(tmp_path: Path) -> None:
+    """A long reason among them, of a plug-in that breaks."""
+    info = tmp_path / "site" / "acme_npu-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-npu\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.devices]\nnpu = acme_npu:Npu\n")
+    reason = "the driver of this card was not built for the kernel that runs, which is of another year"
+    (info.parent / "acme_npu.py").write_text(f"raise OSError({reason!r})\n")
+    more = {"COLUMNS": "80", "PYTHONPATH": str(info.parent), "XDG_CACHE_HOME": str(tmp_path)}
+    piped = hyrt("devices", cwd=tmp_path, **more).stdout.splitlines()
+    (npu,) = [line for line in piped if line.startswith("npu")]
+    assert f"OSError: {reason}: update or uninstall acme-npu 1.0 [plug-in acme-npu 1.0]" in npu
+    assert not any(line.startswith(" ") for line in piped)
+    parent, child = pty.openpty()
+    process = subprocess.Popen([HYRT, "devices"], cwd=tmp_path, env=environment(**more), stdout=child)
+    os.close(child)
+    text = b""
+    with contextlib.suppress(OSError):  # The end of a pseudo-terminal.
+        while data := os.read(parent, 4096):
+            text += data
+    os.close(parent)
+    assert process.wait(60) == 0
+    shown = text.decode().splitlines()
+    assert max(map(len, shown)) <= 80
+    # The same words, in the same order.
+    assert " ".join(" ".join(shown).split()) == " ".join(" ".join(piped).split())
 
 
 def test_json_has_the_documented_keys(tmp_path: Path) -> None:
