@@ -40,6 +40,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
         yield from installed
         yield from _guarded("cpus", check_cpus)
         kernels = _guarded("kernel cache", lambda: check_kernel_cache(children, limit_s))
+        rates = _guarded("kept rates", lambda: check_kept_rates(children, limit_s))
         # Before drivers start threads of their own.
         now = host_memory().now
         bandwidth = _guarded("bandwidth", lambda: check_bandwidth(children, limit_s, cores, now))
@@ -47,7 +48,7 @@ def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[Do
         settings = ask_settings(children, asked, backends.devices, limit_s)
     yield from _host(settings, backends, output)
     yield from kernels
-    yield from _guarded("kept rates", check_kept_rates)
+    yield from rates
     yield from _guarded("plug-ins", lambda: check_plug_ins(wanted_kinds(settings)))
     yield from _guarded("settings", lambda: judge_settings(settings, cores))
     causes = [*installed, *kernels]

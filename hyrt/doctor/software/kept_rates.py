@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hyrt.doctor.finding import DoctorFinding, warning
+from hyrt.doctor.finding import DoctorFinding, note, ok, warning
 from hyrt.doctor.machine.writable import why_not_writable
+from hyrt.machine.asking.children import Answer, Children
 from hyrt.machine.kernel_cache import user_cache
 
+_REST = "`hyrt calibrate` lets runs start from a prediction"
 
-def check_kept_rates(cache: Path | None = None) -> list[DoctorFinding]:
-    """Whether what is measured can be kept.
 
-    Parameters
-    ----------
-    cache
-        The user's cache folder; XDG_CACHE_HOME or ~/.cache by default.
-    """
-    folder = (user_cache() if cache is None else cache) / "hyrt"
+def check_kept_rates(children: Children, limit_s: float) -> list[DoctorFinding]:
+    """Whether what is measured can be kept, and what has been."""
+    answers = children.ask("hyrt.doctor.children.kept_rates", ["rates"], limit_s=limit_s)
+    return judge_kept_rates(answers["rates"], user_cache() / "hyrt")
+
+
+def judge_kept_rates(answer: Answer, folder: Path) -> list[DoctorFinding]:
+    """A finding from what is kept in the folder."""
+    devices, why = answer.first("devices") or [], answer.first("why") or ""
+    calibrated = bool(answer.first("calibrated"))
+    figures = {"folder": str(folder), "calibrated": calibrated, "devices": devices}
     problem = why_not_writable(folder)
     if problem:
-        return warning(
-            "kept rates",
-            f"measured rates and the calibration cannot be stored: {problem}",
-            "set XDG_CACHE_HOME to a writable folder",
-            {"folder": str(folder)},
-        )
-    calibrated = any(folder.glob("calibration-*.yaml")) if folder.is_dir() else False
-    found = str(folder) if calibrated else f"{folder}; `hyrt calibrate` lets runs start from a prediction"
-    return [
-        DoctorFinding(
-            "kept rates",
-            "ok" if calibrated else "note",
-            found,
-            figures={"folder": str(folder), "calibrated": calibrated},
-        )
-    ]
+        found = f"measured rates and the calibration cannot be stored: {problem}"
+        return warning("kept rates", found, "set XDG_CACHE_HOME to a writable folder", figures)
+    if calibrated:
+        return ok("kept rates", f"{folder}: this machine is calibrated", figures)
+    if why:
+        return note("kept rates", f"{folder}: {why}", figures)
+    if devices:
+        measured = f"the rates of {', '.join(devices)} were measured, but this machine is not calibrated"
+        return note("kept rates", f"{folder}: {measured}: {_REST}", figures)
+    return note("kept rates", f"{folder}: {answer.problem or f'nothing was measured yet: {_REST}'}", figures)

@@ -108,10 +108,12 @@ def usable() -> tuple[Calibration | None, str]:
         calibration = read_calibration(whole=False)
     except CalibrationError as error:
         return None, str(error)
+    if not calibration.is_whole:
+        return None, ""
     reasons = why_other_machine(calibration, this_machine({}))
     if reasons:
         return None, f"the calibration was {reasons[0]}: run `hyrt calibrate`"
-    return (calibration, "") if calibration.is_whole else (None, "")
+    return calibration, ""
 
 
 def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hyrt.doctor.finding import DoctorFinding
 from hyrt.doctor.machine.disk import check_disk
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
-from hyrt.doctor.software.kept_rates import check_kept_rates
+from hyrt.doctor.software.kept_rates import judge_kept_rates
+from hyrt.machine.asking.children import Answer
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:
@@ -26,7 +28,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     (found,) = check_disk(file / "runs", None)
     assert found.state == "broken"
     assert "--output" in found.remedy
-    (kept,) = check_kept_rates(file)
+    (kept,) = judge_kept_rates(Answer(), file / "hyrt")
     assert kept.state == "warning"
     assert "XDG_CACHE_HOME" in kept.remedy
 
@@ -64,7 +66,19 @@ def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
 
 
 def test_rates_that_were_kept(tmp_path: Path) -> None:
-    assert check_kept_rates(tmp_path)[0].state == "note"
-    (tmp_path / "hyrt").mkdir()
-    (tmp_path / "hyrt" / "calibration-here.yaml").touch()
-    assert check_kept_rates(tmp_path)[0].state == "ok"
+    def judged(**said: Any) -> tuple[str, str]:
+        (found,) = judge_kept_rates(Answer((said,)), tmp_path)
+        return found.state, found.found.removeprefix(f"{tmp_path}: ")
+
+    whole = judged(calibrated=True, why="", devices=["cpu:0"])
+    assert whole == ("ok", "this machine is calibrated")
+    state, words = judged(calibrated=False, why="", devices=["cpu:0", "opencl:0"])
+    assert state == "note"
+    assert words.startswith(
+        "the rates of cpu:0, opencl:0 were measured, but this machine is not calibrated: "
+    )
+    assert judged(calibrated=False, why="the calibration was made elsewhere", devices=["cpu:0"]) == (
+        "note",
+        "the calibration was made elsewhere",
+    )
+    assert judged(calibrated=False, why="", devices=[])[1].startswith("nothing was measured yet: `hyrt calib")

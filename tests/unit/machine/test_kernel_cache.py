@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hyrt_devices.fpga.probe import xclbin_path
 
-from hyrt.doctor.software.kept_rates import check_kept_rates
+from hyrt.doctor.software.kept_rates import judge_kept_rates
 from hyrt.errors import DataError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.graph.formats import ogb_layout
 from hyrt.machine import kernel_cache
+from hyrt.machine.asking.children import Answer
 from hyrt.predict.calibrate import store
 
 
@@ -89,7 +90,7 @@ def test_what_else_looks_into_home(tmp_path: Path, other_user: None, monkeypatch
     assert store.read_measured() is None
     with pytest.raises(DataNotWritten, match=r"Permission denied\. Set XDG_CACHE_HOME to a writable folder"):
         store.keep(None)  # type: ignore[arg-type]
-    assert [finding.state for finding in check_kept_rates()] == ["warning"]
+    assert judge_kept_rates(Answer(), kernel_cache.user_cache() / "hyrt")[0].state == "warning"
     with pytest.raises(
         DataError, match=r"ogbn-arxiv: .*(Permission denied\): set XDG_CACHE_HOME|hyrt\[ogb\])"
     ):

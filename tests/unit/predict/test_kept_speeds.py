@@ -20,6 +20,7 @@ from hyrt_perfmodel.platforms.platform import TrainerRates
 
 from hyrt.device import DeviceInfo, Rates, StepResult
 from hyrt.device.discovery import find_device
+from hyrt.doctor.children import kept_rates
 from hyrt.errors import DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate.machine import measure_devices
@@ -53,6 +54,17 @@ def test_measured_rates_are_those_of_a_processor(measured) -> None:
     assert 1e8 < speed.rates.memory_bytes_per_s < 1e13
     assert speed.rates.link_bytes_per_s == math.inf
     assert info.zero_copy
+
+
+def test_a_machine_whose_devices_were_measured_is_not_calibrated(measured, cache: Path) -> None:
+    _, found = measured
+    keep(found)
+    said: list[dict[str, object]] = []
+    kept_rates.answer("rates", lambda **each: said.append(each))
+    assert said == [{"calibrated": False, "why": "", "devices": ["cpu:0"]}]
+    # Nor is there a calibration to make anew after an update.
+    keep(replace(found, machine=replace(found.machine, node="elsewhere")))
+    assert usable() == (None, "")
 
 
 def test_kept_rates_are_used_and_say_when(measured, cache: Path) -> None:
