@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hyrt_perfmodel.file_content import yaml_problem
 
 from hyrt.config.tree import Config
 from hyrt.errors import ConfigError
@@ -37,12 +38,18 @@ def load_settings(path: Path) -> dict[str, Any]:
         loaded = _read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {yaml_problem(error)}") from None
+    except (RecursionError, ValueError, OverflowError) as error:
+        # What is nested too deep, or a date or a number that cannot be.
         raise ConfigError(f"{path}: not readable as YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        raise ConfigError(f"{path}: expected settings as `key: value`, found a {type(loaded).__name__}")
+        found = {str: "plain text", list: "a list"}.get(type(loaded), f"the plain value {loaded!r}")
+        raise ConfigError(f"{path}: expected settings as `key: value`, found {found}")
     return loaded
 
 
@@ -61,6 +68,8 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         try:
             value = _read_yaml(text)
         except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
+        except (RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
         *parents, leaf = path.split(".")
         node = settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,10 @@ def find_objective(name: str) -> type[Objective]:
     """The class behind a name; raises as `EntryPointGroup.load_class`."""
     kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
     if getattr(kind, "name", None) != name:
-        raise ConfigError(f"objective {name!r}: {kind!r} is not an Objective of that name")
+        raise ConfigError(
+            f"objective {name!r}: {OBJECTIVES.entry(name).value} must derive from Objective and set "
+            f"name = {name!r}"
+        )
     return kind
 
 
@@ -30,10 +34,20 @@ def build_objective(name: str, options: Mapping[str, Any]) -> Objective:
         As `find_objective`, and if the objective refuses its options.
     """
     kind = find_objective(name)
+    if "class_weights" in options and not _takes(kind, "class_weights"):
+        raise ConfigError(
+            f"train.class_weights={options['class_weights']}: objective {name} does not support class weights"
+        )
     try:
         return kind(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
+
+
+def _takes(kind: type[Objective], option: str) -> bool:
+    """Whether a keyword argument of a name may be given to a constructor."""
+    known = inspect.signature(kind).parameters.values()
+    return any(each.name == option or each.kind is each.VAR_KEYWORD for each in known)
 
 
 def check_metric(name: str, metric: str) -> None:
@@ -48,4 +62,6 @@ def check_metric(name: str, metric: str) -> None:
     if metric not in ("auto", *known):
         near = difflib.get_close_matches(metric, known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ConfigError(f"train.metric={metric!r}: {name} has auto, {', '.join(known)}{hint}")
+        *others, last = "auto", *known
+        listed = f"{', '.join(others)} and {last}"
+        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {listed}{hint}")

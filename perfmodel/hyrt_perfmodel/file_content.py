@@ -31,6 +31,10 @@ _GIVE = {
 }
 
 
+# What a text can end inside of, by a part of the parser's words for it.
+_UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted text"}
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML lets the last of two equal keys win, and so hides what was meant by the first."""
 
@@ -53,11 +57,24 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     try:
         content = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
         # What is nested too deep, or a date or a number that cannot be.
         raise ValueError(f"{path}: not readable as YAML: {error}") from error
     return mapping(content, str(path))
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong with a text, in one line: `line 2, column 1: the text ends inside a list`."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    context = error.context or ""
+    problem = error.problem
+    if "stream end" in problem or "end of stream" in problem:
+        inside = next((what for part, what in _UNENDED.items() if part in context), "a value")
+        problem = f"the text ends inside {inside}"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:

@@ -48,9 +48,9 @@ def load_platform(name_or_path: str) -> Platform:
     if path.suffix in (".yaml", ".yml") or _exists(path):
         return platform_from(read_yaml(path), str(path))
     near = difflib.get_close_matches(name_or_path, platform_names(), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
-        f"unknown platform {name_or_path!r}: {hint}The known platforms are "
+        f"unknown platform {name_or_path!r}{hint}: the known platforms are "
         f"{', '.join(platform_names())}; or give a .yaml file"
     )
 

@@ -170,9 +170,15 @@ def test_checks_across_settings() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"- a\n- b\n", "found a list"),
-        (b"a: [1\n", "not readable as YAML"),
-        (b"\xff\xfe\xfa", "not readable as YAML"),
+        (b"- a\n- b\n", "expected settings as `key: value`, found a list$"),
+        (b"seed\n", "expected settings as `key: value`, found plain text$"),
+        (b"7\n", "expected settings as `key: value`, found the plain value 7$"),
+        (b"a: [1\n", ": not valid YAML: line 2, column 1: the text ends inside a list$"),
+        (b"a: {b: 1\n", ": not valid YAML: line 2, column 1: the text ends inside a mapping$"),
+        (b"a: 'b\n", ": not valid YAML: line 2, column 1: the text ends inside a quoted text$"),
+        (b"a: b: c\n", ": not valid YAML: line 1, column 5: mapping values are not allowed here$"),
+        (b"a: 2020-99-99\n", ": not readable as YAML: month must be in 1..12$"),
+        (b"\xff\xfe\xfa", ": not UTF-8 text$"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
@@ -190,7 +196,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_yaml_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "evil.yaml"
     path.write_text(f"seed: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n")
-    with pytest.raises(ConfigError, match="not readable as YAML"):
+    with pytest.raises(ConfigError, match="not valid YAML: line 1, column 7: could not determine"):
         load_settings(path)
     assert not (tmp_path / "made").exists()
 
