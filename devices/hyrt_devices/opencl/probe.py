@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from hyrt.device import DeviceInfo, Rates
+from hyrt_devices.opencl_host.kept_signals import kept_signals
 from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
 
 _INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
@@ -24,6 +25,12 @@ def survey() -> DeviceSurvey[FoundDevice]:
     """
     if why := why_no_pyopencl():
         return DeviceSurvey([], [why])
+    # The first call makes PoCL start its threads and load its compiler.
+    with kept_signals():
+        return _survey()
+
+
+def _survey() -> DeviceSurvey[FoundDevice]:
     import pyopencl as cl
 
     try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from hyrt.errors import DeviceUnavailable
+from hyrt_devices.opencl_host.kept_signals import kept_signals
 
 Constants = Mapping[str, int | str]
 
+# How often a program is built before its error is believed.
+_TRIES = 3
 # Which files of `kernels/` make each program.
 _FILES = {
     "aggregate": ("vectors", "aggregate"),
@@ -53,19 +56,29 @@ class SourcePrograms:
 
     def built(self, program: str, constants: Constants) -> Any:
         """A `pyopencl.Program`."""
-        import pyopencl as cl
-
         key = (program, frozenset(constants.items()))
         with self._lock:
             built = self._built.get(key)
             if built is None:
                 words = [f"-D{word}={value}" for word, value in constants.items()]
-                with _reports_ignored():
-                    built = cl.Program(self._context, source_of(program)).build(
-                        ["-cl-mad-enable", *words], devices=[self._device]
-                    )
-                self._built[key] = built
+                built = self._built[key] = self._build(source_of(program), ["-cl-mad-enable", *words])
             return built
+
+    def _build(self, source: str, options: list[str]) -> Any:
+        import pyopencl as cl
+
+        for _ in range(_TRIES - 1):
+            # PoCL's processes share a cache of compiled kernels: one that is at the same place at the same
+            # time, or is killed there, makes a build fail now and then.
+            with suppress(cl.RuntimeError):
+                return self._build_once(source, options)
+        return self._build_once(source, options)
+
+    def _build_once(self, source: str, options: list[str]) -> Any:
+        import pyopencl as cl
+
+        with _reports_ignored(), kept_signals():
+            return cl.Program(self._context, source).build(options, devices=[self._device])
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
         """A `pyopencl.Kernel`.

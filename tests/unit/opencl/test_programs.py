@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 
 import pytest
-from hyrt_devices.opencl.programs import _FILES, source_of
+from hyrt_devices.opencl.programs import _FILES, SourcePrograms, source_of
 
 
 def test_every_file_belongs_to_a_program() -> None:
@@ -24,3 +24,31 @@ def test_kernels_say_their_work_group_size_and_other_functions_are_static(progra
     source = source_of(program)
     assert len(re.findall(r"__kernel", source)) == len(re.findall(r"reqd_work_group_size", source)) > 0
     assert not re.findall(r"^\s*inline", source, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("failures", "builds"), [(0, 1), (2, 3), (3, 3)])
+def test_a_build_that_fails_is_tried_three_times(
+    failures: int, builds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may be at the same place of PoCL's cache."""
+    cl = pytest.importorskip("pyopencl")
+    tried: list[list[str]] = []
+
+    class Program:
+        def __init__(self, context: object, source: str) -> None:
+            assert source == source_of("sample")
+
+        def build(self, options: list[str], devices: list[object]) -> str:
+            tried.append(options)
+            if len(tried) <= failures:
+                raise cl.RuntimeError("BUILD_PROGRAM_FAILURE")
+            return "built"
+
+    monkeypatch.setattr(cl, "Program", Program)
+    programs = SourcePrograms("context", "device")
+    if failures < 3:
+        assert programs.built("sample", {"GRAIN": 2}) == "built"
+    else:
+        with pytest.raises(cl.RuntimeError, match="BUILD_PROGRAM_FAILURE"):
+            programs.built("sample", {"GRAIN": 2})
+    assert tried == [["-cl-mad-enable", "-DGRAIN=2"]] * builds

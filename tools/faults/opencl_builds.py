@@ -1,0 +1,132 @@
+"""Build OpenCL programs in eight processes at once on an empty cache, with kills and signals.
+
+    python tools/faults/opencl_builds.py --rounds 20
+
+In every second round one of the processes is killed at a random time, in the others one gets SIGINT again
+and again, which it handles. The rest must end well, and so must one more that comes afterwards. Prints each
+process that does not, then their count.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+from trials import parser
+
+from hyrt.nn.torch_threads import use_one_torch_thread
+
+PROCESSES = 8
+LONGEST_KILL_S = 3.0
+BETWEEN_SIGNALS_S = 0.05
+
+
+def build_and_launch() -> None:
+    """What a trainer does first: build a program, and launch a kernel of it, which links."""
+    import pyopencl as cl
+    from hyrt_devices.opencl.launch import Launcher
+    from hyrt_devices.opencl.probe import survey
+    from hyrt_devices.opencl.products import sizeless
+    from hyrt_devices.opencl.programs import SourcePrograms
+    from hyrt_devices.opencl.tuning import tuning_of
+
+    device = survey().found[0].device
+    context = cl.Context([device])
+    tuning = tuning_of(device)
+    pack = SourcePrograms(context, device).kernel("sizeless", "pack", sizeless(tuning))
+    queue = Launcher(context, device)
+    weights = np.arange(tuning.panel, dtype=np.float32)
+    given, panel = (cl.Buffer(context, cl.mem_flags.READ_WRITE, weights.nbytes) for _ in range(2))
+    queue.write(given, weights)
+    queue.launch(pack, (1, 1), (1, tuning.items), given, 0, 1, tuning.panel, 1, 1, panel)
+    packed = np.zeros_like(weights)
+    queue.read(packed, panel)
+    queue.finish()
+    np.testing.assert_array_equal(packed, weights)
+
+
+def start(cache: Path, go: int, errors: Path) -> int:
+    """A forked process that builds once `go` is at its end; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.environ["POCL_CACHE_DIR"] = str(cache)
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        os.setsid()
+        os.read(go, 1)
+        build_and_launch()
+        code = 0
+    except BaseException:
+        errors.write_text(traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def ended(pid: int, every_s: float = 0.0) -> int:
+    """The exit code of a process that gets SIGINT every so many seconds, as do its own."""
+    while every_s:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        os.killpg(pid, signal.SIGINT)
+        time.sleep(every_s)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def problems(place: Path, draw: random.Random, kill: bool) -> list[str]:
+    """A round; what is wrong with it."""
+    cache, (closed, opened) = place / "cache", os.pipe()
+    pids: list[int] = []
+    for number in range(PROCESSES):
+        pid = start(cache, closed, place / str(number))
+        pids.append(pid)
+    time.sleep(0.2)
+    # The processes have the end that is written to as well.
+    os.write(opened, b"." * PROCESSES)
+    if kill:
+        time.sleep(draw.random() * LONGEST_KILL_S)
+        os.kill(pids[0], signal.SIGKILL)
+    codes = [ended(pids[0], 0.0 if kill else BETWEEN_SIGNALS_S), *map(ended, pids[1:])]
+    os.write(opened, b".")
+    codes.append(ended(start(cache, closed, place / str(PROCESSES))))
+    os.close(closed)
+    os.close(opened)
+    found = []
+    for number, code in enumerate(codes):
+        if code != 0 and not (kill and number == 0):
+            told = place / str(number)
+            found.append(f"process {number} ends with {code}: {told.read_text() if told.exists() else ''}")
+    return found
+
+
+def main() -> int:
+    asked = parser(__doc__)
+    asked.add_argument("--rounds", type=int, default=20)
+    asked.add_argument("--seed", type=int, default=0)
+    options = asked.parse_args()
+    if options.rounds < 1:
+        asked.error("--rounds: at least 1, or nothing is tried")
+    use_one_torch_thread()
+    failed = 0
+    for number in range(options.rounds):
+        draw = random.Random(f"{options.seed} {number}")
+        with tempfile.TemporaryDirectory(prefix="hyrt-builds-") as place:
+            for problem in problems(Path(place), draw, kill=number % 2 == 0):
+                failed += 1
+                print(f"FAILS round {number}: {problem}", flush=True)
+    builds = options.rounds * (PROCESSES + 1) - (options.rounds + 1) // 2
+    print(f"{builds - failed} of {builds} builds ended well in {options.rounds} rounds (seed {options.seed})")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
