@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,6 +53,13 @@ def convert(
     normalize: Annotated[
         str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Sort the rows of the graph and of sparse features.")
+    ] = False,
+    unique: Annotated[
+        bool,
+        typer.Option("--unique", help="Keep one of equal edges; add up values of equal columns of features."),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Convert a dataset to a .npz file or a folder.
@@ -63,8 +70,9 @@ def convert(
     Examples:
       hyrt data convert coauthor_cs.npz cs --dtype float16
       hyrt data convert ogbn-products products --normalize standard
+      hyrt data convert unsorted.npz mine.npz --sort --unique
     """  # noqa: D301
-    _write(source, destination, dtype, normalize, force=force)
+    _write(source, destination, force=force, dtype=dtype, normalize=normalize, sort=sort, unique=unique)
 
 
 @data_app.command(cls=Command)
@@ -87,11 +95,9 @@ def generate(
     _write(spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}", destination, force=force)
 
 
-def _write(
-    source: str, destination: Path, dtype: str | None = None, normalize: str = "none", *, force: bool
-) -> None:
+def _write(source: str, destination: Path, **how: Any) -> None:
     from hyrt.graph.formats.convert import Conversion
     from hyrt.graph.formats.convert import convert as write
 
-    write(Conversion(source, destination, dtype, normalize, force), typer.echo)
+    write(Conversion(source, destination, **how), typer.echo)
     typer.echo(f"wrote {destination}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -53,8 +54,10 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         )
 
 
-def check_columns(source: str, key: str, columns: Array, indptr: Array, bound: int, what: str) -> None:
-    """Entries of CSR rows are in 0..bound-1 and strictly increasing within a row."""
+def check_columns(
+    source: str, key: str, columns: Array, indptr: Array, bound: int, what: str, *, ordered: bool = True
+) -> None:
+    """Entries of CSR rows are in 0..bound-1 and, where `ordered`, strictly increasing within a row."""
 
     def outside(a: int, b: int) -> BoolArray:
         part = columns[a:b]
@@ -70,7 +73,7 @@ def check_columns(source: str, key: str, columns: Array, indptr: Array, bound: i
         return bad
 
     at = _first(outside, len(columns))
-    disorder = _first(unsorted, len(columns) if at is None else at)
+    disorder = _first(unsorted, len(columns) if at is None else at) if ordered else None
     if disorder is not None:
         row = int(np.searchsorted(indptr, disorder, side="right")) - 1
         pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
@@ -78,7 +81,8 @@ def check_columns(source: str, key: str, columns: Array, indptr: Array, bound: i
             source,
             key,
             f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
-            "rows must be strictly increasing",
+            "rows must be strictly increasing; to write them so: hyrt data convert "
+            f"{shlex.quote(source)} DESTINATION --sort --unique",
         )
     if at is not None:
         value = columns[at]

@@ -164,9 +164,11 @@ def _ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int,
         low = high
 
 
-def _row_ranges(indptr: NDArray[np.int64], indices: Array) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
-    """Ranges of rows with about `_RANGE` entries: their indptr, their entries and their first vertex."""
-    for low, high in _ranges(indptr, _RANGE):
+def row_ranges(
+    indptr: NDArray[np.int64], indices: Array, range_entries: int
+) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
+    """Ranges of rows with about `range_entries` entries: their indptr, entries and first vertex."""
+    for low, high in _ranges(indptr, range_entries):
         starts = indptr[low : high + 1]
         yield starts, indices[starts[0] : starts[-1]], low
 
@@ -194,7 +196,7 @@ def drop_edges(
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)
     counts = np.empty(len(indptr) - 1, np.int64)
-    for rows in _row_ranges(indptr, indices):
+    for rows in row_ranges(indptr, indices, _RANGE):
         starts, entries, first = rows
         kept = np.empty_like(entries)
         part = counts[first : first + len(starts) - 1]
@@ -214,7 +216,7 @@ def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int,
         bound = np.uint64(min(int(share * 2.0**64), 2**64 - 1))
         ranks = np.empty(min(total, int(share * total * 1.2) + 1024), np.uint64)
         found = 0
-        for rows in _row_ranges(indptr, indices):
+        for rows in row_ranges(indptr, indices, _RANGE):
             found += kernels.collect_ranks(*rows, np.uint64(key), bound, ranks[found:])
         if excess < found <= len(ranks):
             return np.uint64(np.partition(ranks[:found], excess)[excess])

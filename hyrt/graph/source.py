@@ -70,7 +70,7 @@ def open_graph(
     return to_graph(scaled(data, normalize))
 
 
-def open_dataset(source: str | Path, scratch: Path) -> Dataset:
+def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, unique: bool = False) -> Dataset:
     """Open a source for reading it once, block by block.
 
     Dense features are neither in memory nor checked to be finite. All of a folder that hyrt wrote is compared
@@ -82,6 +82,8 @@ def open_dataset(source: str | Path, scratch: Path) -> Dataset:
         As for `open_graph`.
     scratch
         A folder for edges and features that have to be put in order.
+    sort, unique
+        What to mend in the rows of a file or a folder; see `hyrt.graph.formats.row_order.in_row_order`.
 
     Raises
     ------
@@ -90,6 +92,11 @@ def open_dataset(source: str | Path, scratch: Path) -> Dataset:
     """
     data, trusted = _read(source, True, scratch)
     if not trusted:
+        if sort or unique:
+            from hyrt.graph.formats.row_order import in_row_order
+
+            check_dataset(data, features=False, ordered=False)
+            data = in_row_order(data, scratch, sort=sort, unique=unique)
         check_dataset(data, features=False)
     return data
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataNotWritten
 from hyrt.graph.check import finite_blocks, reject
-from hyrt.graph.csr import RANGE_ENTRIES
-from hyrt.graph.formats.folder import META, write_folder
+from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
+from hyrt.graph.formats.folder import META, map_npy, write_folder
 from hyrt.graph.formats.npy import CHUNK_BYTES
-from hyrt.graph.formats.npz import member_sizes, write_npz
+from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
 from hyrt.graph.formats.ogb_layout import count_vertices, find_folder
+from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.normalize import scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
@@ -44,6 +45,9 @@ class Conversion:
     """As for `open_graph`."""
     force: bool = False
     """Replace what is at the destination."""
+    sort: bool = False
+    unique: bool = False
+    """`sort` and `unique`: as for `hyrt.graph.formats.row_order.in_row_order`."""
 
 
 def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:
@@ -66,13 +70,13 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     if job.dtype is not None and job.dtype not in DTYPES:
         raise DataError(f"dtype {job.dtype!r} is not one of {', '.join(DTYPES)}")
     _check_destination(destination, job.force)
-    bound = memory_bound(job.source)
+    bound = memory_bound(job.source, reorder=job.sort or job.unique)
     if bound is not None:
         announce(f"memory: at most {bound / 2**30:.2f} GiB, not counting the interpreter")
     with _all_or_nothing(destination) as work:
         scratch, result = work / "scratch", work / "result"
         scratch.mkdir()
-        data = open_dataset(job.source, scratch)
+        data = open_dataset(job.source, scratch, sort=job.sort, unique=job.unique)
         data = _finite(scaled(_finite(data), job.normalize))
         if job.dtype is not None:
             data = _cast(data, np.dtype(job.dtype))
@@ -126,6 +130,12 @@ def _put_back(replaced: Path, destination: Path) -> None:
 
 
 def _check_destination(destination: Path, force: bool) -> None:
+    # Not a number, as in a folder's name like products-v1.2.
+    if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
+        raise DataError(
+            f"{destination}: hyrt writes a .npz file or a folder of .npy files: give a name that ends in "
+            f".npz, or one without {destination.suffix!r} for a folder"
+        )
     if not destination.parent.is_dir():
         raise DataError(f"{destination}: the folder {destination.parent} does not exist")
     if not destination.exists():
@@ -144,12 +154,13 @@ def _check_destination(destination: Path, force: bool) -> None:
         )
 
 
-def memory_bound(source: str) -> int | None:
+def memory_bound(source: str, *, reorder: bool = False) -> int | None:
     """Bytes of memory that converting a source needs at most, beside the interpreter's own.
 
     None for what is still to be downloaded, and for what is no dataset.
 
-    Files that are mapped do not count: the system takes their pages back whenever it wants.
+    Files that are mapped do not count: the system takes their pages back whenever it wants. With `reorder`
+    the rows of a file or a folder are sorted or made unique.
 
     Raises
     ------
@@ -161,20 +172,32 @@ def memory_bound(source: str) -> int | None:
         from hyrt.graph.synthetic import parse_spec
 
         spec = parse_spec(source)
-        return 80 * spec.vertices + 4 * min(2 * spec.edges, RANGE_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
+        return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = Path(os.path.expanduser(source))
     if path.is_file():
         sizes = member_sizes(path, source)
         sizes.pop("features", None)
         # One array may be there twice: sparse values as read and scaled, masks stored by columns and by rows.
-        return _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
+        held = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
+        pointers = [key for key in POINTERS if reorder and key in sizes]
+        return held + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
     ogb = find_folder(source)
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
-        return 64 * count_vertices(ogb) + 4 * RANGE_ENTRIES + _BLOCKS_BYTES
+        return 64 * count_vertices(ogb) + 4 * CSR_ENTRIES + _BLOCKS_BYTES
     if path.is_dir():
         scaled_values = path / "feat_values.npy"
-        return _BLOCKS_BYTES + (scaled_values.stat().st_size if scaled_values.is_file() else 0)
+        files = [path / f"{key}.npy" for key in POINTERS if reorder and (path / f"{key}.npy").is_file()]
+        held = _BLOCKS_BYTES + (scaled_values.stat().st_size if scaled_values.is_file() else 0)
+        return held + _reordering_bytes([map_npy(file) for file in files])
     return None
+
+
+def _reordering_bytes(pointers: list[Array]) -> int:
+    """Memory for the rows that are put in order at once, and for new row pointers."""
+    if not pointers:
+        return 0
+    rows = max((int(np.diff(pointer).max(initial=0)) for pointer in pointers), default=0)
+    return sum(3 * pointer.nbytes for pointer in pointers) + ENTRY_BYTES * (rows + RANGE_ENTRIES)
 
 
 def _finite(data: Dataset) -> Dataset:

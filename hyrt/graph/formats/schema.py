@@ -180,7 +180,7 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
         raise check.reject(source, key, f"shape {list(shape)}, expected {expected} dimension(s)")
 
 
-def check_dataset(data: Dataset, *, features: bool) -> None:
+def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> None:
     """Check a whole dataset; the first violation is raised.
 
     Parameters
@@ -189,6 +189,8 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
         What was read.
     features
         Also read dense features through to see that they are finite.
+    ordered
+        Also demand that rows are strictly increasing.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
     count = len(indptr) - 1
     if count == 0:
         raise check.reject(name, "indptr", "describes a graph without vertices")
-    check.check_columns(name, "indices", indices, indptr, count, "vertices")
+    check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
     check.check_labels(name, labels)
@@ -211,7 +213,7 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
         train, val, test = (f"{split}_mask{suffix}" for split in SPLITS)
         check.check_masks(name, (train, val, test), (arrays[train], arrays[val], arrays[test]), labels)
     if rows is None:
-        _check_sparse(name, arrays, count)
+        _check_sparse(name, arrays, count, ordered)
         return
     check_header(name, "features", rows.dtype, rows.shape)
     if rows.shape[0] != count:
@@ -222,7 +224,7 @@ def check_dataset(data: Dataset, *, features: bool) -> None:
         check.check_finite(name, "features", rows.blocks())
 
 
-def _check_sparse(name: str, arrays: dict[str, Array], count: int) -> None:
+def _check_sparse(name: str, arrays: dict[str, Array], count: int, ordered: bool) -> None:
     indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
     if shape.shape != (2,) or shape[0] != count or shape[1] < 1:
         raise check.reject(
@@ -231,7 +233,8 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int) -> None:
     if len(indptr) != count + 1:
         raise check.reject(name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices")
     check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
-    check.check_columns(name, "feat_indices", columns, indptr, int(shape[1]), "columns")
+    width = int(shape[1])
+    check.check_columns(name, "feat_indices", columns, indptr, width, "columns", ordered=ordered)
     if len(values) != len(columns):
         raise check.reject(
             name, "feat_values", f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}"

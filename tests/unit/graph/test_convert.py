@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from pathlib import Path
@@ -11,11 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graph_datasets import assert_holds, make_arrays, real_file, save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
 from typer.testing import CliRunner
 
 from hyrt.cli.data import data_app
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
+from hyrt.graph.formats import row_order
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
 
 run = CliRunner()
@@ -244,3 +252,145 @@ def test_importing_the_commands_is_cheap():
     code = "import sys, hyrt.cli.data, hyrt.graph; print({'numpy', 'numba', 'torch'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"
+
+
+@st.composite
+def untidy(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    """A dataset whose rows are in any order, with repeats."""
+    count, width = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    arrays = make_arrays(draw(st.integers(0, 99)), vertices=count, width=width, sparse=draw(st.booleans()))
+
+    def rows(bound: int) -> list[list[int]]:
+        row = st.lists(st.integers(0, bound - 1), max_size=8)
+        return draw(st.lists(row, min_size=count, max_size=count))
+
+    def fill(pointer: str, columns: str, table: list[list[int]]) -> None:
+        arrays[pointer] = np.cumsum([0, *map(len, table)])
+        arrays[columns] = np.array([entry for row in table for entry in row], np.int32)
+
+    fill("indptr", "indices", rows(count))
+    if "feat_indptr" in arrays:
+        fill("feat_indptr", "feat_indices", rows(width))
+        values = st.integers(-9, 9).map(np.float32)
+        size = len(arrays["feat_indices"])
+        arrays["feat_values"] = draw(hnp.arrays(np.float32, size, elements=values))
+    return arrays
+
+
+def put_in_order(arrays: dict[str, np.ndarray], sort: bool, unique: bool) -> dict[str, np.ndarray]:
+    """The same by dictionaries and lists, one row after the other."""
+    result = dict(arrays)
+    for pointer, columns, values in (
+        ("indptr", "indices", ""),
+        ("feat_indptr", "feat_indices", "feat_values"),
+    ):
+        if pointer not in arrays:
+            continue
+        lengths, new_columns, new_values = [0], [], []
+        for first, last in itertools.pairwise(arrays[pointer]):
+            row = [
+                (int(arrays[columns][e]), float(arrays[values][e]) if values else 0.0)
+                for e in range(first, last)
+            ]
+            if sort:
+                row.sort(key=lambda entry: entry[0])
+            kept: list[tuple[int, float]] = []
+            for column, value in row:
+                if unique and kept and kept[-1][0] == column:
+                    kept[-1] = (column, kept[-1][1] + value)
+                else:
+                    kept.append((column, value))
+            lengths.append(len(kept))
+            new_columns += [column for column, _ in kept]
+            new_values += [value for _, value in kept]
+        result[pointer] = np.cumsum(lengths)
+        result[columns] = np.array(new_columns, np.int32)
+        if values:
+            result[values] = np.array(new_values, np.float32)
+    return result
+
+
+def _is_tidy(arrays: dict[str, np.ndarray]) -> bool:
+    return all(
+        np.all(np.diff(arrays[columns][first:last]) > 0)
+        for pointer, columns in (("indptr", "indices"), ("feat_indptr", "feat_indices"))
+        if pointer in arrays
+        for first, last in itertools.pairwise(arrays[pointer])
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    untidy(), st.booleans(), st.booleans(), st.sampled_from(["a.npz", "a"]), st.sampled_from([1, 5, 1 << 21])
+)
+def test_rows_in_order_against_lists(arrays, sort, unique, name, entries):
+    expected = put_in_order(arrays, sort, unique)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_order, "RANGE_ENTRIES", entries)
+        source, written = save(arrays, Path(folder) / name), Path(folder) / "b"
+        job = Conversion(str(source), written, sort=sort, unique=unique)
+        if not _is_tidy(expected):
+            with pytest.raises(DataError, match="strictly increasing; to write them so: hyrt data convert "):
+                convert(job)
+            return
+        convert(job)
+        assert_holds(open_graph(written, check=True), expected)
+        # The source is mapped, but never written to.
+        assert_holds_raw(source, arrays)
+
+
+def assert_holds_raw(source: Path, arrays: dict[str, np.ndarray]) -> None:
+    for key, array in arrays.items():
+        stored = np.load(source)[key] if source.is_file() else np.load(source / f"{key}.npy")
+        np.testing.assert_array_equal(stored, array)
+
+
+def test_the_command_in_the_error_mends_the_file(tmp_path):
+    arrays = make_arrays(4)
+    arrays["indices"] = arrays["indices"][::-1].copy()
+    source = save(arrays, tmp_path / "my graph.npz")
+    with pytest.raises(
+        DataError, match=r"hyrt data convert '.*my graph.npz' DESTINATION --sort --unique"
+    ) as caught:
+        open_graph(source)
+    command = str(caught.value).partition("to write them so: hyrt data ")[2]
+    mended = tmp_path / "mended.npz"
+    done = run.invoke(data_app, shlex.split(command.replace("DESTINATION", shlex.quote(str(mended)))))
+    assert done.exit_code == 0, done.output
+    assert_holds(open_graph(mended), put_in_order(arrays, True, True))
+
+
+def test_memory_of_rows_put_in_order(tmp_path):
+    count, edges = 50_000, 8_000_000
+    rng = np.random.default_rng(0)
+    arrays = make_arrays(1, vertices=4) | {
+        "indptr": np.linspace(0, edges, count + 1).astype(np.int64),
+        "indices": rng.integers(0, count, edges, np.int32),
+        "labels": np.zeros(count, np.int16),
+        "features": np.zeros((count, 1), np.float32),
+    }
+    arrays |= {f"{split}_mask": np.zeros(count, np.bool_) for split in ("train", "val", "test")}
+    source = str(save(arrays, tmp_path / "a"))
+    tracemalloc.start()
+    convert(Conversion(source, tmp_path / "b", sort=True, unique=True))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < memory_bound(source, reorder=True)
+    # What is put in order at once does not grow with the graph.
+    assert memory_bound(source, reorder=True) - memory_bound(source) < 140 << 20
+    matrix = sparse.csr_matrix((np.ones(edges, np.int32), arrays["indices"], arrays["indptr"]))
+    matrix.sum_duplicates()
+    graph = open_graph(tmp_path / "b")
+    np.testing.assert_array_equal(graph.topology.indptr, matrix.indptr)
+    np.testing.assert_array_equal(graph.topology.indices, matrix.indices)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.NPZ", "x.pt", "x.h5"])
+def test_other_formats_are_refused(tmp_path, name):
+    with pytest.raises(
+        DataError, match=rf"{name}: hyrt writes a .npz file or a folder of .npy files: give a name"
+    ):
+        convert(Conversion("synthetic:tiny", tmp_path / name))
+    assert not _left(tmp_path)
+    convert(Conversion("synthetic:tiny,vertices=40", tmp_path / "v1.2"))
+    assert (tmp_path / "v1.2").is_dir()
