@@ -112,7 +112,9 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = "not limited" if value == "None" and name.startswith("cgroup.") else value
         if name.endswith("_bytes") and value.isdecimal():
             text = size(int(value))
-        found.append((name.removesuffix("_bytes").replace("_", " "), text))
+        # Variables of the environment are called what they are called.
+        is_variable = name.startswith("variables.")
+        found.append((name if is_variable else name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
     if isinstance(words, list):
         found = [(name, shlex.join(map(str, words)) if name == "command" else text) for name, text in found]
