@@ -87,6 +87,10 @@ def train(
         sections["model"] = {"kind": model, **sections.get("model", {})}
     elif isinstance(model, Mapping):
         sections["model"] = dict(model)
+    elif not callable(getattr(model, "parameters", None)):
+        raise ConfigError(
+            f"model={model!r}: give a kind such as graphsage, the settings of one, or a torch module"
+        )
     else:
         module = model
         fanout = sections.get("sampler", {}).get("fanout")

@@ -19,6 +19,7 @@ from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.objective.on_host import numbers
+from hyrt.objective.registry import OBJECTIVES
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.host_staged import HostStaged
 
@@ -108,7 +109,8 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
             labels = torch.from_numpy(batch.labels)
             given = batch.target_weights
             weights = None if given is None else torch.from_numpy(given)
-            loss = self._objective.loss_sum(scores, labels, weights)
+            with OBJECTIVES.blamed(self._objective.name, "loss_sum"):
+                loss = self._objective.loss_sum(scores, labels, weights)
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -40,15 +40,23 @@ class ByKind:
         """All kinds that can be loaded, with the classes of their sections."""
         for kind in sorted(self.group.declared()):
             try:
-                yield kind, self.group.load_class(kind, self.parent)
+                yield kind, self.section(kind)
             except HyrtError:
                 continue  # Whoever asks for this kind hears why it is broken.
+
+    def section(self, kind: str) -> type[Section]:
+        """The class of a kind's section; raises as `EntryPointGroup.load_class`, and if it has no schema."""
+        section = self.group.load_class(kind, self.parent)
+        if not section.__pydantic_complete__:
+            with self.group.blamed(kind, "reading its fields"):
+                section.model_rebuild()
+        return section
 
     def _read(self, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if not isinstance(kind, str):
             return value  # An instance already, or wrong in a way that pydantic explains.
-        section = self.group.load_class(kind, self.parent)
+        section = self.section(kind)
         lenient = info.context is LENIENT
         own = {
             key: each
@@ -72,8 +80,10 @@ class ByKind:
         }
         if owners and not lenient and all(value != field.default for field in owners.values()):
             noun = self.group.noun
+            *others, last = owners
+            kinds = f"{', '.join(others)} or {last}" if others else last
             raise ConfigError(
-                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={' or '.join(owners)}, and has "
+                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={kinds}, and has "
                 f"no effect with {noun}={kind}: omit it"
             )
         return bool(owners)

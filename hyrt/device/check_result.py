@@ -16,7 +16,9 @@ from hyrt.sampling.minibatch import MiniBatch
 _CLOSE = 1e-4
 
 
-def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[torch.Tensor]) -> None:
+def check_result(
+    name: str, result: Any, batch: MiniBatch, parameters: Sequence[torch.Tensor], counts: Sequence[str]
+) -> None:
     """Refuse a result that does not belong to the mini-batch or the model.
 
     Parameters
@@ -29,6 +31,8 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
         What it was given.
     parameters
         The master weights, in the order of `load`.
+    counts
+        The names of what the objective counts, of which a mini-batch without targets may lack any.
 
     Raises
     ------
@@ -38,6 +42,10 @@ def check_result(name: str, result: Any, batch: MiniBatch, parameters: Sequence[
     if not isinstance(result, StepResult):
         raise DeviceFault(f"{name}: propagate returned {type(result).__name__}, not a StepResult")
     targets = len(batch.targets)
+    wrong = set(result.counts) ^ set(counts) if targets else set(result.counts) - set(counts)
+    if wrong:
+        found = ", ".join(result.counts) or "nothing"
+        raise DeviceFault(f"{name}: propagate counted {found}, but the objective counts {', '.join(counts)}")
     counted = result.counts.get("targets", 0)
     if counted != targets:
         raise DeviceFault(f"{name}: propagate counted {counted:g} targets in a mini-batch of {targets}")

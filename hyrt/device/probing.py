@@ -28,8 +28,10 @@ def probed(entry: EntryPoint) -> tuple[type[Device], tuple[DeviceInfo, ...], str
 
 def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
     for info in found:
-        if not isinstance(info, DeviceInfo) or info.kind != kind:
-            raise DeviceUnavailable(f"its probe found {info!r}, which is not a device of kind {kind!r}")
+        if not isinstance(info, DeviceInfo):
+            raise DeviceUnavailable(f"its probe found {type(info).__name__} {info!r}, which is no DeviceInfo")
+        if info.kind != kind:
+            raise DeviceUnavailable(f"its probe found a device of kind {info.kind!r}")
     numbers = [info.index for info in found]
     for number in numbers:
         if numbers.count(number) > 1:

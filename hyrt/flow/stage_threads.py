@@ -37,14 +37,14 @@ class Place:
 
     def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
         self._own_stage = self._stage = stage
-        self._device = device
+        self.device = device
         self._recent = recent
         self._step = -1
 
     def at(self, step: int, stage: str = "") -> None:
         """The thread begins a step, of another stage where one is given."""
         self._stage, self._step = stage or self._own_stage, step
-        self._recent.append((self._stage, self._device, step))
+        self._recent.append((self._stage, self.device, step))
 
     @property
     def has_begun(self) -> bool:
@@ -52,7 +52,7 @@ class Place:
         return self._step >= 0
 
     def __str__(self) -> str:
-        return f"{self._stage} on {self._device} at step {self._step}"
+        return f"{self._stage} on {self.device} at step {self._step}"
 
 
 class StageThreads:
@@ -113,7 +113,9 @@ class StageThreads:
             except BaseException as error:
                 if error is self._failure or (isinstance(error, ChannelClosed) and self._is_closing):
                     return
-                failure = StageFailure(f"error in {place}: {describe(error)}")
+                failure = StageFailure(
+                    f"error in {place}: {describe(error).removeprefix(f'{place.device}: ')}"
+                )
                 failure.__cause__ = error
                 self._fail(failure)
 

@@ -16,6 +16,8 @@ from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
+from hyrt.objective import Objective
+from hyrt.objective.registry import OBJECTIVES
 from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
@@ -35,6 +37,8 @@ class Evaluator:
         The data.
     scratch
         Folder for temporary files; the system's by default.
+    objective
+        What gives the metrics; the configured one by default.
 
     Raises
     ------
@@ -42,11 +46,13 @@ class Evaluator:
         If the metric that chooses the best epoch cannot be computed on the validation vertices.
     """
 
-    def __init__(self, config: Config, graph: Graph, scratch: Path | None) -> None:
+    def __init__(
+        self, config: Config, graph: Graph, scratch: Path | None, objective: Objective | None = None
+    ) -> None:
         self._config = config
         self._graph = graph
         self._scratch = scratch
-        self.objective = config.train.build_objective()
+        self.objective = objective or config.train.build_objective()
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
         self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
@@ -90,7 +96,8 @@ class Evaluator:
         for name, ids in splits.items():
             part = scores[start : start + len(ids)]
             start += len(ids)
-            metrics[name] = self.objective.evaluate(part, self._graph.labels[ids])
+            with OBJECTIVES.blamed(self.objective.name, "evaluate"):
+                metrics[name] = self.objective.evaluate(part, self._graph.labels[ids])
         return metrics
 
     def _scores(
@@ -128,5 +135,6 @@ class Evaluator:
         """What compares evaluations: the highest is best; without validation vertices, the last one."""
         if "val" not in metrics:
             return float(epoch)
-        value = metrics["val"][self.metric]
+        with OBJECTIVES.blamed(self.objective.name, "evaluate of the validation vertices"):
+            value = metrics["val"][self.metric]
         return -value if self.metric in self.objective.lowest_is_best else value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
@@ -125,17 +126,40 @@ class EntryPointGroup:
         Raises
         ------
         HyrtError
-            The group's `error` also where it is not a class derived from `parent`.
+            The group's `error` also where it is not a class derived from `parent`, or lacks a method that
+            `parent` leaves to it.
         PluginConflict
             If two distributions declare the name.
         """
         found = self.load(name)
-        if isinstance(found, type) and issubclass(found, parent):
-            return found
-        raise self.error(
-            f"{self.noun} {name!r}: {self.entry(name).value} is not a class derived from "
-            f"{parent.__module__}.{parent.__name__}"
-        )
+        if not (isinstance(found, type) and issubclass(found, parent)):
+            raise self.error(
+                f"{self.noun} {name!r}: {self.entry(name).value} is not a class derived from "
+                f"{parent.__module__}.{parent.__name__}"
+            )
+        lacking: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+        if lacking:
+            methods = ", ".join(sorted(lacking))
+            raise self.error(f"{self.named(name)}: its class {found.__name__} does not define {methods}")
+        return found
+
+    def named(self, name: str) -> str:
+        """One of the group's names with the distribution that declares it: `colour 'red' (acme 2.0)`."""
+        return f"{self.noun} {name!r} ({provider(self.entry(name))})"
+
+    @contextmanager
+    def blamed(self, name: str, doing: str) -> Iterator[None]:
+        """Turn what a declared kind's own code raises into the group's `error`, with kind and distribution.
+
+        hyrt's own errors pass. `doing` says what failed, like `build`.
+        """
+        try:
+            yield
+        except HyrtError:
+            raise
+        except Exception as error:
+            why = " ".join(describe(error).split())
+            raise self.error(f"{self.named(name)}: {doing} failed: {why}") from error
 
 
 def is_foreign(entry: EntryPoint) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import ConfigError, UnsupportedModel
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription
 from hyrt.nn.inputs import Aggregated, DeclaresInputs, InPlace, ModelInputs, Multiplied, Rows, own_rows
 from hyrt.nn.layer import Footprint, Layer
-from hyrt.nn.models.model_kind import find_model
+from hyrt.nn.models.model_kind import MODELS, find_model
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
@@ -38,9 +38,16 @@ class GNN(nn.Module, DeclaresInputs):
         kind, widths, hidden = find_model(a.kind), a.widths, a.layers - 1
         if hidden:
             kind.check(hidden=a.hidden, heads=a.heads)
-        self.layers = nn.ModuleList(
-            kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options) for i in range(a.layers)
-        )
+        self.layers = nn.ModuleList()
+        for i in range(a.layers):
+            with MODELS.blamed(a.kind, f"layer {i}"):
+                layer = kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options)
+            if not isinstance(layer, Layer):
+                raise ConfigError(
+                    f"{MODELS.named(a.kind)}: layer returned {type(layer).__name__}, which is not "
+                    f"derived from {Layer.__module__}.{Layer.__name__}"
+                )
+            self.layers.append(layer)
         self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
         self.shortcuts = nn.ModuleList(
             nn.Identity() if widths[i] == a.hidden else nn.Linear(widths[i], a.hidden, bias=False)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.objective.objective import Objective
+from hyrt.objective.registry import OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def loss_on_host(
     """
     leaf = torch.from_numpy(scores).requires_grad_()
     targets = torch.from_numpy(labels)
-    loss = objective.loss_sum(leaf, targets, None if weights is None else torch.from_numpy(weights))
+    with OBJECTIVES.blamed(objective.name, "loss_sum"):
+        loss = objective.loss_sum(leaf, targets, None if weights is None else torch.from_numpy(weights))
     (gradient,) = torch.autograd.grad(loss, leaf)
     counts = numbers(objective.count(leaf.detach(), targets))
     return HostLoss(float(loss.detach()), counts, np.ascontiguousarray(gradient.numpy(), np.float32))

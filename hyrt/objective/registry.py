@@ -22,6 +22,8 @@ def find_objective(name: str) -> type[Objective]:
             f"objective {name!r}: {OBJECTIVES.entry(name).value} must derive from Objective and set "
             f"name = {name!r}"
         )
+    if not getattr(kind, "metrics", ()):
+        raise ConfigError(f"{OBJECTIVES.named(name)}: its metrics are empty: name one of evaluate at least")
     return kind
 
 

@@ -18,11 +18,15 @@ from hyrt.pipeline.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class PropagateStage:
-    """Computes the gradient sums of trainers' shares, which must have the shapes of the master weights."""
+    """Computes the gradient sums of trainers' shares, which must have the shapes of the master weights.
+
+    `counts` are the names of what the objective counts.
+    """
 
     trainers: Sequence[Trainer]
     schedule: Schedule
     parameters: Sequence[torch.Tensor]
+    counts: Sequence[str]
     recovery: Recovery
 
     def __call__(self, share: Share, staged: Any) -> None:
@@ -45,7 +49,7 @@ class PropagateStage:
                 trainer.resize(count)
                 trainer.threads = count
             result = trainer.work("propagate", share, lambda: trainer.device.propagate(staged))
-            check_result(trainer.name, result, share.batch, self.parameters)
+            check_result(trainer.name, result, share.batch, self.parameters, self.counts)
             share.result = result
         except Exception as error:
             self.recovery.note(share, "propagate", error)

@@ -137,9 +137,9 @@ class Recovery:
         takers = self._takers(share.trainer)
         new = recut(share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None)
         if new is None or work.redone > _RETRIES:
+            why = describe(failure.error).removeprefix(f"{trainer.name}: ")
             raise StageFailure(
-                f"error in {failure.stage} on {trainer.name} at step {work.step}: {describe(failure.error)}; "
-                f"{_remedy(failure)}"
+                f"error in {failure.stage} on {trainer.name} at step {work.step}: {why}; {_remedy(failure)}"
             ) from failure.error
         after, pieces = new
         if tuple(after) != self._split:

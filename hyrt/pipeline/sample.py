@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from hyrt.errors import DeviceFault, DeviceOutOfMemory
+from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
 from hyrt.machine.workers import Workers
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.schedule import Schedule
@@ -50,4 +51,13 @@ class SampleStage:
 
     def _draw(self, share: Share, hops: HopSampler | None) -> MiniBatch:
         in_place = self.trainers[share.trainer].plan.in_place
-        return self.sampler.sample(share.work.step, share.units, self.workers, in_place=in_place, hops=hops)
+        # A third party's may return anything.
+        batch: Any = self.sampler.sample(
+            share.work.step, share.units, self.workers, in_place=in_place, hops=hops
+        )
+        if isinstance(batch, MiniBatch):
+            return batch
+        kind = type(self.sampler)
+        raise ConfigError(
+            f"the sampler {kind.__module__}.{kind.__name__} returned {type(batch).__name__}, not a MiniBatch"
+        )

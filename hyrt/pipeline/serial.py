@@ -44,26 +44,26 @@ class SerialSteps:
             Naming stage, device and step.
         """
         for step in self._steps:
-            with _named("sample on cpu", step):
+            with _named("sample", "cpu", step):
                 shares = self._stages.cut(step)
             work = shares[0].work
             while shares:
                 for share in shares:
-                    with _named("sample on cpu", step):
+                    with _named("sample", "cpu", step):
                         self._stages.sample(share)
-                    with _named("load on cpu", step):
+                    with _named("load", "cpu", step):
                         self._stages.load(share)
                     name = self._stages.trainers[share.trainer].name
-                    with _named(f"transfer on {name}", step):
+                    with _named("transfer", name, step):
                         staged = self._stages.transfer(share)
-                    with _named(f"propagate on {name}", step):
+                    with _named("propagate", name, step):
                         self._stages.propagate(share, staged)
                     del staged
                 shares = self._stages.again(work)
             yield work
             work.release()
             for index, trainer in enumerate(self._stages.trainers):
-                with _named(f"synchronize on {trainer.name}", step):
+                with _named("synchronize", trainer.name, step):
                     self._stages.update(index, step)
 
     def queues(self) -> None:
@@ -78,11 +78,12 @@ class SerialSteps:
 
 
 @contextmanager
-def _named(where: str, step: int) -> Iterator[None]:
+def _named(stage: str, device: str, step: int) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
-        raise StageFailure(f"error in {where} at step {step}: {describe(error)}") from error
+        why = describe(error).removeprefix(f"{device}: ")
+        raise StageFailure(f"error in {stage} on {device} at step {step}: {why}") from error

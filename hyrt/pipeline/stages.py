@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from hyrt_perfmodel.assignment import Assignment, Threads
 
+from hyrt.errors import ConfigError
 from hyrt.machine.workers import Workers
 from hyrt.observe.hook import Hook
 from hyrt.pipeline.load import Loader, LoadStage
@@ -34,6 +35,8 @@ class Stages:
         The master weights.
     sample_workers, load_workers
         The threads of the first two stages.
+    counts
+        The names of what the objective counts.
     continue_on_loss
         Whether the other trainers take over from one that fails.
     notify
@@ -54,6 +57,7 @@ class Stages:
         sample_workers: Workers,
         load_workers: Workers,
         *,
+        counts: Sequence[str],
         continue_on_loss: bool = False,
         notify: Callable[[str], None] = lambda text: None,
         train_threads: int = 1,
@@ -70,7 +74,7 @@ class Stages:
         self.sample = SampleStage(sampler, trainers, self.schedule, sample_workers, self._recovery)
         self.load = LoadStage(loader, trainers, self.schedule, load_workers)
         self.transfer = TransferStage(trainers, self._recovery)
-        self.propagate = PropagateStage(trainers, self.schedule, parameters, self._recovery)
+        self.propagate = PropagateStage(trainers, self.schedule, parameters, counts, self._recovery)
         self.update = UpdateStage(trainers, parameters, self._recovery)
 
     @property
@@ -94,7 +98,12 @@ class Stages:
         for hook in self._hooks:
             hook.cut(assignment)
         work = StepWork(step)
-        pieces = cut(self._sampler.units(step), assignment.split)
+        units, most = self._sampler.units(step), sum(assignment.split)
+        if len(units) > most:
+            raise ConfigError(
+                f"the sampler has {len(units)} units in a step, more than the {most} that it said"
+            )
+        pieces = cut(units, assignment.split)
         work.shares = [Share(work, index, units, index) for index, units in enumerate(pieces)]
         return list(work.shares)
 

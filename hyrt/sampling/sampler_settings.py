@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hyrt.machine.entry_points import EntryPointGroup
@@ -109,6 +110,7 @@ class SamplerSettings(Section):
         """The bytes that the sampler keeps besides the graph for the whole run."""
         return 0.0
 
+    @abstractmethod
     def build(
         self,
         graph: Graph,
@@ -136,4 +138,3 @@ class SamplerSettings(Section):
         class_weights
             [C] float32 factors on the losses by class, or None.
         """
-        raise NotImplementedError

@@ -14,6 +14,8 @@ from hyrt_perfmodel.policy import Policy
 from hyrt.config import Config
 from hyrt.graph.graph import Graph
 from hyrt.inference.evaluate import Evaluator
+from hyrt.objective import Objective
+from hyrt.objective.check_objective import check_objective
 from hyrt.observe.events import Emit, Event, Notice
 from hyrt.observe.hook import HOST, Hook, Site, call_in
 from hyrt.observe.trace.traced_run import TracedRun
@@ -41,6 +43,8 @@ class RunParts:
     """The model with its optimizer."""
     is_own_model: bool
     """Whether the model is the caller's, not the configured one."""
+    objective: Objective
+    """What it is trained for."""
     sampler: Sampler
     """Makes the steps and their mini-batches."""
     evaluator: Evaluator
@@ -138,12 +142,14 @@ def compose_run(
             hook.hear(event)
         emit(event)
 
+    objective = config.train.build_objective()
+    evaluator = Evaluator(config, graph, folder, objective)
+    check_objective(objective, evaluator.metric, graph.num_classes)
     learner = Learner(config, build_model(config, graph) if model is None else model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
     targets = graph.split("train", config.data.split)
-    sampler = build_sampler(config, graph, targets)
-    evaluator = Evaluator(config, graph, folder)
+    sampler = build_sampler(config, graph, targets, objective)
     found = find_trainers(config)
     expected = None
     if predict is not None and config.balance.predict and model is None:
@@ -154,6 +160,7 @@ def compose_run(
         graph=graph,
         learner=learner,
         is_own_model=model is not None,
+        objective=objective,
         sampler=sampler,
         evaluator=evaluator,
         found=found,

@@ -61,7 +61,9 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         num_scores = parts.evaluator.objective.num_scores(parts.graph.num_classes)
         stack.callback(check_scores(learner.model, num_scores).remove)
         trainers = stack.enter_context(
-            open_trainers(config, parts.found, parts.graph, learner.model, threads, parts.warn)
+            open_trainers(
+                config, parts.found, parts.graph, learner.model, parts.objective, threads, parts.warn
+            )
         )
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
         load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
@@ -76,6 +78,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             learner.parameters,
             sample_workers,
             load_workers,
+            counts=parts.objective.counts,
             continue_on_loss=config.runtime.on_device_loss == "continue",
             notify=parts.warn,
             train_threads=threads.train,

@@ -10,14 +10,17 @@ from hyrt_perfmodel.assignment import Threads
 
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
-from hyrt.errors import DataError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import use_one_torch_thread
+from hyrt.objective import Objective
+from hyrt.objective.registry import OBJECTIVES
 from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.training.expected_run import ExpectedRun
 
 
@@ -81,24 +84,57 @@ def build_model(config: Config, graph: Graph) -> GNN:
         return GNN(architecture(config, graph))
 
 
-def build_sampler(config: Config, graph: Graph, targets: np.ndarray) -> Sampler:
+def build_sampler(
+    config: Config, graph: Graph, targets: np.ndarray, objective: Objective | None = None
+) -> Sampler:
     """The configured sampler over the training targets.
+
+    Parameters
+    ----------
+    config, graph
+        The settings, and the graph to train on.
+    targets
+        [n] the vertices to train on.
+    objective
+        Says what classes weigh; the configured one by default.
 
     Raises
     ------
+    ConfigError
+        If the sampler cannot be built, or its steps have more units than its settings say.
     DataError
         If there are no targets.
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
-    return config.sampler.build(
-        graph,
-        targets,
-        layers=config.model.layers,
-        batch_size=config.data.batch_size,
-        seed=config.seed,
-        class_weights=config.train.build_objective().class_weights(graph.labels[targets], graph.num_classes),
-    )
+    objective = objective or config.train.build_objective()
+    with OBJECTIVES.blamed(objective.name, "class_weights"):
+        class_weights = objective.class_weights(graph.labels[targets], graph.num_classes)
+    kind = config.sampler.kind
+    with SAMPLERS.blamed(kind, "build"):
+        sampler = config.sampler.build(
+            graph,
+            targets,
+            layers=config.model.layers,
+            batch_size=config.data.batch_size,
+            seed=config.seed,
+            class_weights=class_weights,
+        )
+    with SAMPLERS.blamed(kind, "units"):
+        most = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
+        units = len(sampler.units(0))
+    if not 0 < units <= most:
+        raise ConfigError(
+            f"{SAMPLERS.named(kind)}: its first step has {units} units, but its units_per_step says {most}: "
+            "a step may have fewer, but not more, and not none"
+        )
+    with SAMPLERS.blamed(kind, "steps_per_epoch"):
+        steps = sampler.steps_per_epoch()
+    if steps < 1:
+        raise ConfigError(
+            f"{SAMPLERS.named(kind)}: steps_per_epoch is {steps}: an epoch has one step at least"
+        )
+    return sampler
 
 
 def first_split(

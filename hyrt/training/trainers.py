@@ -17,6 +17,7 @@ from hyrt.device.discovery import find_device
 from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for
+from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
 
 Found = tuple[type[Device], DeviceInfo]
@@ -46,6 +47,7 @@ def open_trainers(
     found: Sequence[Found],
     graph: Graph,
     model: torch.nn.Module,
+    objective: Objective,
     threads: Threads,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[list[Trainer]]:
@@ -68,7 +70,6 @@ def open_trainers(
         _refuse_global_dropout(model)
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]
-    objective = config.train.build_objective()
     with ExitStack() as opened:
         for backend, info in found:
             limit = config.runtime.device_memory_gib

@@ -7,6 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from hyrt_perfmodel.workloads.model_workload import KINDS
+
+from hyrt.errors import ConfigError
 from hyrt.machine.entry_points import EntryPointGroup
 
 if TYPE_CHECKING:
@@ -62,8 +65,21 @@ class ModelKind(ABC):
 
 
 def find_model(name: str) -> ModelKind:
-    """The kind of model that is declared under a name; raises as `EntryPointGroup.load_class`."""
-    return MODELS.load_class(name, ModelKind)()  # type: ignore[type-abstract]
+    """The kind of model that is declared under a name.
+
+    Raises
+    ------
+    ConfigError, PluginConflict
+        As `EntryPointGroup.load_class`, and if it has the costs of a model that there is not.
+    """
+    kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
+    if kind.costs_like not in ("", *KINDS):
+        raise ConfigError(
+            f"{MODELS.named(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or an "
+            "empty text"
+        )
+    with MODELS.blamed(name, "making it"):
+        return kind()
 
 
 def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: int) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from hyrt_perfmodel.workloads.workload import Workload
 
+KINDS = ("graphsage", "gcn", "gin", "gat")
+"""The models whose costs are known."""
+
 
 def model_workload(
     kind: str,
@@ -38,8 +41,8 @@ def model_workload(
     ValueError
         If the kind is none of these.
     """
-    if kind not in ("graphsage", "gcn", "gin", "gat"):
-        raise ValueError(f"model {kind!r} is not one of graphsage, gcn, gin, gat")
+    if kind not in KINDS:
+        raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")
     widths_in: tuple[float, ...] | None = None
     layers = range(1, len(edges) + 1)
     if kind == "gin":

@@ -29,6 +29,17 @@ class HalfSettings(SamplerSettings):
 
     half: Count = 2
 
+    def build(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+
+class Unbuilt(SamplerSettings):
+    pass
+
+
+class Unread(HalfSettings):
+    what: "NoSuchType" = 1  # type: ignore[name-defined] # noqa: F821, UP037
+
 
 @pytest.fixture
 def installed() -> Iterator[list[EntryPoint]]:
@@ -104,7 +115,11 @@ def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
     found = build_config({"sampler": {"kind": "half", "half": 3}})
     assert type(found.sampler) is HalfSettings
     assert build_config(yaml.safe_load(to_yaml(found))) == found
-    with pytest.raises(ConfigError, match=r"sampler\.half is a setting of sampler\.kind=half"):
+    with pytest.raises(ConfigError, match=r"sampler\.half is a setting of sampler\.kind=half,"):
+        build_config({"sampler": {"half": 3}})
+    declare(installed, "other", f"{__name__}:HalfSettings")
+    declare(installed, "third", f"{__name__}:HalfSettings")
+    with pytest.raises(ConfigError, match=r"of sampler\.kind=half, other or third, and has no effect"):
         build_config({"sampler": {"half": 3}})
     with pytest.raises(ConfigError, match=r"setting sampler\.half=0"):
         build_config({"sampler": {"kind": "half", "half": 0}})
@@ -118,6 +133,8 @@ def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
             r"sampler\.kind 'broken': its no_such_module:Sampler .* is broken: .*No module",
         ),
         ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
+        (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build$"),
+        (f"{__name__}:Unread", r"'broken' \(.*: reading its fields failed: .*'NoSuchType' is not defined"),
     ],
 )
 def test_a_broken_plug_in_is_heard_of_where_it_is_wanted(

@@ -14,6 +14,7 @@ from hyrt.device.check_result import check_result
 from hyrt.errors import DeviceFault
 
 PARAMETERS = [torch.zeros(3, 2), torch.zeros(2)]
+COUNTS = ("correct", "targets")
 BATCH: Any = SimpleNamespace(targets=[1, 2, 3], normalizer=3.0)
 GOOD = StepResult(
     loss_sum=1.0,
@@ -24,15 +25,18 @@ GOOD = StepResult(
 
 
 def test_a_good_one_passes() -> None:
-    check_result("npu:0", GOOD, BATCH, PARAMETERS)
+    check_result("npu:0", GOOD, BATCH, PARAMETERS, COUNTS)
     empty = StepResult.empty(0.0)
-    check_result("npu:0", empty, SimpleNamespace(targets=[], normalizer=0.0), PARAMETERS)  # type: ignore[arg-type]
+    check_result("npu:0", empty, SimpleNamespace(targets=[], normalizer=0.0), PARAMETERS, COUNTS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("result", "says"),
     [
         (None, "NoneType"),
+        (replace(GOOD, counts={"targets": 3}), "counted targets, but the objective counts correct, targets$"),
+        (replace(GOOD, counts={}), "counted nothing, but"),
+        (replace(GOOD, counts={**GOOD.counts, "hello": 3}), "counted correct, targets, hello, but"),
         (replace(GOOD, counts={"correct": 1, "targets": 4}), "4 targets in a mini-batch of 3"),
         (replace(GOOD, normalizer=6.0), "normalizer 6"),
         (replace(GOOD, normalizer=float("nan")), "normalizer nan"),
@@ -47,4 +51,4 @@ def test_a_good_one_passes() -> None:
 )
 def test_a_wrong_one_is_a_fault_with_the_devices_name(result: Any, says: str) -> None:
     with pytest.raises(DeviceFault, match=f"npu:0: .*{says}"):
-        check_result("npu:0", result, BATCH, PARAMETERS)
+        check_result("npu:0", result, BATCH, PARAMETERS, COUNTS)

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from torch import nn
 
 from hyrt.errors import ConfigError, PluginConflict
 from hyrt.nn.architecture import Architecture
@@ -31,12 +32,30 @@ class Unfinished(ModelKind):
     pass
 
 
+class Priceless(Biased):
+    costs_like = "nonsense"
+
+
+class Raising(Biased):
+    def layer(self, *_: Any, last: bool, **__: Any) -> Any:
+        raise RuntimeError("no\n  layer")
+
+
+class Foreign(Biased):
+    def layer(self, architecture: Any, in_features: int, out_features: int, *, last: bool, **__: Any) -> Any:
+        return nn.Linear(in_features, out_features)
+
+
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     here = "unit.nn.test_models"
     entries = [
         EntryPoint("gcn", "hyrt.nn.models.gcn:Gcn", "hyrt.models"),
         EntryPoint("biased", f"{here}:Biased", "hyrt.models"),
+        EntryPoint("unfinished", f"{here}:Unfinished", "hyrt.models"),
+        EntryPoint("priceless", f"{here}:Priceless", "hyrt.models"),
+        EntryPoint("raising", f"{here}:Raising", "hyrt.models"),
+        EntryPoint("foreign", f"{here}:Foreign", "hyrt.models"),
         EntryPoint("number", f"{here}:ENTRIES", "hyrt.models"),
         EntryPoint("twice", f"{here}:Biased", "hyrt.models"),
         EntryPoint("twice", f"{here}:Unfinished", "hyrt.models"),
@@ -73,6 +92,21 @@ def test_what_is_no_model_is_named() -> None:
         find_model("number")
     with pytest.raises(PluginConflict, match="twice"):
         find_model("twice")
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("unfinished", "its class Unfinished does not define layer$"),
+        ("priceless", "costs_like is 'nonsense': give one of graphsage, gcn, gin, gat, or an empty text$"),
+        ("raising", "layer 0 failed: RuntimeError: no layer$"),
+        ("foreign", "layer returned Linear, which is not derived from hyrt.nn.layer.Layer$"),
+    ],
+)
+def test_a_kind_that_breaks_its_word_is_named_in_one_line(kind: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model.kind '{kind}' \(unit.nn.test_models:\w+\): {says}"):
+        GNN(Architecture(kind=kind, in_features=4, num_classes=3, hidden=6, layers=2))
 
 
 def test_settings_of_the_built_in_models_are_checked_without_torch() -> None:

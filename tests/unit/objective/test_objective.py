@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -18,12 +19,14 @@ from hyrt.errors import ConfigError, PluginConflict, UnsupportedModel
 from hyrt.graph.source import open_graph
 from hyrt.inference.evaluate import Evaluator
 from hyrt.objective import Objective
+from hyrt.objective.check_objective import check_objective
 from hyrt.objective.classification import Classification
 from hyrt.objective.objective import added
 from hyrt.objective.on_host import loss_on_host
 from hyrt.objective.registry import build_objective, find_objective
 from hyrt.testing import cases
 from hyrt.testing.trial import step, trainable
+from hyrt.training.compose import compose_run
 
 GENERATOR = torch.Generator().manual_seed(4)
 SCORES = torch.randn(30, 4, generator=GENERATOR)
@@ -61,6 +64,53 @@ class Squares(Objective):
         return {"distance": float(self._squares(torch.from_numpy(scores), torch.from_numpy(labels)).mean())}
 
 
+class MeanOfThem(Squares):
+    name = "mean"
+
+    def loss_sum(self, scores: Any, labels: Any, weights: Any) -> Any:
+        return super().loss_sum(scores, labels, weights) / len(labels)
+
+
+class EachOfThem(Squares):
+    name = "each"
+
+    def loss_sum(self, scores: Any, labels: Any, weights: Any) -> Any:
+        return self._squares(scores, labels)
+
+
+class RaisingLoss(Squares):
+    name = "raising"
+
+    def loss_sum(self, scores: Any, labels: Any, weights: Any) -> Any:
+        raise KeyError("boom")
+
+
+class WrongCounts(Squares):
+    name = "wrong-counts"
+
+    def count(self, scores: Any, labels: Any) -> Any:
+        return {"hello": 3}
+
+
+class NoTargets(Squares):
+    name = "no-targets"
+
+    def count(self, scores: Any, labels: Any) -> Any:
+        return {"off": 1, "targets": 1}
+
+
+class OtherMetric(Squares):
+    name = "other-metric"
+
+    def evaluate(self, scores: Any, labels: Any) -> Any:
+        return {"other": 1.0}
+
+
+class Unfinished(Objective):
+    name = "unfinished"
+    metrics = ("distance",)
+
+
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     here = "unit.objective.test_objective"
@@ -68,6 +118,10 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("classification", "hyrt.objective.classification:Classification", "hyrt.objectives"),
         EntryPoint("squares", f"{here}:Squares", "hyrt.objectives"),
         EntryPoint("round", f"{here}:Squares", "hyrt.objectives"),
+        *(
+            EntryPoint(each.name, f"{here}:{each.__name__}", "hyrt.objectives")
+            for each in (MeanOfThem, EachOfThem, RaisingLoss, WrongCounts, NoTargets, OtherMetric, Unfinished)
+        ),
         EntryPoint("broken", "no_such_module:Broken", "hyrt.objectives"),
         EntryPoint("twice", f"{here}:One", "hyrt.objectives"),
         EntryPoint("twice", f"{here}:Two", "hyrt.objectives"),
@@ -128,6 +182,51 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
         ConfigError, match=r"train.class_weights=balanced: objective squares does not support"
     ):
         balanced.train.build_objective()
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mean", r"loss_sum is no sum over targets: for 8 it is \S+, but for their two halves"),
+        ("each", r"loss_sum returns shape \(8,\), not a scalar tensor"),
+        ("raising", "loss_sum failed: KeyError: 'boom'"),
+        ("wrong-counts", "count returns hello, but the names in its counts are off, targets"),
+        ("no-targets", "count must return the number of targets as targets, which is 8 and not 1"),
+        ("other-metric", "evaluate returns other, but not distance, which chooses the best epoch"),
+        ("unfinished", "its class Unfinished does not define count, evaluate, loss_sum, training_metrics"),
+    ],
+)
+def test_one_that_breaks_its_word_is_named_before_the_training(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^objective '{name}' \(.*test_objective:\w+\): {says}"):
+        compose_run(build_config({"train": {"objective": name}}), open_graph("synthetic:tiny"))
+
+
+@pytest.mark.usefixtures("declared")
+def test_one_that_fails_on_some_mini_batch_only_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Squares, scores: Any, labels: Any, weights: Any) -> Any:
+        raise KeyError("boom")
+
+    monkeypatch.setattr(Squares, "loss_sum", refuse)
+    says = r"^objective 'squares' \(.*test_objective:Squares\): loss_sum failed: KeyError: 'boom'$"
+    with pytest.raises(ConfigError, match=says):
+        loss_on_host(Squares(), SCORES.numpy(), LABELS.numpy(), None)
+    case = cases.model_cases()[0]
+    graph = cases.make_graph(case.settings["in_features"], case.settings["num_classes"])
+    backend, info = find_device("cpu")
+    with closing(backend.open(info, DeviceOptions(threads=1))) as device:
+        model = case.build()
+        load_replica(device, model, trainable(model), Squares())
+        batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
+        with pytest.raises(ConfigError, match=says):
+            step(device, batch)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 40])
+def test_the_built_in_one_keeps_its_word(classes: int) -> None:
+    for metric in Classification.metrics:
+        if metric != "roc_auc" or classes == 2:
+            check_objective(Classification(), metric, classes)
 
 
 @pytest.mark.usefixtures("declared")

@@ -16,6 +16,7 @@ from hyrt.errors import DeviceFault, StageFailure, Stalled
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.objective.classification import Classification
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps
@@ -64,6 +65,7 @@ def stages(devices, split, sampler=None, loader=None) -> Stages:
         list(model.parameters()),
         Workers(1, "s"),
         Workers(1, "l"),
+        counts=Classification.counts,
     )
 
 

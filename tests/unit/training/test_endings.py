@@ -15,6 +15,7 @@ from hyrt.flow.channel import ChannelClosed
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.objective.classification import Classification
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps
@@ -55,7 +56,14 @@ def stages(at: tuple[str, int, Any] = ("", 0, None)) -> Stages:
     trainers = [Trainer(device, InputPlan("rows"))]
     parameters = list(model.parameters())
     return Stages(
-        sampler, Loader(graph.features), trainers, [32], parameters, Workers(1, "s"), Workers(1, "l")
+        sampler,
+        Loader(graph.features),
+        trainers,
+        [32],
+        parameters,
+        Workers(1, "s"),
+        Workers(1, "l"),
+        counts=Classification.counts,
     )
 
 
