@@ -98,6 +98,7 @@ def generate(
 def _write(source: str, destination: Path, **how: Any) -> None:
     from hyrt.graph.formats.convert import Conversion
     from hyrt.graph.formats.convert import convert as write
+    from hyrt.report.terminal.printed_lines import shell_word
 
     write(Conversion(source, destination, **how), typer.echo)
-    typer.echo(f"wrote {destination}")
+    typer.echo(f"wrote {shell_word(destination)}")

@@ -129,6 +129,7 @@ def infer(
     prepare_process()
     from hyrt.inference.write_rows import chosen_vertices, write_rows
     from hyrt.report.records.trained_run import open_trained
+    from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
@@ -144,7 +145,7 @@ def infer(
             memory_bytes=int(trained.config.evaluate.memory_gib * 2**30),
         )
     size = " x ".join(f"{n:,}" for n in shape)
-    typer.echo(f"wrote {output}: {what.value} {size} · weights of {trained.weights}")
+    typer.echo(f"wrote {shell_word(output)}: {what.value} {size} · weights of {trained.weights}")
 
 
 def _warn(text: str) -> None:

@@ -132,7 +132,6 @@ def build_files(
     Example:
       hyrt fpga build-files u250 --part u250 --pes 8 --macs 32x64
     """  # noqa: D301
-    import shlex
     from dataclasses import replace
 
     from hyrt_hls.parts.part import load_part
@@ -140,7 +139,7 @@ def build_files(
 
     from hyrt.errors import numbers_named
     from hyrt.report.tables.fpga_table import resource_line
-    from hyrt.report.terminal.printed_lines import print_wrapped
+    from hyrt.report.terminal.printed_lines import print_wrapped, shell_word
 
     with numbers_named():
         card = load_part(part)
@@ -154,8 +153,8 @@ def build_files(
         needs = write_build_files(folder, card, design, words, units=units)
     for doubt in doubts(card, design):
         typer.echo(f"warning: {doubt}", err=True)
-    command = f"make -C {shlex.quote(str(folder))} TARGET=hw_emu"
-    print_wrapped([resource_line(card, needs), f"wrote {folder}; with Vitis, run {command}"])
+    command = f"make -C {shell_word(folder)} TARGET=hw_emu"
+    print_wrapped([resource_line(card, needs), f"wrote {shell_word(folder)}; with Vitis, run {command}"])
 
 
 def _array(text: str) -> tuple[int, int]:

@@ -28,6 +28,7 @@ def report(
     from hyrt.report.html.page import REPORT, page_beside, page_of
     from hyrt.report.html.render import write_page
     from hyrt.report.records.run_record import read_run
+    from hyrt.report.terminal.printed_lines import shell_word
 
     # The same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
@@ -36,4 +37,4 @@ def report(
         output = paths[0] / REPORT if len(paths) == 1 else Path(REPORT)
     file = output_file(output, replace=True)
     write_page(file, page_of(records[0], file.parent) if len(records) == 1 else page_beside(records))
-    typer.echo(f"report {output}")
+    typer.echo(f"report {shell_word(output)}")

@@ -20,6 +20,7 @@ from hyrt.observe.injected_faults import faults_of_environment
 from hyrt.predict.this_run import predict_run
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
+from hyrt.report.terminal.printed_lines import shell_word
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -124,7 +125,9 @@ class Session:
         if status == "interrupted":
             self.progress.say(self._how_to_go_on())
             return self.signals.exit_code
-        self.progress.say(f"run folder {path}" + (f" · report {written}" if written else ""))
+        self.progress.say(
+            f"run folder {shell_word(path)}" + (f" · report {shell_word(written)}" if written else "")
+        )
         return 0
 
     def _write_report(self) -> Path | None:
@@ -147,7 +150,7 @@ class Session:
                 # Not before: until here the run may be refused, and then its folder stays as it was.
                 self.folder.truncate_metrics(0 if self._checkpoint is None else self._checkpoint.step)
                 self.folder.set_config(self.config)
-            self._notice(f"hyrt {__version__} · run {self.folder.path}")
+            self._notice(f"hyrt {__version__} · run {shell_word(self.folder.path)}")
         elif not isinstance(event, Notice | Predicted):
             self._has_trained = True
         self.folder.handle(event)
@@ -159,13 +162,13 @@ class Session:
         self.progress.handle(Notice(kind=kind, text=text))
 
     def _how_to_go_on(self) -> str:
-        return f"Resume with: hyrt run --resume {self.folder.path}"
+        return f"Resume with: hyrt run --resume {shell_word(self.folder.path)}"
 
     def _last_words(self) -> str:
         if self._has_ended:
             return (
                 "exiting before the report is written; write it with: hyrt report "
-                f"{self.folder.path}. {self._how_to_go_on()}"
+                f"{shell_word(self.folder.path)}. {self._how_to_go_on()}"
             )
         return f"exiting before the step has ended. {self._how_to_go_on()}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -214,6 +215,15 @@ def test_it_is_made_again_and_compares(run: Path, tmp_path: Path) -> None:
     )
     assert found["train.lr"][1] == "0.02"
     assert "train.epochs" not in found, "only settings that differ"
+
+
+def test_a_folder_that_is_no_text_can_be_pasted(tmp_path: Path) -> None:
+    name = os.fsdecode(b"it's b\xffd")
+    shown = hyrt("run", *TINY, "train.epochs=1", "--quiet", "--output", name, "--name", "run", cwd=tmp_path)
+    (folder,) = re.findall(r"^run folder (.*) · report (?:.*)$", shown.stdout, re.MULTILINE)
+    paste = f"cd {folder} && pwd"
+    done = subprocess.run(["bash", "-c", paste], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.rstrip(b"\n") == os.fsencode(tmp_path / name / "run")
 
 
 def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:

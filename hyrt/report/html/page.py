@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_ro
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
 from hyrt.report.html.render import pairs, render
 from hyrt.report.records.run_record import Line, RunRecord, median
+from hyrt.report.terminal.printed_lines import shell_word
 
 REPORT = "report.html"
 # Decisions and notices that a page lists, of long runs.
@@ -117,7 +117,10 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append((name if is_variable else name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
     if isinstance(words, list):
-        found = [(name, shlex.join(map(str, words)) if name == "command" else text) for name, text in found]
+        found = [
+            (name, " ".join(map(shell_word, map(str, words))) if name == "command" else text)
+            for name, text in found
+        ]
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 _PLAIN = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"})
 
@@ -54,3 +57,27 @@ def encodable(text: str, encoding: str | None) -> str:
     if encoding.lower().startswith("utf"):
         return text.encode("utf-8", "replace").decode()
     return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+
+
+def shell_word(path: str | Path) -> str:
+    r"""A path as it can be pasted into a shell.
+
+    Parameters
+    ----------
+    path
+        Perhaps with bytes that are no UTF-8, as lone surrogates, which most outputs cannot show.
+
+    Returns
+    -------
+    The path itself, or in quotes where it has blanks, or as `$'b\xffd'` where it has what cannot be printed.
+    """
+    text = os.fspath(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    shown = ""
+    for letter in text:
+        if letter.isprintable():
+            shown += f"\\{letter}" if letter in "\\'" else letter
+        else:
+            shown += "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+    return f"$'{shown}'"
