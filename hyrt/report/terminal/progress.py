@@ -90,6 +90,8 @@ class Progress:
         if console is None and not plain and not quiet and self._stream and _can_redraw(self._stream):
             self._console = _make_console(self._stream)
         self._live: Live | None = None
+        # The width of the terminal when the picture was drawn, and the columns of each of its lines.
+        self._drawn: tuple[int, list[int]] = (0, [])
         self._epochs = 0
         self._shown_s = clock()
         self._stages = _StageMeans()
@@ -204,6 +206,7 @@ class Progress:
             break_long_words=False,
             break_on_hyphens=False,
         )
+        self._write(self._end_resized)
         # As a Text, which rich searches for neither markup nor emoji names (`opencl:0:` could be one).
         self._write(lambda: console.print(Text(wrapped), soft_wrap=True))
 
@@ -226,7 +229,12 @@ class Progress:
 
     def _redraw(self, picture: RenderableType) -> None:
         from rich.live import Live
+        from rich.segment import Segment
 
+        assert self._console is not None
+        self._end_resized()
+        lines = self._console.render_lines(picture, pad=False)
+        self._drawn = self._console.width, [Segment.get_line_length(line) for line in lines]
         if self._live is None:
             self._live = Live(picture, console=self._console, auto_refresh=False, transient=True)
             self._live.start(refresh=True)
@@ -237,6 +245,25 @@ class Progress:
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
+            self._erase_wrapped()
+
+    def _end_resized(self) -> None:
+        """End the picture if the terminal has another width now: rich would erase as many rows as it drew."""
+        if self._console is not None and self._console.width != self._drawn[0]:
+            self._end_live()
+
+    def _erase_wrapped(self) -> None:
+        """Erase the rows that a picture has grown by because the terminal became narrower and wrapped it."""
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        assert self._console is not None
+        width, columns = self._drawn
+        now = self._console.width
+        if now < width and _wraps_when_resized():
+            rows = sum(max(1, -(-length // now)) - 1 for length in columns)
+            erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * rows
+            self._console.control(Control(*erased))
 
     def _write(self, action: Callable[[], None]) -> None:
         """Write to the display; when that is impossible, go on without one."""
@@ -293,6 +320,14 @@ def _can_redraw(stream: TextIO) -> bool:
         and os.environ.get("TERM") not in ("dumb", "unknown")
         and encoding.lower().startswith("utf")
     )
+
+
+def _wraps_when_resized() -> bool:
+    """Whether the terminal wraps its lines when it becomes narrower, as all but a few old ones do."""
+    kind = os.environ.get("TERM", "")
+    if "XTERM_VERSION" in os.environ or kind.startswith(("linux", "rxvt", "vt")):
+        return False
+    return not kind.startswith("screen") or "TMUX" in os.environ
 
 
 def _make_console(stream: TextIO) -> Console:

@@ -8,8 +8,10 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -300,6 +302,73 @@ def test_an_error_ends_the_redrawn_line(monkeypatch: pytest.MonkeyPatch) -> None
     # The cursor is shown again and the line erased.
     assert console.file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
     assert sys.stdout is stdout
+
+
+# What a run shows on a terminal, so slowly that one can resize it: after "ready" and before "done".
+SHOWN = """
+import os, sys, time
+from pathlib import Path
+from unit.report.run_events import STARTED, epoch_ended, steps
+from hyrt.report.terminal.progress import Progress
+
+folder, with_dashboard = Path(sys.argv[1]), sys.argv[2] == "dashboard"
+with Progress(with_dashboard=with_dashboard, clock=iter(range(10**6)).__next__) as progress:
+    progress.handle(STARTED)
+    progress.handle(steps(20))
+    for turn, columns in enumerate((70, 45)):
+        (folder / f"ready{turn}").touch()
+        # Told a while after the window is resized.
+        while os.get_terminal_size().columns != columns:
+            time.sleep(0.01)
+        progress.handle(steps(40) if turn == 0 else epoch_ended(1))
+        progress.handle(steps(58))
+    (folder / "drawn").touch()
+    while not (folder / "seen").exists():
+        time.sleep(0.01)
+"""
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
+@pytest.mark.parametrize("how", ["line", "dashboard"])
+def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str) -> None:
+    """In tmux, which wraps the lines that are there, as most terminals do."""
+    script = tmp_path / "shown.py"
+    script.write_text(SHOWN, encoding="utf-8")
+    tmux = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "socket")]
+    words = [sys.executable, str(script), str(tmp_path), how]
+    # Rich takes a width in COLUMNS for one that never changes.
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "LANG": "C.UTF-8", "COLUMNS": ""}
+    options = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
+    subprocess.run([*tmux, "-u", "new-session", "-d", "-x", "130", "-y", "40", *options, *words], check=True)
+    try:
+        for turn, width in enumerate((70, 45)):
+            wait_for(tmp_path / f"ready{turn}")
+            subprocess.run([*tmux, "resize-window", "-x", str(width)], check=True)
+        wait_for(tmp_path / "drawn")
+        time.sleep(0.2)
+        capture = [*tmux, "-u", "capture-pane", "-p"]
+        visible, whole = (
+            subprocess.run([*capture, *since], capture_output=True, check=True).stdout.decode()
+            for since in ([], ["-S", "-"])
+        )
+    finally:
+        (tmp_path / "seen").touch()
+        subprocess.run([*tmux, "kill-server"], check=False)
+    assert visible.count("58/59") == 1
+    assert "20/59" not in visible
+    assert "40/59" not in visible
+    assert visible.count("transfer ") == (how == "dashboard")
+    assert "epoch 1/5  3.5 s" in visible
+    # What stays is still there; tmux itself moves lines out of sight when it wraps others.
+    for start in ("data", "model", "devices"):
+        assert len(re.findall(f"^{start} ", whole, re.MULTILINE)) == 1, whole
 
 
 def everything(leader: int) -> str:
