@@ -39,6 +39,9 @@ from timed_runs import ChildFailed, child_record, parser, prepared, settings, st
 
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
+# With some seeds a ReLU's input is zero up to rounding, and passes on one side only: weights then differ by some
+# 1e-4, also between two devices of the CPU. A wrong sum differs with all of them.
+EQUALITY_SEEDS = (3, 4, 5)
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ def declare_backends() -> None:
 
 def arguments() -> argparse.Namespace:
     asked = parser(__doc__)
-    asked.add_argument("--device", default="cuda:0")
+    asked.add_argument("--device", default="cuda:0", help="as `hyrt devices` lists it; cuda:0 by default")
     asked.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="real graphs")
     asked.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="folder of the report")
     asked.add_argument(
@@ -76,13 +79,17 @@ def arguments() -> argparse.Namespace:
     )
     asked.add_argument("--workload", default="synthetic:products-s", help="of the benchmark")
     asked.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
-    asked.add_argument("--pairs", type=int, default=3)
+    asked.add_argument("--pairs", type=int, default=3, help="pairs of benchmark runs; 3 by default")
     asked.add_argument("--epochs", type=int, default=3, help="counted epochs of a benchmark run")
     asked.add_argument("--cpu-shares", default="0,32,128", help="targets of the CPU trainer that are tried")
     asked.add_argument("--seeds", type=int, default=3, help="runs of each accuracy experiment")
     asked.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
     asked.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
-    return asked.parse_args()
+    options = asked.parse_args()
+    unknown = [name for name in options.only.split(",") if name not in CHECKS]
+    if unknown:
+        asked.error(f"--only has no {', '.join(map(repr, unknown))}: the checks are {', '.join(CHECKS)}")
+    return options
 
 
 def found(name: str) -> tuple[Any, Any] | None:
@@ -102,14 +109,15 @@ def found(name: str) -> tuple[Any, Any] | None:
 
 def conformance(options: argparse.Namespace) -> GpuCheck:
     check = GpuCheck("conformance suite")
-    try:
-        from hyrt.testing import check_device
-    except ImportError as error:
-        check.lines.append(f"not there: {error}")
-        return check
+    from hyrt.testing import ConformanceError, check_device
+
     backend, info = find(options)
-    report = check_device(lambda asked: backend.open(info, asked))
-    check.passed = True
+    try:
+        report = check_device(lambda asked: backend.open(info, asked))
+    except ConformanceError as error:
+        report = error.report
+        print(error, file=sys.stderr)
+    check.passed = not report.failed
     check.lines += ["```", *str(report).splitlines(), "```"]
     return check
 
@@ -123,7 +131,9 @@ def find(options: argparse.Namespace) -> tuple[Any, Any]:
 # 2. Equality.
 
 
-def weights(options: argparse.Namespace, kind: str, devices: list[str], split: list[int]) -> dict[str, Any]:
+def weights(
+    options: argparse.Namespace, kind: str, devices: list[str], split: list[int], seed: int
+) -> dict[str, Any]:
     import hyrt
 
     graph = hyrt.load(f"{options.equality},train={STEPS * 1024}")
@@ -137,7 +147,7 @@ def weights(options: argparse.Namespace, kind: str, devices: list[str], split: l
         train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "optimizer_options": {"momentum": 0.9}},
         sampler={"fanout": [10, 5]},
         evaluate={"every": 0},
-        seed=3,
+        seed=seed,
     )
     assert result.summary["steps"] == STEPS
     return result.model.state_dict()
@@ -145,14 +155,19 @@ def weights(options: argparse.Namespace, kind: str, devices: list[str], split: l
 
 def equality(options: argparse.Namespace) -> GpuCheck:
     check = GpuCheck(
-        f"weights after {STEPS} steps of SGD, cpu and {options.device} against the CPU alone", True
+        f"weights after {STEPS} steps of SGD, cpu and {options.device} against the CPU alone, median of "
+        f"{len(EQUALITY_SEEDS)} seeds",
+        True,
     )
     check.lines += ["| model | split | largest difference | within 1e-4 |", "| --- | --- | ---: | --- |"]
     for kind in ("gcn", "graphsage"):
-        wanted = weights(options, kind, ["cpu"], [1024])
+        wanted = {seed: weights(options, kind, ["cpu"], [1024], seed) for seed in EQUALITY_SEEDS}
         for split in SPLITS:
-            mine = weights(options, kind, ["cpu", options.device], split)
-            off = max(float((mine[name] - wanted[name]).abs().max()) for name in wanted)
+            apart = []
+            for seed, theirs in wanted.items():
+                mine = weights(options, kind, ["cpu", options.device], split, seed)
+                apart.append(max(float((mine[name] - theirs[name]).abs().max()) for name in theirs))
+            off = statistics.median(apart)
             check.passed = check.passed and off <= 1e-4
             check.lines.append(
                 f"| {kind} | {split[0]}/{split[1]} | {off:.1e} | {'yes' if off <= 1e-4 else '**no**'} |"
@@ -171,7 +186,7 @@ def sampling(options: argparse.Namespace) -> GpuCheck:
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import device_sampler
     from hyrt.machine.generator import SAMPLE, stream_key
-    from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
+    from hyrt.testing.check_sampler import host_hop
 
     check = GpuCheck("sampling on the device, bit for bit")
     backend, info = find(options)
@@ -187,33 +202,15 @@ def sampling(options: argparse.Namespace) -> GpuCheck:
         vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
         for fanout in (-1, 1, 10, 25, 64, 65, 200):
             key = stream_key(5, SAMPLE, 7, 1)
-            num = len(vertices)
-            degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-            offsets = np.empty(num + 1, np.int32)
-            count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
-            prefix_sum(counts, offsets)
-            neighbors, positions = np.empty(offsets[-1], ids), np.empty(offsets[-1], np.int64)
-            draw_neighbors(
-                graph.topology.indptr,
-                graph.topology.indices,
-                vertices,
-                offsets,
-                key,
-                0,
-                num,
-                positions,
-                neighbors,
-            )
-            room, columns = np.empty(num + len(neighbors), ids), np.empty(len(neighbors), np.int32)
-            met = relabel(vertices, neighbors, np.full(graph.num_vertices, -1, np.int32), room, columns)
+            wanted = host_hop(graph, vertices, fanout, key)
             hop = sampler.draw(vertices, fanout, key, relabel=True)
-            pairs = [(hop.degrees, degrees), (hop.offsets, offsets), (hop.neighbors, neighbors)]
-            if hop.sources is not None:
-                pairs += [(hop.sources, room[:met]), (hop.columns, columns)]
+            parts = ["degrees", "offsets", "neighbors"]
+            parts += [] if hop.sources is None else ["sources", "columns"]
+            pairs = [(getattr(hop, part), getattr(wanted, part)) for part in parts]
             same = all(np.array_equal(a, b) for a, b in pairs)
             check.passed = check.passed and same
             check.lines.append(
-                f"- fan-out {fanout}: {len(neighbors):,} edges {'equal' if same else '**differ**'}"
+                f"- fan-out {fanout}: {len(wanted.neighbors):,} edges {'equal' if same else '**differ**'}"
             )
     finally:
         device.close()
@@ -231,7 +228,7 @@ def accuracy(options: argparse.Namespace) -> GpuCheck:
     for name in ("cora", "amazon_photo"):
         if not (options.data / f"{name}.npz").exists():
             check.passed = None
-            check.lines.append(f"| {name} | not in {options.data.name} | | | |")
+            check.lines.append(f"| {name} | not in {options.data} (--data FOLDER) | | | |")
             continue
         known = EXPERIMENTS[name]
         source = options.data / f"{name}.npz"
@@ -444,6 +441,7 @@ def main() -> int:
             check = CHECKS[name](options)
         except Exception as error:  # One check that breaks must not hide the others' results.
             check = GpuCheck(name, False, ["```", *traceback.format_exception(error), "```"])
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
         findings.append(check)
         word = {True: "passed", False: "FAILED", None: "not made"}[check.passed]
         print(f"{name} {word} in {time.perf_counter() - started:.0f} s", flush=True)

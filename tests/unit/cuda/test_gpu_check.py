@@ -37,3 +37,24 @@ print(sys.path[0] in str(found._path), kinds)
     assert done.stdout.startswith("True ")
     for kind in ("cpu", "cuda", "mps", "null", "xpu"):
         assert f"'{kind}'" in done.stdout
+
+
+def test_a_check_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    command = [sys.executable, str(TOOL), "--device", "null:0", "--only", "conformance,speed"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--only has no 'speed': the checks are conformance, equality, sampling" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_device_fails_is_told_at_once_and_in_the_report(tmp_path: Path) -> None:
+    """A device that computes nothing, in place of a wrong one."""
+    command = [sys.executable, str(TOOL), "--device", "null:0", "--only", "conformance,sampling"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "sums agree with float64: gcn, layers=1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "conformance FAILED" in done.stdout
+    assert "sampling not made" in done.stdout
+    (page,) = tmp_path.glob("*.md")
+    assert "FAILED   sums agree with float64: gcn, layers=1: expected the loss sum" in page.read_text()
