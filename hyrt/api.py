@@ -61,7 +61,7 @@ def train(
     config
         All settings, in place of `sections`.
     emit
-        Hears the run's events (`hyrt.observe.events`).
+        Called with each event of the run (`hyrt.observe.events`).
     folder
         Where checkpoints go; none are written without it.
     **sections

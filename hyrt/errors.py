@@ -5,7 +5,7 @@ The command line prints them as one line and exits with `exit_code`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -97,6 +97,12 @@ class Stalled(HyrtError):
 
 class Diverged(HyrtError):
     """A loss or a gradient is not finite; the step was not applied."""
+
+
+def listed(names: Iterable[str], word: str = "and") -> str:
+    """Names for a sentence: `a`, `a and b`, `a, b and c`."""
+    *others, last = names
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def describe(error: BaseException) -> str:

@@ -82,7 +82,7 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
             self._workers.resize(threads)
 
     def watch(self, watch: Watch) -> None:
-        """Let be heard which of its threads work when."""
+        """Report which threads work, and when."""
         with self._health.terminal("watch"):
             self._workers.watch = watch
 

@@ -49,7 +49,7 @@ class ResourceManager:
     steps_per_epoch, last_step
         The length of an epoch, and the run's last step, counted from 0.
     emit
-        Hears every decision.
+        Called with every decision.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def check_same_training(config: Config, trained: str) -> None:
     Parameters
     ----------
     config
-        What it shall go on with.
+        The settings to continue with.
     trained
         YAML text of all settings, from the checkpoint.
 

@@ -48,7 +48,8 @@ def load_settings(path: Path) -> dict[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        found = {str: "plain text", list: "a list"}.get(type(loaded), f"the plain value {loaded!r}")
+        found = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
+        found = "a list" if isinstance(loaded, list) else found
         raise ConfigError(f"{path}: expected settings as `key: value`, found {found}")
     return loaded
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hyrt.device import Device, DeviceInfo
 from hyrt.device.probing import info_of, probed
-from hyrt.errors import DeviceUnavailable, PluginConflict, describe, one_line
+from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one_line
 from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider
 
 if TYPE_CHECKING:
@@ -92,8 +92,10 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         if info.index == wanted:
             return backend, info
     if found:
-        listed = ", ".join(f"{info.name} {info.description}" for info in found)
-        problem = f"{len(found)} {kind} device{'s' * (len(found) > 1)} found ({listed})"
+        names = listed(info.name for info in found)
+        problem = (
+            f"the {kind} devices are {names}" if len(found) > 1 else f"the only {kind} device is {names}"
+        )
     raise DeviceUnavailable(f"{kind}:{wanted} is not available: {problem}. See `hyrt devices`")
 
 

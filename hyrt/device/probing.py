@@ -48,7 +48,7 @@ def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) ->
     item
         The kind.
     say
-        Hears it.
+        Called with what is found.
     values
         What the entry points of kinds declare, `module:Class`.
     """

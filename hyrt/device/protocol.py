@@ -25,7 +25,7 @@ Span = tuple[str, int, int]
 """What a device's queue has run: a name, and start and end in nanoseconds on the device's own clock."""
 
 QueueListener = Callable[[str, Sequence[Span]], None]
-"""Hears a queue's name and what it has run, soon after the last of it is over."""
+"""Called with a queue's name and what it has run, soon after the last of it is over."""
 
 
 def _is_number(value: object) -> bool:

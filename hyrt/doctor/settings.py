@@ -48,7 +48,7 @@ def ask_settings(
 
 
 def wanted_devices(answer: Answer | None) -> list[str]:
-    """Names that a run shall use."""
+    """The names of the devices that the run uses."""
     config = None if answer is None else answer.first("config")
     return list(_DEFAULT_DEVICES if config is None else config["devices"])
 
@@ -98,7 +98,9 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
         findings.append(DoctorFinding("data", "ok", f"{data}: {held}", figures=sizes))
     unknown = answer.first("unknown")
     if unknown is not None:
-        findings.append(DoctorFinding("data", "note", f"its needs are not estimated: {unknown}"))
+        findings.append(
+            DoctorFinding("data", "note", f"the memory that it needs is not estimated, because {unknown}")
+        )
     needs = answer.first("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():

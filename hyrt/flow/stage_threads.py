@@ -68,7 +68,7 @@ class StageThreads:
     on_stall
         Called with all threads' stacks when that time is over.
     on_failure
-        Hears the first failure, in the thread that failed.
+        Called with the first failure, in the thread that failed.
     watch
         Returns who hears how many items a named channel holds; None where nobody does.
     """

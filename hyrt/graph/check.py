@@ -19,8 +19,9 @@ CHUNK = 1 << 20
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
-    """The error for one key of one dataset."""
-    return DataError(f"{source}: key '{key}': {problem}")
+    """The error for one key of one dataset; a problem that begins with its verb continues the sentence."""
+    colon = "" if problem.startswith(("has ", "is ")) else ":"
+    return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
 def _first(bad: Callable[[int, int], BoolArray], count: int) -> int | None:

@@ -31,14 +31,15 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
         return np.arange(graph.num_vertices, dtype=np.int64)
     if choice in ("train", "val", "test"):
         return np.asarray(graph.split(choice, split), np.int64)
+    wanted = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
     try:
         with Path(choice).open("rb") as file:
             ids = np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{wanted}: no such file: {choice}") from None
     # The last two where the header tells of more numbers than memory, or an int64, can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(
-            f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers: {error}"
-        ) from None
+        raise DataError(f"{wanted}: {error}") from None
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise DataError(f"{choice}: give a .npy file with a one-dimensional array of whole numbers")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))

@@ -28,7 +28,7 @@ def atomic_file(path: Path, before: Callable[[str], None] = lambda doing: None) 
     path
         The file.
     before
-        Hears what is done next (`open`, `fsync`, `replace`, `sync`) and may raise an OSError in its place.
+        Called before each operation (`open`, `fsync`, `replace`, `sync`); may raise an OSError in its place.
 
     Raises
     ------

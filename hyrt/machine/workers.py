@@ -88,7 +88,7 @@ class Workers:
     ) -> None:
         self.pool = pool
         self.watch: Watch | None = None
-        """Hears which threads worked when; set it between two calls of `run`."""
+        """Called with which threads worked, and when; set it between two calls of `run`."""
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, listed
 from hyrt.machine.entry_points import EntryPointGroup
 from hyrt.objective.objective import Objective
 
@@ -64,6 +64,5 @@ def check_metric(name: str, metric: str) -> None:
     if metric not in ("auto", *known):
         near = difflib.get_close_matches(metric, known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        *others, last = "auto", *known
-        listed = f"{', '.join(others)} and {last}"
-        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {listed}{hint}")
+        there = listed(("auto", *known))
+        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {there}{hint}")

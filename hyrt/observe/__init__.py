@@ -1,1 +1,1 @@
-"""What a run tells of itself, and what is hung into it to watch or to test it."""
+"""What a run reports of itself, and the hooks that observe a run or inject faults into it."""

@@ -1,4 +1,4 @@
-"""What is hung into a run from above, to watch it or to disturb it: a run without hooks pays for none."""
+"""Hooks that observe a run or inject faults into it; a run without hooks pays for none."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Site(NamedTuple):
 
 
 class Hook:
-    """Does nothing at any of the moments of a run; what watches or disturbs a run overrides some of them."""
+    """Does nothing; a hook that observes a run or injects faults into it overrides some of the methods."""
 
     watch: Watch | None = None
-    """Hears which threads of the sample and load stages worked when."""
+    """Called with which threads of the sample and load stages worked, and when."""
 
     def begin(self, devices: Sequence[Device], steps: range) -> Notice | None:
-        """Hear of the trainers' devices and the steps to come (`stop` is the length of the whole run).
+        """Called with the trainers' devices and the steps to come (`stop` is the length of the whole run).
 
-        Returns what the run has to say of the hook. May raise a HyrtError to refuse the run.
+        Returns a notice that the run shows, or None. May raise a HyrtError to refuse the run.
         """
         return None
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Do the work of a call and return its result, in the thread that does it.
+        """Called for each call of a stage, in the thread that makes it: do its work and return the result.
 
         The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights),
         `synchronize`, `evaluate` and `checkpoint`.
@@ -57,27 +57,27 @@ class Hook:
         return work()
 
     def before_write(self, step: int, operation: str) -> None:
-        """Hear of an operation of the atomic write of a checkpoint; may raise an OSError in its place."""
+        """Called before each operation of a checkpoint's atomic write; may raise an OSError in its place."""
 
     def cut(self, assignment: Assignment) -> None:
-        """Hear under which assignment the next step is cut."""
+        """Called with the assignment under which the next step is cut."""
 
     def channel(self, name: str) -> Callable[[int], None] | None:
-        """Who hears how many items a channel of the pipeline holds, whenever that changes."""
+        """What to call with the number of items in a channel of the pipeline whenever it changes, or None."""
         return None
 
     def hear(self, event: Event) -> None:
-        """Hear an event before the run's listeners do."""
+        """Called with each event, before the run's listeners."""
 
     def fail(self, failure: BaseException) -> None:
-        """Hear the first failure of the pipeline, in the thread that failed."""
+        """Called with the first failure of the pipeline, in the thread that failed."""
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
         """Add to the summary of a run that has ended; returns what is to be said."""
         return None
 
     def end_failed(self, error: BaseException) -> None:
-        """Hear that the run has failed; what goes wrong here may only be a note to the error."""
+        """Called when the run has failed; an error that is raised here becomes a note of the run's error."""
 
 
 def call_in(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:

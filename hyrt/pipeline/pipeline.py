@@ -40,7 +40,7 @@ class Pipeline:
     on_stall
         Called with all threads' stacks when that time is over.
     hooks
-        Hear what is in the channels, and the failure.
+        Called with the number of items in the channels, and with the failure.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class Recovery:
     continue_on_loss
         Whether the other trainers take over from one that fails.
     notify
-        Hears, in the consumer's thread, what was moved between trainers and why.
+        Called in the consumer's thread with what was moved between trainers and why.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Recovery:
         share.failure = Failure(error, stage, is_lost=is_lost)
 
     def again(self, work: StepWork) -> list[Share]:
-        """Cut what failed of a step anew: new shares, to be sampled; none where nothing failed.
+        """Cut what failed of a step again: new shares, to be sampled; none where nothing failed.
 
         Called when every trainer is through with the step.
 
@@ -147,7 +147,7 @@ class Recovery:
         elif is_newly_short and not takers:
             self._notify(
                 f"step {work.step}: {trainer.name} is out of memory and no other trainer can take "
-                f"more: it does its share in parts ({describe(failure.error)})"
+                f"more: it trains its share in several parts ({describe(failure.error)})"
             )
         for index, units in pieces:
             work.shares.append(Share(work, index, units, len(work.shares), is_again=True))

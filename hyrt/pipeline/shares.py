@@ -80,7 +80,7 @@ class StepWork:
     synchronize_s: float = 0.0
     """How long the reduction and the optimizer's step took."""
     redone: int = 0
-    """How often shares were cut anew because of memory."""
+    """How often shares were cut again because of memory."""
 
     @property
     def num_trainers(self) -> int:

@@ -40,7 +40,7 @@ class Stages:
     continue_on_loss
         Whether the other trainers take over from one that fails.
     notify
-        Hears, in the consumer's thread, what was moved between trainers and why.
+        Called in the consumer's thread with what was moved between trainers and why.
     train_threads
         The threads of each trainer whose threads can change.
     hooks

@@ -23,6 +23,10 @@ _PIECES = (16, 8, 4, 2, 1)
 _STEPS = 4
 
 
+class SamplerSizesUnknown(ConfigError):
+    """A sampler does not say how large its mini-batches are."""
+
+
 def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
     """The sizes that a mini-batch of the configured sampler is expected to have.
 
@@ -37,14 +41,14 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
 
     Raises
     ------
-    ConfigError
+    SamplerSizesUnknown
         If the sampler cannot say.
     """
     assert dataset.degrees is not None
     sampler, layers = config.sampler, config.model.layers
     found = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
     if found is None:
-        raise ConfigError(
+        raise SamplerSizesUnknown(
             f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
             "its mini-batches become"
         )

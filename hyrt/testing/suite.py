@@ -75,7 +75,7 @@ def check_device(
     only
         Run the checks whose names have this in them.
     on_verdict
-        Hears each verdict as it is made.
+        Called with each verdict as it is made.
 
     Returns
     -------

@@ -160,7 +160,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
         except CheckpointError as error:
             failure = error
     if failure is None:
-        raise CheckpointError(f"{folder}: has no checkpoint: start a new run")
+        raise CheckpointError(f"{folder} has no checkpoint: start a new run")
     raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
 
 
@@ -173,7 +173,9 @@ def _newest_first(folder: Path) -> list[tuple[int, Path]]:
             if match is not None:
                 found.append((int(match["step"]), path.stat().st_mtime_ns, path))
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot look for checkpoints: {error.strerror or error}") from error
+        raise CheckpointError(
+            f"{folder} cannot be searched for checkpoints: {error.strerror or error}"
+        ) from error
     return [(step, path) for step, _, path in sorted(found, reverse=True)]
 
 

@@ -70,7 +70,7 @@ class RunParts:
     should_stop: Callable[[], bool]
     """Asked after every step; True checkpoints and ends the run."""
     on_stall: Callable[[str], None]
-    """Hears all threads' stacks when nothing moves any more."""
+    """Called with the stacks of all threads when nothing moves any more."""
 
     @property
     def steps_per_epoch(self) -> int:

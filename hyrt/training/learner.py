@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError, StageFailure, describe
+
+Made = TypeVar("Made")
 
 
 class Learner:
@@ -93,16 +97,16 @@ def build_optimizer(
     train = config.train
     maker = getattr(torch.optim, train.optimizer, None)
     if not (inspect.isclass(maker) and issubclass(maker, torch.optim.Optimizer)):
-        names = ", ".join(
+        usable = [
             name
-            for name, thing in vars(torch.optim).items()
-            if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and name != "Optimizer"
-        )
-        raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim: it has {names}")
+            for name in _classes(torch.optim, torch.optim.Optimizer)
+            if name != "SparseAdam" and not _needs_closure(getattr(torch.optim, name))
+        ]
+        hint = _nearest(train.optimizer, usable)
+        raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim{hint}")
     if maker is torch.optim.SparseAdam:
         raise ConfigError("train.optimizer='SparseAdam' takes sparse gradients only: use Adam")
-    closure = inspect.signature(maker.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if _needs_closure(maker):
         raise ConfigError(
             f"train.optimizer={train.optimizer!r} evaluates the loss several times per step, which a "
             "pipeline of mini-batches cannot do: choose another, such as Adam"
@@ -110,19 +114,48 @@ def build_optimizer(
     options = {"lr": train.lr, **train.optimizer_options}
     if train.weight_decay:
         options["weight_decay"] = train.weight_decay
-    try:
-        optimizer = maker(parameters, **options)
-    except Exception as error:  # Torch's own checks raise of all kinds.
-        raise ConfigError(f"train.optimizer={train.optimizer!r} refuses {options}: {error}") from None
+    optimizer = _made(maker, parameters, options, "optimizer")
     if train.schedule is None:
         return optimizer, None
     schedule = getattr(torch.optim.lr_scheduler, train.schedule, None)
     if not (inspect.isclass(schedule) and issubclass(schedule, torch.optim.lr_scheduler.LRScheduler)):
-        raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler")
+        hint = _nearest(train.schedule, _classes(torch.optim.lr_scheduler, LRScheduler))
+        raise ConfigError(f"train.schedule={train.schedule!r} is not in torch.optim.lr_scheduler{hint}")
+    return optimizer, _made(schedule, optimizer, train.schedule_options, "schedule")
+
+
+def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _classes(module: ModuleType, parent: type) -> list[str]:
+    """Names of the classes in a module that derive from another one of it, which is left out."""
+    return [
+        name
+        for name, thing in vars(module).items()
+        if inspect.isclass(thing) and issubclass(thing, parent) and thing is not parent and name[0] != "_"
+    ]
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {near[0]!r}?" if near else f": it has {', '.join(known)}"
+
+
+def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], setting: str) -> Made:
+    """An optimizer or a schedule, with an error that names the setting if its options do not fit."""
+    name = f"train.{setting}={maker.__name__}"
+    _, *known = inspect.signature(maker).parameters.values()
+    for each in known:
+        if each.default is each.empty and each.name not in options:
+            raise ConfigError(f"{name} needs train.{setting}_options: {each.name} is missing")
+    for option in options:
+        names = [each.name for each in known]
+        if option not in names:
+            raise ConfigError(f"{name} has no option {option!r}{_nearest(option, names)}")
     try:
-        return optimizer, schedule(optimizer, **train.schedule_options)
-    except Exception as error:
-        raise ConfigError(
-            f"train.schedule={train.schedule!r} refuses train.schedule_options={train.schedule_options}: "
-            f"{error}"
-        ) from None
+        return maker(of, **options)
+    except Exception as error:  # Torch's own checks raise of all kinds.
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise ConfigError(f"{name} cannot be made with {given or 'no options'}: {error}") from None

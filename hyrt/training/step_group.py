@@ -22,7 +22,7 @@ class StepGroups:
     Parameters
     ----------
     emit
-        Hears of every group.
+        Called with every group.
     steps_per_epoch
         The length of an epoch.
     trainers

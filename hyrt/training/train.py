@@ -63,7 +63,7 @@ class Training:
             self.parts.learner.restore(checkpoint.state)
             self.state = RunState.restored(checkpoint.state)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{checkpoint.path}: does not match this run: {error}") from error
+            raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
     def run(self) -> TrainResult:
         """Train to the end, to an early stop, or until asked to stop."""

@@ -51,7 +51,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text") from error
     try:

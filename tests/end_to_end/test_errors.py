@@ -146,7 +146,7 @@ def test_converted_data_that_does_not_fit_the_disk(tmp_path: Path) -> None:
         preexec_fn=_small_files_only,
     )
     assert (done.returncode, list(tmp_path.iterdir())) == (1, []), done.stderr
-    assert "tiny.npz: cannot be written" in done.stderr
+    assert "tiny.npz cannot be written" in done.stderr
 
 
 def test_an_output_that_is_a_file(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class OpenclSampler:
         self._memory = memory
         self._queue = launcher
         self.hear: QueueListener | None = None
-        """Hears what was run, where a run is traced."""
+        """Called with what was run, where a run is traced."""
         self._graph = graph
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}

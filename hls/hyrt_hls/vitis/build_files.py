@@ -59,7 +59,7 @@ def write_build_files(
     needs = estimate(design, arena_words).times(units)
     refuse(part, needs)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder}: not empty: give a new or empty folder")
+        raise ValueError(f"{folder} is not empty: give a new or empty folder")
     for name, patterns in _FOLDERS.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for pattern in patterns:

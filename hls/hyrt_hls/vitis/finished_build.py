@@ -85,7 +85,7 @@ def read_build(place: Path, part: Part) -> Build:
     for other in others:
         if told[other] != told[first]:
             raise ValueError(
-                f"{place}: has reports of several designs: "
+                f"{place} has reports of several designs: "
                 f"{_differences(first, told[first], other, told[other])}: give the folder of one build"
             )
     design, arena_words = told[first]
@@ -167,11 +167,11 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
     try:
         values: Any = json.loads(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ValueError(f"{path}: is not JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: is not a JSON object with {', '.join(_SIZES)}, arena_words and clock_mhz")
+        raise ValueError(f"{path} is not a JSON object with {', '.join(_SIZES)}, arena_words and clock_mhz")
     clock_mhz, arena_words = values.get("clock_mhz"), values.get("arena_words")
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int | float) or not 0 < clock_mhz < math.inf:
         raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}, not a number above 0")

@@ -79,9 +79,9 @@ def read_report(path: Path) -> HlsReport:
     try:
         root = ElementTree.fromstring(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     except ElementTree.ParseError as error:
-        raise ValueError(f"{path}: is not XML: {error}") from error
+        raise ValueError(f"{path} is not XML: {error}") from error
     if root.tag != "profile":
         raise ValueError(
             f"{path}: begins with <{root.tag}>, but the report of a module begins with <profile>"
@@ -120,7 +120,7 @@ def read_reports(place: Path) -> list[HlsReport]:
         return [read_report(place)]
     paths = sorted(place.rglob("*_csynth.xml"))
     if not paths:
-        raise ValueError(f"{place}: has no *_csynth.xml: give the folder in which v++ -c was run")
+        raise ValueError(f"{place} has no *_csynth.xml: give the folder in which v++ -c was run")
     return [read_report(path) for path in paths]
 
 

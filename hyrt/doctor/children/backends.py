@@ -12,6 +12,7 @@ from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.discovery import BACKENDS
 from hyrt.device.probing import probed
 from hyrt.errors import describe
+from hyrt.testing.verdicts import Failed
 
 _LEARNING_RATE = 1e-3
 
@@ -28,7 +29,11 @@ def answer(item: str, say: Callable[..., None], *, threads: int, **arguments: An
         try:
             outcome = _train(backend, info, threads)
         except Exception as error:  # A driver may raise anything; the other devices are tried all the same.
-            say(device=info.name, event="failed", why=describe(error))
+            say(
+                device=info.name,
+                event="failed",
+                why=str(error) if isinstance(error, Failed) else describe(error),
+            )
         else:
             say(device=info.name, event="trained", **outcome)
 

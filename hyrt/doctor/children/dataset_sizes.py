@@ -88,7 +88,7 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         shapes[key], item_bytes[key] = stored.shape, stored.dtype.itemsize
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
-        raise DataError(f"{source}: key 'indptr': has no vertices")
+        raise DataError(f"{source}: key 'indptr' has no vertices")
 
     def held(*keys: str) -> int:
         return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)

@@ -68,11 +68,14 @@ def answer(
     say(data=sizes.found, sizes=to_json(sizes))
     try:
         from hyrt.doctor.children.needs import needs
+        from hyrt.predict.block_sizes import SamplerSizesUnknown
     except Exception as error:
         # Without torch there is no model to ask; what is wrong with it has a finding of its own.
         say(unknown=describe(error))
         return
     try:
         say(needs=needs(config, sizes, found))
+    except SamplerSizesUnknown:
+        say(unknown="the sampler does not say how large its mini-batches are")
     except HyrtError as error:
         say(unknown=str(error))

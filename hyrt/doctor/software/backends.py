@@ -63,7 +63,7 @@ def judge_backends(
     asked
         What the backends said.
     wanted
-        Names of devices a run shall use (`kind` or `kind:index`), or `auto`.
+        The names of the devices that the run uses (`kind` or `kind:index`), or `auto`.
     causes
         Findings of packages and kernels: a backend that fails because of one points there.
     """
@@ -176,5 +176,5 @@ def _remedy(kind: str, problem: str, package: str) -> str:
     if problem.startswith(("hangs", "did not end")):
         return f"restart the driver of {kind}, or the machine; until then, use other --devices"
     if package and not package.startswith("hyrt "):
-        return f"update or uninstall {package}; till then run with other --devices"
+        return f"update or uninstall {package}; until then, use other --devices"
     return f"update or reinstall the driver and the packages of {kind}; until then, use other --devices"

@@ -9,7 +9,7 @@ from hyrt.doctor.machine.writable import why_not_writable
 from hyrt.machine.asking.children import Answer, Children
 from hyrt.machine.kernel_cache import user_cache
 
-_REST = "`hyrt calibrate` lets runs start from a prediction"
+_REST = "after `hyrt calibrate`, runs start from a prediction"
 
 
 def check_kept_rates(children: Children, limit_s: float) -> list[DoctorFinding]:
@@ -34,4 +34,4 @@ def judge_kept_rates(answer: Answer, folder: Path) -> list[DoctorFinding]:
     if devices:
         measured = f"the rates of {', '.join(devices)} were measured, but this machine is not calibrated"
         return note("kept rates", f"{folder}: {measured}: {_REST}", figures)
-    return note("kept rates", f"{folder}: {answer.problem or f'nothing was measured yet: {_REST}'}", figures)
+    return note("kept rates", f"{folder}: {answer.problem or f'not calibrated: {_REST}'}", figures)

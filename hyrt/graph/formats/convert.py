@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataNotWritten
+from hyrt.errors import DataError, DataNotWritten, listed
 from hyrt.graph.check import finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
 from hyrt.graph.formats.folder import META, map_npy, write_folder
@@ -22,8 +22,9 @@ from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
 from hyrt.graph.formats.ogb_layout import count_vertices, find_folder
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.graph.normalize import scaled
+from hyrt.graph.normalize import NORMALIZERS, scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
+from hyrt.quantities import size
 
 Array = NDArray[Any]
 
@@ -68,11 +69,13 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     """
     destination = job.destination.absolute()
     if job.dtype is not None and job.dtype not in DTYPES:
-        raise DataError(f"dtype {job.dtype!r} is not one of {', '.join(DTYPES)}")
+        raise DataError(f"--dtype {job.dtype}: give {listed(DTYPES, 'or')}")
+    if job.normalize not in NORMALIZERS:
+        raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
     _check_destination(destination, job.force)
     bound = memory_bound(job.source, reorder=job.sort or job.unique)
     if bound is not None:
-        announce(f"memory: at most {bound / 2**30:.2f} GiB, not counting the interpreter")
+        announce(f"memory: at most {size(bound)}, not counting the interpreter")
     with _all_or_nothing(destination) as work:
         scratch, result = work / "scratch", work / "result"
         scratch.mkdir()
@@ -99,7 +102,7 @@ def _all_or_nothing(destination: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(work)
     except OSError as error:
-        raise DataNotWritten(f"{destination}: cannot be written ({error.strerror or error})") from error
+        raise DataNotWritten(f"{destination} cannot be written ({error.strerror or error})") from error
 
 
 def _publish(work: Path, destination: Path) -> None:
@@ -124,7 +127,7 @@ def _put_back(replaced: Path, destination: Path) -> None:
         replaced.rename(destination)
     except OSError as error:
         raise DataNotWritten(
-            f"{destination}: cannot be written ({error.strerror or error}); the old dataset is now "
+            f"{destination} cannot be written ({error.strerror or error}); the old dataset is now "
             f"{replaced}: rename it back"
         ) from error
 

@@ -55,12 +55,15 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         rows of the first chunk that differs.
     """
     files = sorted(path.glob("*.npy"))
+    if not files:
+        hint = " (did you mean one of its .npz files?)" if any(path.glob("*.npz")) else ""
+        raise DataError(f"{source} has no .npy files: a dataset folder has one .npy file per key{hint}")
     keys = wanted_keys(source, [file.stem for file in files])
     check_unread(source, {file.stem: _shape(file) for file in files}, keys)
     meta = _read_meta(path)
     for key in meta or ():
         if key not in keys:
-            raise DataError(f"{source}: key '{key}': is in {META} but has no file")
+            raise DataError(f"{source}: key '{key}' is in {META} but has no file")
     arrays: dict[str, Array] = {}
     rows = None
     for key in keys:
@@ -103,7 +106,7 @@ def _map(file: Path, where: str) -> tuple[Array, NpyHeader]:
                 prot=mmap.PROT_READ | mmap.PROT_WRITE,
             )
     except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
     if header.offset % header.dtype.itemsize:
         raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)
@@ -174,7 +177,7 @@ def _compare(meta: dict[str, _Entry], source: str, key: str, header: NpyHeader) 
     entry = meta.get(key)
     if entry is None:
         raise DataError(
-            f"{source}: key '{key}': is not in {META}: the folder was changed after it was written"
+            f"{source}: key '{key}' is not in {META}: the folder was changed after it was written"
         )
     if entry.dtype != header.dtype.name or entry.shape != header.shape:
         raise DataError(

@@ -64,14 +64,14 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
         raise DataError(f"{where}: the .npy header claims {length:,} bytes: the data is damaged")
     text = file.read(length)
     if len(text) != length:
-        raise DataError(f"{where}: ends inside its .npy header")
+        raise DataError(f"{where} ends inside its .npy header")
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
         raise DataError(f"{where}: the .npy header is damaged or describes records: {header.strip()[:80]!r}")
     byte_order, kind, size = descr.groups()
     if kind == "O":
-        raise DataError(f"{where}: has Python objects; hyrt never reads pickled data. Store plain numbers")
+        raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
     if byte_order == ">" or kind not in "biuf" or not size:
         raise DataError(f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool")
     try:

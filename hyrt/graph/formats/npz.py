@@ -47,7 +47,7 @@ def _damage_named(where: str) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
     except _DAMAGE as error:
         raise DataError(f"{where}: damaged or truncated ({error or type(error).__name__})") from error
 
@@ -97,14 +97,14 @@ class NpzMember:
         while done < len(target):
             data = file.read(min(_READ_BYTES, len(target) - done))
             if not data:
-                raise DataError(f"{self._where}: ends early, at byte {done:,} of {len(target):,}")
+                raise DataError(f"{self._where} ends early, at byte {done:,} of {len(target):,}")
             target[done : done + len(data)] = data
             done += len(data)
 
     def _end(self, file: IO[bytes]) -> None:
         # The checksum is compared when the end is read.
         if file.read(1):
-            raise DataError(f"{self._where}: has bytes after its end: it is damaged")
+            raise DataError(f"{self._where} has bytes after its end: it is damaged")
 
     def read(self) -> Array:
         """The whole array, row-major."""
@@ -114,7 +114,7 @@ class NpzMember:
                 values = np.empty(shape, header.dtype)
             except MemoryError as error:
                 raise DataError(
-                    f"{self._where}: does not fit into memory; convert the file to a folder, which is "
+                    f"{self._where} does not fit into memory; convert the file to a folder, which is "
                     "memory-mapped: hyrt data convert"
                 ) from error
             self._fill(file, values)

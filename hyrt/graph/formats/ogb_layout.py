@@ -66,7 +66,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     raw = folder / "raw"
     if (raw / "edge-feat.csv.gz").exists():
         raise DataError(
-            f"{name}: has features of edges, which hyrt cannot use yet: to train without them, move "
+            f"{name} has features of edges, which hyrt cannot use yet: to train without them, move "
             f"{raw / 'edge-feat.csv.gz'} elsewhere"
         )
     if (folder / "processed" / "paper" / "node_feat.npy").exists():
@@ -119,7 +119,7 @@ def count_vertices(folder: Path) -> int:
     if meta_file.exists():
         meta = _load_tensors(meta_file)
         if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
-            raise DataError(f"{meta_file}: does not give the number of papers")
+            raise DataError(f"{meta_file} does not give the number of papers")
         return int(meta["paper"])
     counts = (
         NpzMember(data, "num_nodes_list", str(data)).read()
@@ -127,7 +127,7 @@ def count_vertices(folder: Path) -> int:
         else _csv_table(count_file, np.int64)
     )
     if counts.size != 1:
-        raise DataError(f"{folder}: has {counts.size} graphs, expected one")
+        raise DataError(f"{folder} has {counts.size} graphs, expected one")
     return int(counts.reshape(-1)[0])
 
 
@@ -186,7 +186,7 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
         ends.append(block[:, 0], block[:, 1])
     features = raw / "node-feat.csv.gz"
     if not features.exists():
-        raise DataError(f"{folder}: has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
+        raise DataError(f"{folder} has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
     width = next(_csv_blocks(features, np.float32)).shape[1]
 
     def blocks() -> Iterator[Array]:
@@ -200,7 +200,7 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
                 )
             yield block
         if at != count:
-            raise DataError(f"{features}: has {at:,} rows for {count:,} vertices")
+            raise DataError(f"{features} has {at:,} rows for {count:,} vertices")
 
     rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
     labels = _single_labels(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
@@ -304,7 +304,7 @@ def _pairs(sources: Array, targets: Array) -> EdgeStream:
 def _single_labels(values: Array, folder: Path) -> Array:
     if values.ndim == 2 and values.shape[1] > 1:
         raise DataError(
-            f"{folder}: has {values.shape[1]} labels per vertex; hyrt trains on one class per vertex"
+            f"{folder} has {values.shape[1]} labels per vertex; hyrt trains on one class per vertex"
         )
     return as_labels(values.reshape(-1), str(folder), "node label")
 
@@ -312,7 +312,7 @@ def _single_labels(values: Array, folder: Path) -> Array:
 def _csv_splits(folder: Path) -> dict[str, NDArray[np.int64]]:
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
-        raise DataError(f"{folder / 'split'}: has {len(schemes)} schemes, expected one folder")
+        raise DataError(f"{folder / 'split'} has {len(schemes)} schemes, expected one folder")
     files = {"train": "train", "val": "valid", "test": "test"}
     return {
         split: _csv_table(schemes[0] / f"{file}.csv.gz", np.int64).reshape(-1).astype(np.int64)
@@ -332,7 +332,7 @@ def _csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
                     raise DataError(f"{file}: from line {line + 1} on: {error}") from error
                 line += len(lines)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: missing, damaged or truncated ({error})") from error
+        raise DataError(f"{file} cannot be read: missing, damaged or truncated ({error})") from error
 
 
 def _csv_table(file: Path, dtype: type[np.generic]) -> Array:
@@ -356,7 +356,7 @@ def _load_tensors(file: Path) -> Any:
         with torch.serialization.safe_globals(allowed):
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
-        raise DataError(f"{file}: cannot be read: missing, damaged or not plain arrays ({error})") from error
+        raise DataError(f"{file} cannot be read: missing, damaged or not plain arrays ({error})") from error
 
 
 def _download(name: str, folder: Path) -> None:

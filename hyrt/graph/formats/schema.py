@@ -70,7 +70,7 @@ class FeatureRows:
     def streamed(
         shape: tuple[int, int], dtype: np.dtype[np.generic], blocks: Callable[[], Iterator[Array]]
     ) -> FeatureRows:
-        """Rows that are made anew in each pass over `blocks`."""
+        """Rows that are made again in each pass over `blocks`."""
 
         def whole() -> Array:
             matrix = np.empty(shape, dtype)
@@ -113,7 +113,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     sparse = [key for key in SPARSE_KEYS if key in present]
     if "features" in present and sparse:
         raise DataError(
-            f"{source}: has both 'features' and '{sparse[0]}': give either dense or sparse features"
+            f"{source} has both 'features' and '{sparse[0]}': give either dense or sparse features"
         )
     required = [*BASE_KEYS[:3]]
     required += list(SPARSE_KEYS) if sparse else ["features"]

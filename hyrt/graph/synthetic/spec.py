@@ -55,16 +55,16 @@ class SyntheticSpec:
             ("signal", 0, 1000, ""),
         ):
             if not low <= (value := getattr(self, key)) <= high:
-                raise DataError(f"{self.name}: {key}={value:,}: must be from {low} to {high:,}{why}")
+                raise DataError(f"{self.name}: {key}={value:,} must be from {low} to {high:,}{why}")
         if self.edges % 2:
             raise DataError(
-                f"{self.name}: edges={self.edges}: must be even, because each edge is stored in both "
+                f"{self.name}: edges={self.edges} must be even, because each edge is stored in both "
                 "directions"
             )
         if self.train + self.val + self.test > self.vertices:
             raise DataError(f"{self.name}: train + val + test exceed the {self.vertices:,} vertices")
         if self.dtype not in ("float32", "float16"):
-            raise DataError(f"{self.name}: dtype={self.dtype}: must be float32 or float16")
+            raise DataError(f"{self.name}: dtype={self.dtype} must be float32 or float16")
 
 
 PRESETS = {
@@ -146,11 +146,13 @@ def _value(text: str, key: str, value: str) -> int | float | str:
         if match and match[2] is None:
             return int(match[1]) * _SUFFIXES[match[3]]
         if number != int(number):
-            raise DataError(f"{text}: {key}={value}: not a count (digits, optionally followed by k, M or G)")
+            raise DataError(
+                f"{text}: {key}={value} is not a count (digits, optionally followed by k, M or G)"
+            )
         return int(number)
     if key in _REALS:
         try:
             return float(value)
         except ValueError as error:
-            raise DataError(f"{text}: {key}={value}: not a number") from error
+            raise DataError(f"{text}: {key}={value} is not a number") from error
     return value

@@ -45,7 +45,7 @@ KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: dict[str, LoadForm] = {"rows": "rows", "aggregated": "aggregated", "in_place": "in_place"}
 
 Say = Callable[[str], None]
-"""Hears what is being measured."""
+"""Called with what is being measured."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def measure_devices(
     infos
         The devices, real ones.
     say
-        Hears what is being measured.
+        Called with what is being measured.
     kinds
         The kinds of models; each device is measured with the first of them that it runs.
 

@@ -235,7 +235,7 @@ class RunFolder:
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
         raise HyrtError(
-            f"{self.metrics_path}: was removed or moved during the run. Leave the folder of a run in "
+            f"{self.metrics_path} was removed or moved during the run. Leave the folder of a run in "
             "its place until it has ended; resume a folder that was moved with hyrt run --resume"
         )
 

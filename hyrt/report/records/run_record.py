@@ -136,7 +136,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: cannot be read ({error}): delete it to write the report without it"
+            f"{path} cannot be read ({error}): delete it to write the report without it"
         ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a JSON object: delete it to write the report without it")

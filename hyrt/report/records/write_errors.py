@@ -15,4 +15,4 @@ def explained(path: Path, remedy: str = "Free space, or choose a writable folder
     try:
         yield
     except OSError as error:
-        raise HyrtError(f"{path}: cannot be written: {error.strerror or error}. {remedy}") from error
+        raise HyrtError(f"{path} cannot be written: {error.strerror or error}. {remedy}") from error

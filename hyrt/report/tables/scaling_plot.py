@@ -67,4 +67,4 @@ def draw_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     try:
         figure.savefig(path)
     except OSError as error:
-        raise DataNotWritten(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise DataNotWritten(f"{path} cannot be written: {error.strerror or error}") from error

@@ -94,7 +94,7 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
     except FileNotFoundError:
         raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CalibrationError(f"{path}: cannot be read: {error}: {_REMEDY}") from error
+        raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
     try:
         found = made_of(Calibration, yaml.safe_load(text), str(path), infinite=True)
     except (yaml.YAMLError, ValueError) as error:

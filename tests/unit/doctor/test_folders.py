@@ -81,4 +81,4 @@ def test_rates_that_were_kept(tmp_path: Path) -> None:
         "note",
         "the calibration was made elsewhere",
     )
-    assert judged(calibrated=False, why="", devices=[])[1].startswith("nothing was measured yet: `hyrt calib")
+    assert judged(calibrated=False, why="", devices=[])[1].startswith("not calibrated: after `hyrt calibrate`, ")

@@ -287,7 +287,4 @@ def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.Monke
     answer("", said.update, words=["data.source=synthetic:tiny"], options={}, found=[])
     assert said["sizes"]
     assert "needs" not in said
-    assert said["unknown"] == (
-        "sampler.kind=neighbor cannot be predicted without its data: it does not say how large its "
-        "mini-batches become"
-    )
+    assert said["unknown"] == "the sampler does not say how large its mini-batches are"

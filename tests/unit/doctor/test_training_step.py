@@ -75,6 +75,7 @@ def test_wrong_sums_are_refused(monkeypatch: pytest.MonkeyPatch, backend: type, 
     last = said(monkeypatch, "cpu", backend)[-1]
     assert last["event"] == "failed"
     assert words in last["why"]
+    assert last["why"].startswith("expected "), "no class name before it"
 
 
 def test_a_probe_that_finds_nothing_or_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_values(tmp_path):
             good | {"indices": good["indices"][:-1]},
             f"key 'indptr': value {last} at position 30 is not the length of 'indices', {last - 1:,}",
         ),
-        (good | {"indptr": np.empty(0, np.int64)}, "key 'indptr': is empty"),
+        (good | {"indptr": np.empty(0, np.int64)}, "key 'indptr' is empty"),
         (
             good | {"indptr": np.zeros(1, np.int64), "indices": np.empty(0, np.int32)},
             "key 'indptr': describes a graph without vertices",
@@ -111,8 +111,8 @@ def test_values(tmp_path):
             f"key 'labels': value 30000 at position {labelled[-1]} is out of range: "
             f"no vertex has class {classes}",
         ),
-        (good | {"labels": good["labels"][:-1]}, "key 'labels': has 29 rows for 30 vertices"),
-        (good | {"test_mask": good["test_mask"][1:]}, "key 'test_mask': has 29 rows for 30 vertices"),
+        (good | {"labels": good["labels"][:-1]}, "key 'labels' has 29 rows for 30 vertices"),
+        (good | {"test_mask": good["test_mask"][1:]}, "key 'test_mask' has 29 rows for 30 vertices"),
         (
             good | {"val_mask": good["val_mask"][:, 0]},
             "key 'val_mask': shape [30] differs from [30, 2] of 'train_mask'",
@@ -133,8 +133,8 @@ def test_values(tmp_path):
             _changed(good, "features", (3, 0), -np.inf),
             "key 'features': value -inf at row 3, column 0 is not finite",
         ),
-        (good | {"features": good["features"][:-1]}, "key 'features': has 29 rows for 30 vertices"),
-        (good | {"features": good["features"][:, :0]}, "key 'features': has no columns"),
+        (good | {"features": good["features"][:-1]}, "key 'features' has 29 rows for 30 vertices"),
+        (good | {"features": good["features"][:, :0]}, "key 'features' has no columns"),
         (
             good | {"features": good["features"].astype(float)},
             "key 'features': dtype float64, expected float32",
@@ -179,9 +179,9 @@ def test_sparse_values(tmp_path):
         (good | {"feat_shape": np.array([20])}, "key 'feat_shape': value [20], expected [20, F]"),
         (
             good | {"feat_indptr": good["feat_indptr"][:-1]},
-            "key 'feat_indptr': has 20 entries for 20 vertices",
+            "key 'feat_indptr' has 20 entries for 20 vertices",
         ),
-        (good | {"feat_values": good["feat_values"][1:]}, f"key 'feat_values': has {nnz - 1} entries"),
+        (good | {"feat_values": good["feat_values"][1:]}, f"key 'feat_values' has {nnz - 1} entries"),
         ({k: v for k, v in good.items() if k != "feat_indptr"}, "key 'feat_indptr' is missing"),
     ]
     for i, (arrays, message) in enumerate(cases):

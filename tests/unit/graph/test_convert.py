@@ -25,6 +25,7 @@ from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats import row_order
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
+from hyrt.graph.normalize import NORMALIZERS
 
 run = CliRunner()
 
@@ -45,7 +46,7 @@ def test_dtype(tmp_path):
     source = str(save(make_arrays(1, sparse=True), tmp_path / "sparse.npz"))
     with pytest.raises(DataError, match="sparse features stay float32"):
         convert(Conversion(source, tmp_path / "b", dtype="float16"))
-    with pytest.raises(DataError, match="dtype 'int8'"):
+    with pytest.raises(DataError, match="--dtype int8: give float16 or float32"):
         convert(Conversion(source, tmp_path / "b", dtype="int8"))
     assert _left(tmp_path) == ["a.npz", "big.npz", "half", "sparse.npz"]
 
@@ -243,6 +244,13 @@ def test_commands(tmp_path):
     assert result.exit_code == 0, result.output
     assert run.invoke(data_app, ["info", "--check", folder]).exit_code == 0
     assert open_graph(file).features.values.dtype == np.float16
+    for option, value, choices in (
+        ("--dtype", "int8", "float16 or float32"),
+        ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
+    ):
+        wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])
+        assert str(wrong.exception) == f"{option} {value}: give {choices}"
+        assert wrong.output == ""
     again = run.invoke(data_app, ["convert", folder, file])
     assert isinstance(again.exception, DataError)
     assert again.exception.exit_code == 2

@@ -198,11 +198,21 @@ def test_large_features_are_compared_only_when_they_are_read(tmp_path, monkeypat
     assert not (tmp_path / "b").exists()
 
 
+def test_a_folder_without_arrays_says_what_a_folder_has(tmp_path):
+    message = r"has no \.npy files: a dataset folder has one \.npy file per key"
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=rf"{message}$"):
+        open_graph(tmp_path)
+    save(make_arrays(8), tmp_path / "one.npz")
+    with pytest.raises(DataError, match=rf"{message} \(did you mean one of its \.npz files\?\)$"):
+        open_graph(tmp_path)
+
+
 def test_changed_folder_differs_from_its_meta(tmp_path):
     convert(Conversion(str(save(make_arrays(8), tmp_path / "s")), tmp_path / "a"))
     for split in ("train", "val", "test"):
         np.save(tmp_path / "a" / f"{split}_mask_x.npy", np.zeros(30, np.bool_))
-    with pytest.raises(DataError, match=r"key 'train_mask_x': is not in meta.json"):
+    with pytest.raises(DataError, match=r"key 'train_mask_x' is not in meta.json"):
         open_graph(tmp_path / "a")
     for split in ("train", "val", "test"):
         (tmp_path / "a" / f"{split}_mask_x.npy").unlink()
@@ -210,7 +220,7 @@ def test_changed_folder_differs_from_its_meta(tmp_path):
     meta["keys"]["test_mask_y"] = meta["keys"]["test_mask"]
     whole = (tmp_path / "a" / "meta.json").read_bytes()
     (tmp_path / "a" / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(DataError, match=r"key 'test_mask_y': is in meta.json but has no file"):
+    with pytest.raises(DataError, match=r"key 'test_mask_y' is in meta.json but has no file"):
         open_graph(tmp_path / "a")
     (tmp_path / "a" / "meta.json").write_bytes(whole)
     np.save(tmp_path / "a" / "features.npy", np.zeros((30, 5), np.float32))

@@ -79,7 +79,7 @@ def test_missing_labels():
         ({"x": torch.full((30, 2), float("nan"))}, "key 'features': value nan at row 0, column 0"),
         ({"x": torch.zeros(30)}, "key 'x': shape"),
         ({"x": torch.eye(30).to_sparse()}, "attribute 'x' is sparse"),
-        ({"y": torch.zeros(29, dtype=torch.int64)}, "key 'labels': has 29 rows for 30"),
+        ({"y": torch.zeros(29, dtype=torch.int64)}, "key 'labels' has 29 rows for 30"),
     ],
 )
 def test_bad_data(changes, message):

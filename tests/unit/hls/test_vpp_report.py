@@ -131,7 +131,7 @@ def test_folders(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ValueError, match=r"has no \*_csynth.xml"):
         read_reports(tmp_path / "nothing")
-    with pytest.raises(ValueError, match=r"none_csynth\.xml: cannot be read"):
+    with pytest.raises(ValueError, match=r"none_csynth\.xml cannot be read"):
         read_reports(tmp_path / "none_csynth.xml")
 
 

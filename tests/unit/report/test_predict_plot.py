@@ -47,5 +47,5 @@ def test_refuses_other_files(name: str) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataNotWritten, match=r"nowhere/x\.png: cannot be written"):
+    with pytest.raises(DataNotWritten, match=r"nowhere/x\.png cannot be written"):
         draw_scaling(SCALING, tmp_path / "nowhere" / "x.png")

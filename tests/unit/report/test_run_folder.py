@@ -258,15 +258,15 @@ def file_size_limit(limit: int) -> Iterator[None]:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with file_size_limit(10), pytest.raises(HyrtError, match=r"run: cannot be written: File too large"):
+    with file_size_limit(10), pytest.raises(HyrtError, match=r"run cannot be written: File too large"):
         RunFolder.create(tmp_path, "run", Config())
     assert list(tmp_path.iterdir()) == []
     run = RunFolder.create(tmp_path, "run", Config())
     run.handle(RunEnded(status="interrupted"))
     with file_size_limit(10):
-        with pytest.raises(HyrtError, match=r"metrics\.jsonl: cannot be written: File too large.*Free space"):
+        with pytest.raises(HyrtError, match=r"metrics\.jsonl cannot be written: File too large.*Free space"):
             run.handle(steps(1))
-        with pytest.raises(HyrtError, match=r"summary\.json: cannot be written"):
+        with pytest.raises(HyrtError, match=r"summary\.json cannot be written"):
             run.handle(RunEnded(status="finished"))
     assert json.loads((run.path / "summary.json").read_text())["status"] == "interrupted"
     run.close()
@@ -280,7 +280,7 @@ def test_a_folder_that_goes_away(tmp_path: Path, is_moved: bool) -> None:
             run.path.rename(tmp_path / "elsewhere")
         else:
             shutil.rmtree(run.path)
-        with pytest.raises(HyrtError, match=r"run/metrics.jsonl: was removed or moved during the run"):
+        with pytest.raises(HyrtError, match=r"run/metrics.jsonl was removed or moved during the run"):
             run.handle(steps(2))
 
 
@@ -296,7 +296,7 @@ def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "mkdir", read_only)
-    with pytest.raises(HyrtError, match="runs/a: cannot be written: Read-only file system"):
+    with pytest.raises(HyrtError, match="runs/a cannot be written: Read-only file system"):
         RunFolder.create(tmp_path / "runs", "a", Config())
 
 

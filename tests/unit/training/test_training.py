@@ -14,6 +14,7 @@ from hyrt.errors import ConfigError, UnsupportedModel
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
+from hyrt.training.learner import build_optimizer
 from hyrt.training.train import Training, TrainResult
 
 GRAPH = load("synthetic:tiny")
@@ -161,6 +162,38 @@ def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
 def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"train.optimizer='{name}'"):
         Training(compose_run(build_config({"train": {"optimizer": name}}), GRAPH))
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"optimizer": "Adamm"}, r"^train\.optimizer='Adamm' is not in torch\.optim: did you mean 'Adam'\?$"),
+        (
+            {"optimizer": "zz"},
+            r"^train\.optimizer='zz' is not in torch\.optim: it has (?!.*(LBFGS|Sparse)).*SGD",
+        ),
+        (
+            {"optimizer_options": {"beta": 1}},
+            r"^train\.optimizer=Adam has no option 'beta': did you mean 'betas'",
+        ),
+        (
+            {"optimizer_options": {"eps": -1.0}},
+            r"^train\.optimizer=Adam cannot be made with lr=0.003, eps=-1.0: I",
+        ),
+        (
+            {"schedule": "StepL"},
+            r"^train\.schedule='StepL' is not in torch\.optim\.lr_.*did you mean 'StepLR'\?$",
+        ),
+        (
+            {"schedule": "StepLR"},
+            r"^train\.schedule=StepLR needs train\.schedule_options: step_size is missing$",
+        ),
+    ],
+)
+def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], message: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match=message):
+        build_optimizer(build_config({"train": train}), list(model.parameters()))
 
 
 def test_plateau_schedule_follows_the_loss_alone() -> None:
