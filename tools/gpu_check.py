@@ -39,8 +39,8 @@ from timed_runs import ChildFailed, child_record, parser, prepared, settings, st
 
 SPLITS = ([1, 1023], [512, 512], [1000, 24], [0, 1024])
 STEPS = 20
-# With some seeds a ReLU's input is zero up to rounding, and passes on one side only: weights then differ by some
-# 1e-4, also between two devices of the CPU. A wrong sum differs with all of them.
+# With some seeds a ReLU's input is zero up to rounding, and passes on one side only: weights then differ by
+# some 1e-4, also between two devices of the CPU. A wrong sum differs with all of them.
 EQUALITY_SEEDS = (3, 4, 5)
 
 
