@@ -4,9 +4,9 @@
 
 From a source tree that is not installed: PYTHONPATH=.:devices:perfmodel:hls python tools/gpu_check.py
 
-1. the conformance suite on the device;
+1. the conformance suite on the device, with pycuda, with cuda-bindings and with torch's operators;
 2. cpu and the device together give the weights of the CPU alone, for four splits, GCN and GraphSAGE;
-3. the device's sampler is bit-equal to the host's;
+3. the device's sampler is bit-equal to the host's, launched by pycuda and by cuda-bindings;
 4. test accuracy on two real graphs, trained on the device;
 5. a benchmark against PyG on the same device, runs alternating.
 
@@ -108,17 +108,17 @@ def found(name: str) -> tuple[Any, Any] | None:
 
 
 def conformance(options: argparse.Namespace) -> GpuCheck:
-    check = GpuCheck("conformance suite")
     from hyrt.testing import ConformanceError, check_device
 
-    backend, info = find(options)
-    try:
-        report = check_device(lambda asked: backend.open(info, asked))
-    except ConformanceError as error:
-        report = error.report
-        print(error, file=sys.stderr)
-    check.passed = not report.failed
-    check.lines += ["```", *str(report).splitlines(), "```"]
+    check = GpuCheck("conformance suite", True)
+    for way, open_device in openers(options).items():
+        try:
+            report = check_device(open_device)
+        except ConformanceError as error:
+            report = error.report
+            print(error, file=sys.stderr)
+        check.passed = check.passed and not report.failed
+        check.lines += [f"With {way}:", "", "```", *str(report).splitlines(), "```", ""]
     return check
 
 
@@ -126,6 +126,28 @@ def find(options: argparse.Namespace) -> tuple[Any, Any]:
     there = found(options.device)
     assert there is not None
     return there
+
+
+def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
+    """How the device is opened: on CUDA devices with each launcher of kernels that is installed."""
+    backend, info = find(options)
+    if info.kind != "cuda":
+        return {"its defaults": lambda asked: backend.open(info, asked)}
+    import torch
+    from hyrt_devices.cuda.driver import Driver
+    from hyrt_devices.cuda.launch import launchers
+
+    def opener(launcher: Any) -> Callable[[Any], Any]:
+        def open_device(asked: Any) -> Any:
+            driver = Driver(info.kind, info.index)
+            # The first allocation makes the context that the kernels share.
+            torch.zeros(1, device=driver.device)
+            return backend(info, asked, driver, None if launcher is None else launcher(driver.device))
+
+        return open_device
+
+    ways = {f"kernels launched by {name}": opener(launcher) for name, launcher in launchers().items()}
+    return {**ways, "torch's operators": opener(None)}
 
 
 # 2. Equality.
@@ -180,24 +202,31 @@ def equality(options: argparse.Namespace) -> GpuCheck:
 
 
 def sampling(options: argparse.Namespace) -> GpuCheck:
+    import hyrt
+
+    check = GpuCheck("sampling on the device, bit for bit")
+    graph = hyrt.load(options.equality)
+    for way, open_device in openers(options).items():
+        sample_once(check, graph, way, open_device)
+    return check
+
+
+def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[Any], Any]) -> None:
     import numpy as np
 
-    import hyrt
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import device_sampler
     from hyrt.machine.generator import SAMPLE, stream_key
     from hyrt.testing.check_sampler import host_hop
 
-    check = GpuCheck("sampling on the device, bit for bit")
-    backend, info = find(options)
-    graph = hyrt.load(options.equality)
-    device = backend.open(info, DeviceOptions())
+    check.lines += [f"With {way}:", ""]
+    device = open_device(DeviceOptions())
     try:
         sampler = device_sampler(device, graph)
         if sampler is None:
-            check.lines.append(f"{info.name} ({info.description}) does not sample: the host does")
-            return check
-        check.passed = True
+            check.lines += ["- the host samples", ""]
+            return
+        check.passed = check.passed is not False
         ids = np.int32 if graph.num_vertices < 2**31 else np.int64
         vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
         for fanout in (-1, 1, 10, 25, 64, 65, 200):
@@ -212,9 +241,9 @@ def sampling(options: argparse.Namespace) -> GpuCheck:
             check.lines.append(
                 f"- fan-out {fanout}: {len(wanted.neighbors):,} edges {'equal' if same else '**differ**'}"
             )
+        check.lines.append("")
     finally:
         device.close()
-    return check
 
 
 # 4. Accuracy.

@@ -649,8 +649,7 @@ def test_kernels_that_cannot_be_built_are_a_warning(monkeypatch: pytest.MonkeyPa
         def __init__(self, device: torch.device) -> None:
             raise OSError("nvcc not found")
 
-    monkeypatch.setattr(cuda_device, "can_build", lambda: True)
-    monkeypatch.setattr(cuda_device, "PycudaLauncher", Broken)
+    monkeypatch.setattr(cuda_device, "launchers", lambda: {"pycuda": Broken})
     with pytest.warns(RuntimeWarning, match="kernels cannot be built.*nvcc not found.*docs/devices.md#cuda"):
         assert cuda_device._launcher(torch.device("cuda", 0)) is None
 

@@ -10,13 +10,13 @@ import torch
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors, tensor_scales
-from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, Program
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
 
 
 class _AggregateOnDevice(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, block: TensorBlock, aggregation: Aggregation, program: Program
+        ctx: Any, x: torch.Tensor, block: TensorBlock, aggregation: Aggregation, program: KernelProgram
     ) -> torch.Tensor:
         x = x.detach().contiguous()
         width = x.shape[1]
@@ -62,7 +62,7 @@ class TorchAggregation:
     """`TensorBlock.aggregate` of a device with kernels of its own."""
 
     def __init__(self, launcher: KernelLauncher) -> None:
-        self._program = launcher.program("aggregate")
+        self._program = KernelProgram(launcher, "aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
         """Like `aggregate_tensors`, which also takes what the kernels are not built for."""

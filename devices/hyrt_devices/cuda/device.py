@@ -29,7 +29,7 @@ from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
 from hyrt_devices.cuda.driver import Driver, MpsDriver
 from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
-from hyrt_devices.cuda.launch import KernelLauncher, PycudaLauncher, can_build
+from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import pinned_pool
 from hyrt_devices.cuda.timeline import Timeline
@@ -468,14 +468,13 @@ def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> di
 
 def _launcher(device: torch.device) -> KernelLauncher | None:
     """Our own kernels where they can be built; a failure is said, and torch's operators do the work."""
-    if device.type != "cuda" or not can_build():
+    kinds = list(launchers().values()) if device.type == "cuda" else []
+    if not kinds:
         return None
     try:
-        launcher = PycudaLauncher(device)
-        launcher.program("aggregate")
-    except (
-        Exception
-    ) as error:  # pycuda raises whatever nvcc, its cache folder or its driver library gives it.
+        launcher = kinds[0](device)
+        KernelProgram(launcher, "aggregate")
+    except Exception as error:  # Whatever the compiler and the driver's interface raise.
         warnings.warn(
             f"{device}: its kernels cannot be built, so torch's operators are used instead and the "
             f"host samples: {type(error).__name__}: {error}: see docs/devices.md#cuda",

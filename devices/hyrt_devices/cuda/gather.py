@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
 
 # Rows go to the device in pieces of this size.
 _PIECE_BYTES = 64 << 20
@@ -77,7 +77,7 @@ class MappedFeatures:
         self.width = int(values.shape[1])
         self._values = values
         self._address = address
-        self._program = launcher.program("gather", {"HYRT_ID": ids})
+        self._program = KernelProgram(launcher, "gather", {"HYRT_ID": ids})
         self._kernel = "gather_half" if values.dtype == np.float16 else "gather_float"
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:

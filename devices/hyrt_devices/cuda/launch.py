@@ -1,7 +1,6 @@
-"""Building and launching the CUDA kernels beside this file, with pycuda.
+"""Launching the CUDA kernels beside this file, with pycuda or with cuda-bindings.
 
-Torch's tensors and the kernels share the device's primary context. pycuda cannot adopt a stream of torch's,
-so streams on which both work are pycuda's, known to torch as external streams.
+Torch's tensors and the kernels share the device's primary context.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from hyrt_devices.cuda.compiled import Defines, checked, compiled, has_bindings
 
 Argument = torch.Tensor | np.generic | None
 
@@ -28,11 +28,47 @@ ROWS = (32, 8)
 # cuMemHostRegister: for all contexts, mapped into the device's address space, and never written by it.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
-_FOLDER = Path(__file__).parent / "kernels"
+
+class KernelLauncher(Protocol):
+    """Builds and launches kernels on one device."""
+
+    def stream(self) -> Any:
+        """A new stream of torch's on which kernels can be launched too."""
+        ...
+
+    def build(self, name: str, defines: Defines) -> Any:
+        """`kernels/<name>.cu`, compiled and loaded."""
+        ...
+
+    def launch(
+        self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
+    ) -> None:
+        """Run a kernel of what was built on the current stream, in groups of `shape` threads."""
+        ...
+
+    def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
+        """Let kernels read an array where it is: its address on the device, None where the driver refuses."""
+        ...
+
+    def unmap_host(self, array: NDArray[Any]) -> None:
+        """Undo `map_host`."""
+        ...
 
 
-class Program(Protocol):
-    """A compiled file of kernels."""
+class KernelProgram:
+    """A compiled file of kernels.
+
+    Parameters
+    ----------
+    launcher
+        For the device.
+    name, defines
+        The file `kernels/<name>.cu`, and what it is compiled with.
+    """
+
+    def __init__(self, launcher: KernelLauncher, name: str, defines: Mapping[str, str] | None = None) -> None:
+        self._launcher = launcher
+        self._built = launcher.build(name, tuple((defines or {}).items()))
 
     def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
         """Run a kernel on the current stream.
@@ -48,27 +84,8 @@ class Program(Protocol):
         arguments
             Tensors as their addresses, None as a null pointer, numbers in their own type.
         """
-        ...
-
-
-class KernelLauncher(Protocol):
-    """Compiles kernels for one device."""
-
-    def stream(self) -> Any:
-        """A new stream of torch's on which kernels can be launched too."""
-        ...
-
-    def program(self, name: str, defines: Mapping[str, str] | None = None) -> Program:
-        """Compile `kernels/<name>.cu`; the machine keeps what it compiled before."""
-        ...
-
-    def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
-        """Let kernels read an array where it is: its address on the device, None where the driver refuses."""
-        ...
-
-    def unmap_host(self, array: NDArray[Any]) -> None:
-        """Undo `map_host`."""
-        ...
+        if items > 0:
+            self._launcher.launch(self._built, kernel, groups(items, shape), shape, packed(arguments))
 
 
 def groups(items: int, shape: tuple[int, int]) -> int:
@@ -89,35 +106,21 @@ def packed(arguments: Sequence[Argument]) -> list[np.generic]:
     ]
 
 
-def can_build() -> bool:
-    """Whether pycuda is installed; it is not imported."""
-    return importlib.util.find_spec("pycuda") is not None
-
-
-class PycudaProgram:
-    """One module on one device."""
-
-    def __init__(self, launcher: PycudaLauncher, module: Any) -> None:
-        self._launcher = launcher
-        self._module = module
-        self._functions: dict[str, Any] = {}
-
-    def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
-        if items <= 0:
-            return
-        with self._launcher.current():
-            if kernel not in self._functions:
-                self._functions[kernel] = self._module.get_function(kernel)
-            self._functions[kernel](
-                *packed(arguments),
-                grid=(groups(items, shape), 1),
-                block=(*shape, 1),
-                stream=self._launcher.current_stream(),
-            )
+def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
+    """The launchers whose packages are installed, by package, the one to use first; nothing is imported."""
+    there: dict[str, type[PycudaLauncher] | type[BindingsLauncher]] = {}
+    if importlib.util.find_spec("pycuda") is not None:
+        there["pycuda"] = PycudaLauncher
+    if has_bindings():
+        there["cuda-bindings"] = BindingsLauncher
+    return there
 
 
 class PycudaLauncher:
-    """Kernels on one CUDA device.
+    """Kernels on one CUDA device, by pycuda.
+
+    pycuda cannot adopt a stream of torch's, so streams on which both work are pycuda's, known to torch as
+    external streams.
 
     Parameters
     ----------
@@ -133,7 +136,6 @@ class PycudaLauncher:
         self._device = device
         self._context = cuda.Device(device.index).retain_primary_context()
         self._streams: dict[int, Any] = {}
-        self._programs: dict[tuple[str, ...], PycudaProgram] = {}
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -151,42 +153,110 @@ class PycudaLauncher:
         self._streams[int(stream.handle)] = stream
         return torch.cuda.ExternalStream(stream.handle, device=self._device)  # type: ignore[no-untyped-call]
 
-    def current_stream(self) -> Any:
-        """The stream torch's operators run on now, which is one of ours."""
-        return self._streams[int(torch.cuda.current_stream(self._device).cuda_stream)]
+    def build(self, name: str, defines: Defines) -> Any:
+        with self.current():
+            return self._cuda.module_from_buffer(compiled(name, defines, capability(self._device)))
 
-    def program(self, name: str, defines: Mapping[str, str] | None = None) -> PycudaProgram:
-        from pycuda.compiler import SourceModule
-
-        options = ["-std=c++17", *(f"-D{key}={value}" for key, value in (defines or {}).items())]
-        key = (name, *options)
-        if key not in self._programs:
-            source = (_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
-            with self.current():
-                module = SourceModule(source, options=options, no_extern_c=True)
-            self._programs[key] = PycudaProgram(self, module)
-        return self._programs[key]
+    def launch(
+        self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
+    ) -> None:
+        stream = self._streams[_current_stream(self._device)]
+        with self.current():
+            built.get_function(kernel)(*numbers, grid=(groups, 1), block=(*shape, 1), stream=stream)
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
-        # Neither torch (whose runtime would report a refusal at its next call) nor pycuda (which copies the
-        # array's interface) registers memory it did not allocate: this is the driver's own call.
-        library = ctypes.CDLL("libcuda.so.1")
-        host = ctypes.c_void_p(array.ctypes.data)
-        there = ctypes.c_uint64()
-        with self.current():
-            size = ctypes.c_size_t(array.nbytes)
-            if library.cuMemHostRegister_v2(host, size, _PORTABLE | _MAPPED | _READ_ONLY) != 0:
-                return None
-            if library.cuMemHostGetDevicePointer_v2(ctypes.byref(there), host, 0) != 0:
-                library.cuMemHostUnregister(host)
-                return None
-        return np.uint64(there.value)
+        return _map_host(self.current(), array)
 
     def unmap_host(self, array: NDArray[Any]) -> None:
-        library = ctypes.CDLL("libcuda.so.1")
+        _unmap_host(self.current(), array)
+
+
+class BindingsLauncher:
+    """Kernels on one CUDA device, by NVIDIA's own cuda-bindings.
+
+    Parameters
+    ----------
+    device
+        Of torch; its primary context exists already, since torch made it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        from cuda.bindings import driver
+
+        self._driver: Any = driver
+        self._device = device
+        checked(driver.cuInit(0))
+        handle = checked(driver.cuDeviceGet(device.index))
+        self._context = checked(driver.cuDevicePrimaryCtxRetain(handle))
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context current, in whichever thread this is."""
+        checked(self._driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            checked(self._driver.cuCtxPopCurrent())
+
+    def stream(self) -> Any:
+        return torch.cuda.Stream(device=self._device)  # type: ignore[no-untyped-call]
+
+    def build(self, name: str, defines: Defines) -> Any:
         with self.current():
-            status = library.cuMemHostUnregister(ctypes.c_void_p(array.ctypes.data))
-        if status != 0:
-            raise RuntimeError(
-                f"cuMemHostUnregister of {array.nbytes:,} bytes failed with CUDA error {status}"
+            return checked(self._driver.cuModuleLoadData(compiled(name, defines, capability(self._device))))
+
+    def launch(
+        self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
+    ) -> None:
+        # The driver takes the address of each argument, and has copied it when the call returns.
+        values = [np.array(number) for number in numbers]
+        places = np.array([value.ctypes.data for value in values], np.uint64)
+        stream = _current_stream(self._device)
+        with self.current():
+            function = checked(self._driver.cuModuleGetFunction(built, kernel.encode()))
+            checked(
+                self._driver.cuLaunchKernel(
+                    function, groups, 1, 1, *shape, 1, 0, stream, places.ctypes.data, 0
+                )
             )
+
+    def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
+        return _map_host(self.current(), array)
+
+    def unmap_host(self, array: NDArray[Any]) -> None:
+        _unmap_host(self.current(), array)
+
+
+def capability(device: torch.device) -> int:
+    """The compute capability of a GPU: 90 for 9.0."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def _current_stream(device: torch.device) -> int:
+    """The handle of the stream that torch's operators run on now."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# Neither torch (whose runtime would report a refusal at its next call) nor pycuda (which copies the array's
+# interface) registers memory it did not allocate: these are the driver's own calls.
+def _map_host(current: AbstractContextManager[None], array: NDArray[Any]) -> np.uint64 | None:
+    library = ctypes.CDLL("libcuda.so.1")
+    host = ctypes.c_void_p(array.ctypes.data)
+    there = ctypes.c_uint64()
+    with current:
+        size = ctypes.c_size_t(array.nbytes)
+        if library.cuMemHostRegister_v2(host, size, _PORTABLE | _MAPPED | _READ_ONLY) != 0:
+            return None
+        if library.cuMemHostGetDevicePointer_v2(ctypes.byref(there), host, 0) != 0:
+            library.cuMemHostUnregister(host)
+            return None
+    return np.uint64(there.value)
+
+
+def _unmap_host(current: AbstractContextManager[None], array: NDArray[Any]) -> None:
+    library = ctypes.CDLL("libcuda.so.1")
+    with current:
+        status = library.cuMemHostUnregister(ctypes.c_void_p(array.ctypes.data))
+    if status != 0:
+        raise RuntimeError(f"cuMemHostUnregister of {array.nbytes:,} bytes failed with CUDA error {status}")

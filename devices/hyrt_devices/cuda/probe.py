@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, Rates
-from hyrt_devices.cuda.launch import can_build
+from hyrt_devices.cuda.launch import launchers
 
 # Multiply-accumulates of fp32 a clock and multiprocessor, of every NVIDIA generation since 2020.
 _LANES = 128
@@ -27,7 +27,7 @@ def _cuda(index: int) -> DeviceInfo:
     width_bytes = getattr(properties, "memory_bus_width", 0) / 8
     # Double data rate: two transfers a clock.
     memory = 2e3 * getattr(properties, "memory_clock_rate", 0) * width_bytes or _ASSUMED_MEMORY
-    kernels = "own kernels" if can_build() else "torch's operators: pycuda is not installed"
+    kernels = "own kernels" if launchers() else "torch's operators: cuda-bindings is not installed"
     return DeviceInfo(
         kind="cuda",
         index=index,

@@ -20,7 +20,7 @@ from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.gather import upload
-from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher
+from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher, KernelProgram
 from hyrt_devices.cuda.staging import fetch
 from hyrt_devices.cuda.timeline import Timeline
 
@@ -111,8 +111,8 @@ class CudaSampler:
         self._topology: ReadableTopology | None = ReadableTopology(
             driver, launcher, pool, self._stream, graph, resident=resident
         )
-        self._program = launcher.program(
-            "sample", {"HYRT_ID": c_type(self._ids), "HYRT_INDEX": self._topology.index_type}
+        self._program = KernelProgram(
+            launcher, "sample", {"HYRT_ID": c_type(self._ids), "HYRT_INDEX": self._topology.index_type}
         )
         # One hop at a time: the table of first meetings is shared.
         self._lock = threading.Lock()

@@ -12,19 +12,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_devices.cuda import launch
-from hyrt_devices.cuda.launch import Argument, groups, packed
+from hyrt_devices.cuda.compiled import FOLDER, Defines
 from numpy.typing import NDArray
 from unit.cuda.fake_driver import FakeDriver
-
-SOURCES = Path(launch.__file__).parent / "kernels"
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels with")
 
@@ -58,8 +55,8 @@ extern "C" void emulate_{name}(
 
 
 @cache
-def compiled(name: str, defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    source = (SOURCES / f"{name}.cu").read_text(encoding="utf-8")
+def compiled(name: str, defines: Defines) -> ctypes.CDLL:
+    source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
     loops = []
     for kernel, parameters in re.findall(
         r'extern "C" __global__ void (\w+)\((.*?)\)\s*\{', source, re.DOTALL
@@ -82,21 +79,6 @@ def compiled(name: str, defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
     return library
 
 
-class EmulatedProgram:
-    def __init__(self, library: ctypes.CDLL, launcher: EmulatedLauncher) -> None:
-        self._library = library
-        self._launcher = launcher
-
-    def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
-        if items <= 0:
-            return
-        self._launcher.launched.append(kernel)
-        numbers = [np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in packed(arguments)]
-        call = self._library[f"emulate_{kernel}"]
-        call.restype = None
-        call(int(self._launcher.backwards), groups(items, shape), *shape, *numbers)
-
-
 class EmulatedLauncher:
     """See `hyrt_devices.cuda.launch.KernelLauncher`; host memory is device memory here."""
 
@@ -110,8 +92,22 @@ class EmulatedLauncher:
     def stream(self) -> Any:
         return self._driver.stream()
 
-    def program(self, name: str, defines: Mapping[str, str] | None = None) -> EmulatedProgram:
-        return EmulatedProgram(compiled(name, tuple(sorted((defines or {}).items()))), self)
+    def build(self, name: str, defines: Defines) -> ctypes.CDLL:
+        return compiled(name, defines)
+
+    def launch(
+        self,
+        built: ctypes.CDLL,
+        kernel: str,
+        groups: int,
+        shape: tuple[int, int],
+        numbers: Sequence[np.generic],
+    ) -> None:
+        self.launched.append(kernel)
+        values = [np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in numbers]
+        call = built[f"emulate_{kernel}"]
+        call.restype = None
+        call(int(self.backwards), groups, *shape, *values)
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
         if not self.maps:

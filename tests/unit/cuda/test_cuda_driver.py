@@ -1,10 +1,13 @@
-"""The seam itself: what is asked of torch's and pycuda's interfaces, and discovery, over doubles of them."""
+"""The seam itself: what is asked of torch, pycuda and cuda-bindings, and discovery, over doubles of them."""
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
 import sys
 import threading
 import types
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,15 @@ import pytest
 import torch
 from hyrt_devices.cuda import launch, probe
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.launch import ROWS, THREADS, PycudaLauncher, groups
+from hyrt_devices.cuda.launch import (
+    ROWS,
+    THREADS,
+    BindingsLauncher,
+    KernelProgram,
+    PycudaLauncher,
+    groups,
+    launchers,
+)
 from hyrt_devices.cuda.staging import Parcel, pinned_pool
 from unit.cuda.fake_driver import FakeDriver
 
@@ -107,96 +118,214 @@ def test_only_torchs_own_error_is_out_of_memory(api: Api) -> None:
     assert not driver.out_of_memory(RuntimeError("CUDA error: out of memory"))
 
 
-class FakePycuda:
-    """pycuda's modules: a context stack for each thread, and functions that remember their launches."""
+class Contexts:
+    """A stack of contexts for each thread."""
 
     def __init__(self) -> None:
         self.stacks: dict[int, int] = {}
-        self.launches: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        self.compiled: list[tuple[str, dict[str, Any]]] = []
-        fake = self
 
-        class Context:
-            def push(self) -> None:
-                fake.stacks[threading.get_ident()] = fake.depth() + 1
+    def push(self) -> None:
+        self.stacks[threading.get_ident()] = self.depth() + 1
 
-            @staticmethod
-            def pop() -> None:
-                fake.stacks[threading.get_ident()] = fake.depth() - 1
-
-        class Device:
-            def __init__(self, index: int) -> None:
-                assert index == 0
-
-            def retain_primary_context(self) -> Context:
-                return Context()
-
-        class Stream:
-            def __init__(self, flags: int) -> None:
-                assert fake.depth() == 1
-                assert flags == 1, "streams that do not wait for the default one"
-                self.handle = 1000 + id(self) % 1000
-
-        class SourceModule:
-            def __init__(self, source: str, **options: Any) -> None:
-                assert fake.depth() == 1
-                fake.compiled.append((source, options))
-
-            def get_function(self, name: str) -> Any:
-                def call(*arguments: Any, **options: Any) -> None:
-                    assert fake.depth() == 1
-                    fake.launches.append((name, arguments, options))
-
-                return call
-
-        self.driver = types.ModuleType("pycuda.driver")
-        self.driver.__dict__.update(init=lambda: None, Context=Context, Device=Device, Stream=Stream)
-        self.compiler = types.ModuleType("pycuda.compiler")
-        self.compiler.__dict__.update(SourceModule=SourceModule)
-        self.package = types.ModuleType("pycuda")
-        self.package.__dict__.update(driver=self.driver, compiler=self.compiler)
+    def pop(self) -> None:
+        self.stacks[threading.get_ident()] = self.depth() - 1
 
     def depth(self) -> int:
         return self.stacks.get(threading.get_ident(), 0)
 
 
-def test_pycuda_launches_in_any_thread_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakePycuda()
-    for name, module in (
-        ("pycuda", fake.package),
-        ("pycuda.driver", fake.driver),
-        ("pycuda.compiler", fake.compiler),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: ("external", handle))
-    launcher = PycudaLauncher(torch.device("cuda", 0))
-    _, handle = launcher.stream()
+@dataclass
+class Launched:
+    """A kernel as the driver gets it."""
+
+    kernel: str
+    arguments: list[int]
+    sizes: list[int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    stream: int
+
+
+class FakePycuda:
+    """pycuda's driver, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.contexts = Contexts()
+        self.launches: list[Launched] = []
+        self.loaded: list[bytes] = []
+        fake, contexts = self, self.contexts
+
+        class Context:
+            push = staticmethod(contexts.push)
+            pop = staticmethod(contexts.pop)
+
+        class Device:
+            def __init__(self, index: int) -> None:
+                assert index == 1
+
+            def retain_primary_context(self) -> type[Context]:
+                return Context
+
+        class Stream:
+            def __init__(self, flags: int) -> None:
+                assert contexts.depth() == 1
+                assert flags == 1, "streams that do not wait for the default one"
+                self.handle = 1000 + id(self) % 1000
+
+        class Module:
+            def get_function(self, name: str) -> Any:
+                def call(*given: Any, grid: Any, block: Any, stream: Stream) -> None:
+                    assert contexts.depth() == 1
+                    sizes = [number.dtype.itemsize for number in given]
+                    fake.launches.append(
+                        Launched(name, [int(n) for n in given], sizes, grid, block, stream.handle)
+                    )
+
+                return call
+
+        def module_from_buffer(code: bytes) -> Module:
+            assert contexts.depth() == 1
+            fake.loaded.append(code)
+            return Module()
+
+        self.driver = types.ModuleType("pycuda.driver")
+        self.driver.__dict__.update(
+            init=lambda: None,
+            Context=Context,
+            Device=Device,
+            Stream=Stream,
+            module_from_buffer=module_from_buffer,
+        )
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = types.ModuleType("pycuda")
+        package.__dict__.update(driver=self.driver)
+        monkeypatch.setitem(sys.modules, "pycuda", package)
+        monkeypatch.setitem(sys.modules, "pycuda.driver", self.driver)
+
+
+class FakeBindings:
+    """The driver of cuda-bindings, as far as it is used; it reads arguments where it is told they are."""
+
+    def __init__(self, arguments: list[int]) -> None:
+        self.contexts = Contexts()
+        self.launches: list[Launched] = []
+        self.loaded: list[bytes] = []
+        self._sizes = arguments
+        self.status = 0
+        self.driver = types.ModuleType("cuda.bindings.driver")
+        self.driver.__dict__.update({name: getattr(self, name) for name in dir(self) if name[:2] == "cu"})
+
+    def _answer(self, *values: Any) -> tuple[Any, ...]:
+        return (self.status, *values)
+
+    def cuInit(self, flags: int) -> tuple[Any, ...]:  # noqa: N802
+        return self._answer()
+
+    def cuDeviceGet(self, index: int) -> tuple[Any, ...]:  # noqa: N802
+        return self._answer(f"device {index}")
+
+    def cuDevicePrimaryCtxRetain(self, device: str) -> tuple[Any, ...]:  # noqa: N802
+        return self._answer(f"context of {device}")
+
+    def cuCtxPushCurrent(self, context: str) -> tuple[Any, ...]:  # noqa: N802
+        assert context == "context of device 1"
+        self.contexts.push()
+        return self._answer()
+
+    def cuCtxPopCurrent(self) -> tuple[Any, ...]:  # noqa: N802
+        self.contexts.pop()
+        return self._answer("context of device 1")
+
+    def cuModuleLoadData(self, code: bytes) -> tuple[Any, ...]:  # noqa: N802
+        assert self.contexts.depth() == 1
+        self.loaded.append(code)
+        return self._answer("module")
+
+    def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[Any, ...]:  # noqa: N802
+        assert (module, self.contexts.depth()) == ("module", 1)
+        return self._answer(name.decode())
+
+    def cuLaunchKernel(self, function: str, *numbers: int) -> tuple[Any, ...]:  # noqa: N802
+        assert self.contexts.depth() == 1
+        shared, stream, places, extra = numbers[6:]
+        assert (shared, extra) == (0, 0)
+        addresses = (ctypes.c_void_p * len(self._sizes)).from_address(places)
+        found = [
+            int.from_bytes(ctypes.string_at(address, size), sys.byteorder)
+            for address, size in zip(addresses, self._sizes, strict=True)
+        ]
+        self.launches.append(Launched(function, found, self._sizes, numbers[:2], numbers[3:6], stream))
+        return self._answer()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = types.ModuleType("cuda.bindings")
+        package.__dict__.update(driver=self.driver)
+        monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+        monkeypatch.setitem(sys.modules, "cuda.bindings", package)
+        monkeypatch.setitem(sys.modules, "cuda.bindings.driver", self.driver)
+
+
+@pytest.mark.parametrize("package", ["pycuda", "cuda-bindings"])
+def test_kernels_are_launched_in_any_thread_on_torchs_current_stream(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakePycuda() if package == "pycuda" else FakeBindings([8, 8, 4])
+    fake.install(monkeypatch)
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launch, "compiled", lambda *given: (asked.append(given), b"code")[1])
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda which: (9, 0) if which == device else 0)
     monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=handle)
+        torch.cuda, "ExternalStream", lambda handle, device: types.SimpleNamespace(cuda_stream=handle)
     )
-    program = launcher.program("gather", {"HYRT_ID": "long long"})
-    source, options = fake.compiled[0]
-    assert "gather_half" in source
-    assert options["no_extern_c"]
-    assert "-DHYRT_ID=long long" in options["options"]
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: types.SimpleNamespace(cuda_stream=77))
+    launcher: Any = (PycudaLauncher if package == "pycuda" else BindingsLauncher)(device)
+    stream = launcher.stream()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda which: stream)
+    program = KernelProgram(launcher, "gather", {"HYRT_ID": "long long"})
+    assert asked == [("gather", (("HYRT_ID", "long long"),), 90)]
+    assert fake.loaded == [b"code"]
     tensor = torch.zeros(3)
-    arguments = [tensor, None, np.int32(5)]
 
-    def launch() -> None:
-        program.launch("gather_float", 20, ROWS, arguments)
+    def start() -> None:
+        program.launch("gather_float", 20, ROWS, [tensor, None, np.int32(5)])
 
-    for start in (launch, lambda: on_a_thread(launch)):
-        start()
-    program.launch("gather_float", 0, ROWS, arguments)
-    assert len(fake.launches) == 2, "nothing is launched for no rows"
-    for name, packed, how in fake.launches:
-        assert name == "gather_float"
-        assert [p.dtype.name for p in packed] == ["uint64", "uint64", "int32"]
-        assert [int(p) for p in packed] == [tensor.data_ptr(), 0, 5]
-        assert how["grid"] == (3, 1)
-        assert how["block"] == (32, 8, 1)
-        assert how["stream"].handle == handle
-    assert set(fake.stacks.values()) == {0}, "every context pushed is popped"
+    start()
+    on_a_thread(start)
+    program.launch("gather_float", 0, ROWS, [tensor, None, np.int32(5)])
+    wanted = Launched(
+        "gather_float", [tensor.data_ptr(), 0, 5], [8, 8, 4], (3, 1), (32, 8, 1), stream.cuda_stream
+    )
+    assert fake.launches == [wanted, wanted], "nothing is launched for no rows"
+    assert set(fake.contexts.stacks.values()) == {0}, "every context pushed is popped"
+
+
+def test_an_error_of_the_driver_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeBindings([])
+    fake.install(monkeypatch)
+    launcher = BindingsLauncher(torch.device("cuda", 1))
+
+    class Status(int):
+        name = "CUDA_ERROR_INVALID_IMAGE"
+
+    monkeypatch.setattr(launch, "compiled", lambda *given: b"code")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda which: (9, 0))
+    load = fake.driver.cuModuleLoadData
+    monkeypatch.setattr(fake.driver, "cuModuleLoadData", lambda code: (Status(200), *load(code)[1:]))
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_IMAGE"):
+        KernelProgram(launcher, "gather")
+    assert set(fake.contexts.stacks.values()) == {0}
+
+
+def test_pycuda_is_the_launcher_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: set[str] = set()
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name if name in there else None)
+    assert launchers() == {}
+    there.add("cuda.bindings")
+    assert launchers() == {"cuda-bindings": BindingsLauncher}
+    there.add("pycuda")
+    assert list(launchers()) == ["pycuda", "cuda-bindings"]
 
 
 def on_a_thread(work: Any) -> None:
@@ -221,7 +350,7 @@ def test_a_probe_describes_and_rates_what_is_there(monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(probe, "can_build", lambda: True)
+    monkeypatch.setattr(probe, "launchers", lambda: {"pycuda": PycudaLauncher})
     first, second = probe.found("cuda")
     assert (first.name, second.name) == ("cuda:0", "cuda:1")
     assert first.description == "NVIDIA H200, 132 SMs, own kernels"
@@ -231,10 +360,10 @@ def test_a_probe_describes_and_rates_what_is_there(monkeypatch: pytest.MonkeyPat
     assert first.rates.macs_per_s == pytest.approx(132 * 128 * 1.98e9)
     assert first.rates.memory_bytes_per_s == pytest.approx(4.92e12, rel=0.01)
     assert first.rates.source.startswith("assumed")
-    monkeypatch.setattr(probe, "can_build", lambda: False)
+    monkeypatch.setattr(probe, "launchers", dict)
     properties.clock_rate = properties.memory_clock_rate = 0
     info = probe.found("cuda")[0]
-    assert "pycuda is not installed" in info.description
+    assert "cuda-bindings is not installed" in info.description
     assert info.rates is not None
     assert info.rates.macs_per_s > 0
     assert info.rates.memory_bytes_per_s > 0
@@ -292,6 +421,9 @@ def test_the_pool_hands_out_what_came_back_and_nothing_that_did_not() -> None:
     assert not np.shares_memory(pool.take(10_000_000, np.uint8), second)
 
 
-def test_pycuda_is_looked_for_without_an_import() -> None:
-    assert launch.can_build() in (True, False)
-    assert "pycuda" not in sys.modules or launch.can_build()
+def test_launchers_are_looked_for_without_an_import() -> None:
+    code = "import sys; from hyrt_devices.cuda import launch; before = set(sys.modules); launch.launchers(); "
+    code += (
+        "new = set(sys.modules) - before; assert not any('pycuda' in n or 'bindings' in n for n in new), new"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hyrt_devices.cuda import launch
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / "tools" / "gpu_check.py"
@@ -58,3 +65,36 @@ def test_what_a_device_fails_is_told_at_once_and_in_the_report(tmp_path: Path) -
     assert "sampling not made" in done.stdout
     (page,) = tmp_path.glob("*.md")
     assert "FAILED   sums agree with float64: gcn, layers=1: expected the loss sum" in page.read_text()
+
+
+def test_a_gpu_is_checked_with_every_launcher_and_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    import gpu_check
+
+    opened: list[tuple[Any, ...]] = []
+
+    class Backend:
+        def __init__(self, *given: Any) -> None:
+            opened.append(given)
+
+    info = SimpleNamespace(kind="cuda", index=0)
+    monkeypatch.setattr(gpu_check, "find", lambda options: (Backend, info))
+    monkeypatch.setattr(torch, "zeros", lambda size, device: None)
+    kinds = {
+        "pycuda": lambda device: f"pycuda on {device}",
+        "cuda-bindings": lambda device: f"own on {device}",
+    }
+    monkeypatch.setattr(launch, "launchers", lambda: kinds)
+    ways = gpu_check.openers(argparse.Namespace(device="cuda:0"))
+    assert list(ways) == [
+        "kernels launched by pycuda",
+        "kernels launched by cuda-bindings",
+        "torch's operators",
+    ]
+    for open_device in ways.values():
+        open_device("options")
+    assert [(given[0], given[1], str(given[2].device), given[3]) for given in opened] == [
+        (info, "options", "cuda:0", "pycuda on cuda:0"),
+        (info, "options", "cuda:0", "own on cuda:0"),
+        (info, "options", "cuda:0", None),
+    ]
