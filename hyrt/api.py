@@ -52,7 +52,7 @@ def train(
     Parameters
     ----------
     graph
-        From `load`, or what `load` takes.
+        A graph from `load`, or a source as `load` takes it.
     model
         A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of
         your own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a

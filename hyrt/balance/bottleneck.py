@@ -79,7 +79,7 @@ def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
     Parameters
     ----------
     tasks
-        As `task_times` gives them.
+        The times of the tasks, as `task_times` gives them.
     """
     slowest = max(tasks, key=lambda task: tasks[task])
     fastest = sorted(tasks, key=lambda task: tasks[task])[:2]

@@ -37,9 +37,9 @@ class ResourceManager:
     Parameters
     ----------
     policy
-        Decides.
+        The policy that decides.
     stages
-        Whose steps it watches and whose schedule it changes.
+        The stages whose steps it watches and whose schedule it changes.
     cores
         The cores that this process may use.
     start
@@ -181,7 +181,7 @@ def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
     ran
         The assignment it ran under.
     times
-        What it took.
+        The times that the step took.
     """
     of = times.trainers_s
     return Observation(

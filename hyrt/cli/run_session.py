@@ -71,7 +71,7 @@ class Session:
         Parameters
         ----------
         checkpoint
-            Where to go on; None to start.
+            The checkpoint to continue from; None to start.
         is_new
             Whether the folder was made for this call: only then may it be removed.
 

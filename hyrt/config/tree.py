@@ -57,9 +57,9 @@ class ModelConfig(Section):
     hidden: Count = 128
     """The width of hidden layers; for GAT, of all heads together."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
-    """For `graphsage`: how neighbours are combined. `sum` scales the sampled sum up to all neighbours."""
+    """The way `graphsage` combines neighbours. `sum` scales the sampled sum up to all neighbours."""
     heads: Count = 4
-    """For `gat`: the number of attention heads."""
+    """The number of attention heads of `gat`."""
     dropout: Fraction = 0.0
     """The dropout rate of hidden activations; kinds of models have their own default."""
     input_dropout: Fraction = 0.0

@@ -31,14 +31,14 @@ def call_device(
     Parameters
     ----------
     name, doing
-        For messages: `opencl:0`, `open`.
+        The device and what it was asked to do, for messages: `opencl:0`, `open`.
     call
         Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not
         keep the process alive.
     timeout_s
         How long it may take.
     fault
-        What an exception that is not hyrt's own becomes.
+        The error that an exception which is not hyrt's own becomes.
 
     Raises
     ------

@@ -24,11 +24,11 @@ def check_result(
     Parameters
     ----------
     name
-        Of the device.
+        The name of the device.
     result
-        What `propagate` returned.
+        The result that `propagate` returned.
     batch
-        What it was given.
+        The mini-batch that it was given.
     parameters
         The master weights, in the order of `load`.
     counts

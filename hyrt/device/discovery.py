@@ -27,11 +27,11 @@ class Survey:
     """What one declared backend found."""
 
     kind: str
-    """Of its devices."""
+    """The kind of the backend's devices."""
     provider: str
     """Name and version of the distribution that declares it."""
     found: tuple[DeviceInfo, ...] = ()
-    """Its devices."""
+    """The devices that the backend found."""
     problem: str = ""
     """Why there is nothing, with the remedy, in one line; empty where something was found."""
     is_foreign: bool = False
@@ -63,7 +63,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     name
         `kind` or `kind:index`.
     timeout_s
-        For the backend to say what it finds.
+        How long a backend may take to say what it finds, in seconds.
 
     Raises
     ------

@@ -39,9 +39,9 @@ class Rates:
     macs_per_s: float
     """Multiply-accumulates of its fp32 matrix products."""
     memory_bytes_per_s: float
-    """Of its own memory."""
+    """The bandwidth of its own memory."""
     link_bytes_per_s: float
-    """From host memory to it; infinite where it reads host memory in place."""
+    """The bandwidth from host memory to it; infinite where it reads host memory in place."""
     source: str
     """`measured <date>`, or `assumed` with where the figures are from."""
 
@@ -136,7 +136,7 @@ class Health:
     Parameters
     ----------
     name
-        Of the device, for messages.
+        The name of the device, for messages.
     """
 
     def __init__(self, name: str) -> None:

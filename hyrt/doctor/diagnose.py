@@ -25,11 +25,11 @@ def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> in
     Parameters
     ----------
     asked
-        What the user says of the run.
+        The settings of the run as the user gave them.
     output
         The folder that will hold the run folders.
     limit_s
-        For each child process's item.
+        The time limit of each item that a child process works on, in seconds.
     as_json
         `hyrt`, `python`, `seconds`, `exit_code`, `counts` by state, and `findings`.
     """

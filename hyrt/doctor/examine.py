@@ -23,7 +23,7 @@ from hyrt.errors import describe, one_line
 from hyrt.machine.asking.children import Answer, Children
 
 LIMIT_S = 60.0
-"""For each package, backend and measurement, of waiting."""
+"""Seconds that each package, backend and measurement may wait."""
 
 
 def examine(asked: Asked, output: Path, limit_s: float = LIMIT_S) -> Iterator[DoctorFinding]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 State = Literal["ok", "note", "warning", "broken"]
 STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
-"""From best to worst; only `broken` makes the exit code 1."""
+"""The states from best to worst; only `broken` makes the exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class DoctorFinding:
     """
 
     check: str
-    """Its name, for people and programs; several findings may share it."""
+    """The name of the check, for people and programs; several findings may share it."""
     state: State
     """`broken`: a run needs it, and fails; `warning`: a run is slower, or another run would fail; `note`:
     good to know."""

@@ -65,7 +65,7 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
     Parameters
     ----------
     answer
-        Of `ask_settings`.
+        The answer that `ask_settings` returned.
     usable_cpus
         CPUs that a run may use.
     """

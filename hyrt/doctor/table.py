@@ -21,9 +21,9 @@ def finding_lines(finding: DoctorFinding, width: int | None, *, coloured: bool) 
     Parameters
     ----------
     finding
-        It.
+        The finding to show.
     width
-        Of the terminal; None does not wrap.
+        The width of the terminal; None does not wrap.
     coloured
         Whether the state's word is coloured.
     """

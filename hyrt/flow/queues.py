@@ -11,14 +11,14 @@ class Queues:
     """Sums since the channels were made."""
 
     at_s: float
-    """When they were read, in seconds of `time.perf_counter`."""
+    """The time at which they were read, in seconds of `time.perf_counter`."""
     blocked_s: Mapping[str, float]
     """Seconds each stage has waited, keyed `<stage>.input` and `<stage>.output`; the mean over the threads of
     a stage that has several."""
     item_s: Mapping[str, float]
-    """For each channel by name, the time that items have been in it, added up."""
+    """The time that items have been in each channel, added up, by its name."""
     depth: Mapping[str, int]
-    """For each channel by name, how many items fit into it."""
+    """How many items fit into each channel, by its name."""
 
     def mean_items_since(self, before: Queues) -> dict[str, float]:
         """How many items were in each channel, on the average since then."""

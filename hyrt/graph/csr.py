@@ -95,7 +95,7 @@ def build_csr(
     edges
         Edges source → target.
     num_vertices
-        V.
+        The number of vertices, V.
     symmetric
         Also store every edge the other way round.
     emit
@@ -106,7 +106,7 @@ def build_csr(
         Bound on the entries built at once (a single longer row is still built). Memory is 4 to 8 bytes for
         each of them, 24 bytes a vertex, and one piece of the stream.
     threads
-        That sort rows; all available CPUs by default. The result does not depend on it.
+        The number of threads that sort rows; all available CPUs by default. The result does not depend on it.
 
     Returns
     -------
@@ -185,7 +185,7 @@ def drop_edges(
     excess
         How many undirected edges go.
     key
-        Of the random ranks.
+        The key of the random ranks.
     emit
         Takes the remaining indices of consecutive ranges of rows.
 

@@ -18,9 +18,9 @@ class Graph:
     """A graph of one vertex type and one relation."""
 
     name: str
-    """Where it came from, for messages and reports."""
+    """The source of the graph, for messages and reports."""
     topology: Topology
-    """Its edges."""
+    """The edges."""
     vertices: VertexTable
     """Features, labels and splits of its vertices."""
 

@@ -79,7 +79,7 @@ def open_dataset(source: str | Path, scratch: Path, *, sort: bool = False, uniqu
     Parameters
     ----------
     source
-        As for `open_graph`.
+        The source of the dataset, as for `open_graph`.
     scratch
         A folder for edges and features that have to be put in order.
     sort, unique

@@ -20,7 +20,7 @@ class VertexTable:
     """What is known of the vertices of one type."""
 
     features: DenseFeatures | SparseFeatures
-    """Where their rows come from."""
+    """The feature rows of the vertices."""
     labels: NDArray[Any]
     """[V] signed integer, the class in 0..C-1, -1 for no label."""
     masks: dict[str, NDArray[np.bool_]]

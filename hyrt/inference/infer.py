@@ -60,7 +60,7 @@ def infer_layerwise(
     vertices
         [n] whose rows are wanted.
     workers
-        Who computes.
+        The team of threads that computes.
     memory_bytes
         Bound on what this keeps in memory: matrices above a third of it (there are two at a time) go to a
         file, and a chunk's arrays take a quarter. Not in it are a byte a vertex and layer, the numbers of

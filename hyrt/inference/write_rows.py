@@ -67,18 +67,18 @@ def write_rows(
     Parameters
     ----------
     path
-        Of the .npy file.
+        The .npy file to write.
     model
         A model of `hyrt.nn`.
     graph
-        Its data.
+        The graph with its data.
     vertices
         [n], in the order of the rows; repeated ones are computed once.
     what
         `scores` [n, classes] float32, `classes` [n] int32, or `embeddings` [n, hidden] float32: the rows that
         enter the last layer.
     workers
-        Who computes.
+        The team of threads that computes.
     memory_bytes
         Bound on hidden rows and results in memory.
 

@@ -84,7 +84,7 @@ def memory_left(membership: Path, root: Path) -> int | None:
     Parameters
     ----------
     membership, root
-        As in `cgroup_limits`.
+        The arguments of `cgroup_limits`.
     """
     left = [max(0, limit - taken) for limit, taken in _memory(membership, root) if taken is not None]
     return min(left, default=None)

@@ -45,7 +45,7 @@ class EntryPointGroup:
         Parameters
         ----------
         name
-            As declared.
+            The name as it is declared.
         nearest
             What to compare the known names with where `name` is unknown; `name` itself by default.
 

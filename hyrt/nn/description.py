@@ -31,7 +31,7 @@ class LayerDescription:
     """One layer: aggregate source rows over a block, then multiply the destinations."""
 
     name: str
-    """Of the module, for messages."""
+    """The name of the module, for messages."""
     aggregation: Aggregation
     """How sources are combined; its result is `aggregation.width(f)` wide."""
     products: tuple[Product, ...]
@@ -59,9 +59,9 @@ def describe(
     Parameters
     ----------
     model
-        To be described.
+        The model to describe.
     device
-        Who asks, for messages.
+        The name of the device that asks, for messages.
     takes
         The models of this project that it runs, for messages.
 

@@ -47,7 +47,7 @@ class Layer(nn.Module, ABC):
         Parameters
         ----------
         multiplied
-            For `Multiplied` rows.
+            Whether the rows come as `Multiplied`.
         """
 
     @property

@@ -25,7 +25,7 @@ def check_objective(objective: Objective, metric: str, num_classes: int) -> None
     metric
         The one of its metrics that chooses the best epoch.
     num_classes
-        Of the dataset.
+        The number of classes of the dataset.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class Objective(ABC):
     """
 
     name: ClassVar[str]
-    """As declared in the entry-point group."""
+    """The name that the entry-point group declares."""
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
     metrics: ClassVar[tuple[str, ...]]
@@ -97,7 +97,7 @@ class Objective(ABC):
         Parameters
         ----------
         num_classes
-            Of the dataset.
+            The number of classes of the dataset.
         """
         return None
 
@@ -107,11 +107,11 @@ class Objective(ABC):
         Parameters
         ----------
         metric
-            Its name.
+            The name of the metric.
         labels
             [n] integer, the validation vertices'; there may be none.
         num_classes
-            Of the dataset.
+            The number of classes of the dataset.
         """
         return ""
 
@@ -123,7 +123,7 @@ class Objective(ABC):
         labels
             [n] integer, the training targets'.
         num_classes
-            Of the dataset.
+            The number of classes of the dataset.
 
         Returns
         -------

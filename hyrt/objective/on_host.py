@@ -21,7 +21,7 @@ class HostLoss:
     loss_sum: float
     """Sum of the weighted losses."""
     counts: dict[str, float]
-    """By the names of `Objective.counts`."""
+    """The counts, by the names of `Objective.counts`."""
     gradient: NDArray[np.float32]
     """[n, C] float32 of the loss sum by the scores."""
 
@@ -34,7 +34,7 @@ def loss_on_host(
     Parameters
     ----------
     objective
-        What is trained for.
+        The objective of the run.
     scores
         [n, C] float32.
     labels

@@ -69,7 +69,7 @@ class StepGroup:
     """A few steps together: often enough to watch, seldom enough to cost nothing."""
 
     epoch: int
-    """From 1."""
+    """The number of the epoch, from 1."""
     step: int
     """Steps done in the whole run."""
     steps_done: int

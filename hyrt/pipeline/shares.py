@@ -42,7 +42,7 @@ class Share:
     is_again: bool = False
     """Whether it holds units of a share that failed."""
     batch: MiniBatch | None = None
-    """Their mini-batch; None where there are no units."""
+    """The share's mini-batch; None where there are no units."""
     result: StepResult | None = None
     """What the trainer computed, once it has propagated the mini-batch."""
     failure: Failure | None = None

@@ -65,7 +65,8 @@ class Synchronizer:
     optimizer
         The optimizer of those parameters.
     trainers
-        In the order their gradients are added: the order is fixed, so that equal runs give equal bits.
+        The trainers, in the order in which their gradients are added: it is fixed, so that equal runs give
+        equal bits.
     seed
         The run's seed, for messages.
     reduction

@@ -50,9 +50,9 @@ def plan_input(
     model
         The forms that it takes are those of `inputs_of`.
     graph
-        For the kind of its features.
+        The graph, for the kind of its features.
     forms
-        What the device takes.
+        The forms of input that the device takes.
     fuse
         Whether loading and aggregation may be fused.
     """

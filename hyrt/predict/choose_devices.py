@@ -55,7 +55,7 @@ def resolve_auto(
     config
         All settings.
     graph
-        To be trained on.
+        The graph to train on.
     model
         A module of the user's; the configured one by default.
 
@@ -101,7 +101,7 @@ def choose(
     Parameters
     ----------
     surveys
-        What every backend found.
+        The findings of every backend.
     step_s
         Gives the seconds that a device would take for a whole step alone; None where its speed is not known.
     why_not

@@ -42,7 +42,7 @@ class DatasetSizes:
     row_entries: float | None = None
     """The mean number of stored values of a sparse row; None where rows are dense."""
     found: str = ""
-    """Where the dataset is, for people."""
+    """The place of the dataset, for people."""
 
     @classmethod
     def in_memory(
@@ -80,7 +80,7 @@ def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: 
         Whether the edges count as opening the dataset stores them, in both directions; else as they were
         published.
     found
-        Where the dataset is, for people.
+        The place of the dataset, for people.
     """
     edges, reciprocity = known.edges, float(known.symmetric)
     if symmetrized:

@@ -49,9 +49,9 @@ def with_kernels(
     Parameters
     ----------
     machine, work
-        To predict.
+        The machine and the work to predict.
     config
-        Of the work; None where it was given in sizes, which tell less of the model.
+        The settings of the work; None where it was given in sizes, which tell less of the model.
     paper
         Whether the paper's form is wanted, which knows no designs.
     """
@@ -78,9 +78,9 @@ def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
     Parameters
     ----------
     machine
-        With the sizes of tasks (`hyrt_hls.task.arena_limits`).
+        The machine, with the sizes of tasks (`hyrt_hls.task.arena_limits`).
     now
-        Its prediction.
+        The prediction for the machine.
     """
     return [_sentence(each, now) for each in machine.accelerators if each.design is not None]
 

@@ -139,8 +139,8 @@ def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = No
     config
         All settings.
     sparse_as_rows
-        Where sparse features are to be counted as dense rows: receives a sentence that says so. Without it
-        sparse features are refused.
+        Called with a sentence that says so where sparse features are counted as dense rows. Without it sparse
+        features are refused.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class NeighborSampler:
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
     graph, targets, batch_size, seed, class_weights
-        As for `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(

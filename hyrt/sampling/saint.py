@@ -68,7 +68,7 @@ class SaintSampler:
     Parameters
     ----------
     graph, targets, layers, seed, class_weights
-        As for `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     roots
         Walks of a subgraph.
     walk_length
@@ -78,7 +78,7 @@ class SaintSampler:
     coverage
         How often a target is met by the pre-sampled subgraphs on average.
     workers
-        Who pre-samples; the caller alone by default.
+        The team of threads that pre-samples; the calling thread alone by default.
 
     Raises
     ------

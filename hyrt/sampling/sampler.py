@@ -41,7 +41,7 @@ class Sampler(Protocol):
         units
             A piece of `units(step)`.
         workers
-            Who runs the chunks.
+            The team of threads that runs the chunks.
         in_place
             Leave the first block's sources unlabelled, to be read from the feature matrix in place.
         hops
@@ -82,7 +82,7 @@ class HopSampler(Protocol):
         fanout
             Neighbours of each; -1 takes all.
         key
-            Of `hyrt.machine.generator.stream_key`.
+            The key from `hyrt.machine.generator.stream_key`.
         relabel
             Whether sources and columns are wanted, if the sampler can make them.
         """

@@ -16,7 +16,7 @@ def main(words: list[str] | None = None) -> int:
     Parameters
     ----------
     words
-        Of the command line; the process's by default.
+        The words of the command line; the process's by default.
     """
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.testing", description="Check that a device keeps hyrt's device protocol."

@@ -41,9 +41,9 @@ class ModelCase:
     """A model of `hyrt.nn`."""
 
     name: str
-    """For people."""
+    """The name of the case, for people."""
     settings: dict[str, Any] = field(hash=False)
-    """Of its `Architecture`."""
+    """The settings of its `Architecture`."""
 
     def build(self) -> GNN:
         """The model, with the same parameters each time; none is zero."""
@@ -135,7 +135,7 @@ def make_graph(
     Parameters
     ----------
     features, classes
-        Widths.
+        The widths of the input and of the scores.
     sparse
         Keep the features as sparse rows.
     half
@@ -210,7 +210,7 @@ def sampled(
     Parameters
     ----------
     graph
-        Whose neighbours.
+        The graph whose neighbours are sampled.
     layers
         Number of blocks.
     targets
@@ -222,7 +222,7 @@ def sampled(
     hops
         Draws in place of the host.
     step
-        Of the run.
+        The number of the step in the run.
     """
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     everyone = np.arange(graph.num_vertices)

@@ -39,7 +39,7 @@ class Expected:
     gradients: list[Tensor]
     """One float64 tensor a parameter."""
     names: list[str]
-    """Of the parameters."""
+    """The names of the parameters."""
 
 
 def expected_step(
@@ -54,7 +54,7 @@ def expected_step(
     parameters
         Values of its trainable parameters, in their order.
     batch
-        Whose blocks are relabelled; its `inputs` are not looked at.
+        The mini-batch, whose blocks are relabelled; its `inputs` are not looked at.
     rows
         [num_src, f] float64, the first block's source rows.
     """
@@ -192,9 +192,9 @@ def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, ste
     vertices
         [n] the vertex of each row.
     width
-        Columns.
+        The number of columns.
     rate
-        Of dropped elements, to 1/65536.
+        The rate of dropped elements, to 1/65536.
     seed, step, layer
         The rest of the key; layer 0 is the input.
     """

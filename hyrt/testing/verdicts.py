@@ -43,7 +43,7 @@ class Report:
     device: str
     """Name and description."""
     verdicts: tuple[Verdict, ...]
-    """In the order of the checks."""
+    """The verdicts, in the order of the checks."""
 
     @property
     def passed(self) -> tuple[Verdict, ...]:

@@ -118,7 +118,7 @@ def compose_run(
     Parameters
     ----------
     config, graph, emit, checkpoints, should_stop, on_stall, policy, reduction
-        As in `RunParts`.
+        The fields of `RunParts` of the same names.
     model
         A torch module over blocks; the configured one by default.
     predict

@@ -23,7 +23,7 @@ class Learner:
     Parameters
     ----------
     config
-        Its `train` says which optimizer and schedule.
+        The settings, whose `train` says which optimizer and schedule.
     model
         The module to be trained.
 

@@ -14,7 +14,7 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     Parameters
     ----------
     parts
-        What the run is made of.
+        The parts of the run.
     stages
         The stages with the trainers and their assignment.
     step

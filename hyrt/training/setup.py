@@ -33,7 +33,7 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun
     Parameters
     ----------
     config
-        Its `runtime`.
+        The settings, of which `runtime` is read.
     host_trainers
         How many trainers compute on the host's cores.
     expected

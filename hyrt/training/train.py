@@ -35,7 +35,7 @@ class TrainResult:
     metrics: dict[str, dict[str, float]]
     """The metrics of that evaluation by split."""
     summary: dict[str, Any]
-    """What summary.json holds."""
+    """The content of summary.json."""
 
 
 class Training:

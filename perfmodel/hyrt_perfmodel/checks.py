@@ -17,7 +17,7 @@ def _refuse_truth(value: Any) -> Any:
 
 
 Number = Annotated[float, BeforeValidator(_refuse_truth)]
-"""As a file has it: true and false, which Python takes for 1 and 0, are none."""
+"""A number as files have it: true and false, which Python takes for 1 and 0, are none."""
 
 Positive = Annotated[Number, "a number above 0"]
 """Infinity is one; a file may not say so."""

@@ -37,7 +37,7 @@ class AssignmentLimits:
     """What an assignment must keep to."""
 
     trainers: tuple[str, ...]
-    """Their names, in the order of the split."""
+    """The names of the trainers, in the order of the split."""
     is_host: tuple[bool, ...]
     """Which of them compute with the threads of the assignment."""
     most_units: tuple[int, ...]
@@ -96,8 +96,8 @@ class Policy(Protocol):
             The latest steps, oldest first (at most 64; never empty). Steps of older assignments are among
             them: each says which it ran under.
         present
-            What was decided last; it may not have acted yet.
+            The assignment that was decided last; it may not have acted yet.
         limits
-            What the decision must keep to.
+            The limits that the decision must keep to.
         """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,16 @@ def test_sections_are_well_formed(path: Path) -> None:
                 if line and not line.startswith(" "):
                     below = entries[number + 1] if number + 1 < len(entries) else ""
                     assert below.startswith("    "), f"{where}: nothing is said of {line!r}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_said_of_a_parameter_has_a_noun(path: Path) -> None:
+    """`Of the dataset.` says nothing to a reader who has not just written the name above it."""
+    fragment = re.compile(r"(Of|To|As|That)\b|(Its \w+|It|Any|None|[A-Z])\.$")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = ast.get_docstring(node) if isinstance(node, Documented) else None
+        entries = sections(text).get("Parameters", []) if text else []
+        for name, said in pairwise(entries):
+            if name and not name.startswith(" "):
+                where = f"{path}:{getattr(node, 'lineno', 1)}"
+                assert not fragment.match(said.strip()), f"{where}: {name} is said to be {said.strip()!r}"

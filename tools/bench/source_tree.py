@@ -41,7 +41,7 @@ def declare_entry_points(tree: Path, folder: Path) -> None:
     tree
         The root of the source tree.
     folder
-        Where to write. It must come first on the path, so that no installed hyrt is found before it.
+        The folder to write to. It must come first on the path, so that no installed hyrt is found before it.
     """
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     metadata = folder / "hyrt.dist-info"
@@ -63,7 +63,7 @@ def environment_of(tree: Path, folder: Path) -> dict[str, str]:
     tree
         The root of the source tree.
     folder
-        Where to declare its entry points.
+        The folder in which its entry points are declared.
     """
     declare_entry_points(tree, folder)
     paths = [folder, *(tree / home for home in _HOMES)]

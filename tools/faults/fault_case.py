@@ -157,11 +157,11 @@ class FaultSuite:
     Parameters
     ----------
     folder
-        For the data and the runs; one case's are deleted when all held.
+        The folder for the data and the runs; one case's are deleted when all held.
     runs
         Starts processes.
     own_every
-        Of so many cases one gets a process of its own; all that hang do.
+        One case of this many gets a process of its own; all that hang do.
     """
 
     def __init__(self, folder: Path, runs: ForkedRuns, own_every: int = 4) -> None:

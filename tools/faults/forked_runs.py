@@ -48,7 +48,7 @@ class ForkedRuns:
     Parameters
     ----------
     **environment
-        Of all of them.
+        The environment variables of all of them.
     """
 
     def __init__(self, **environment: str) -> None:

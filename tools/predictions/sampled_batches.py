@@ -19,7 +19,7 @@ def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[
     Parameters
     ----------
     graph
-        What to sample.
+        The graph to sample.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first.
     batch

@@ -30,7 +30,7 @@ class Case:
     fanout: tuple[int, ...]
     batch: int
     share: float = 1.0
-    """Of the step, for the first device."""
+    """The share of the step that the first device gets."""
 
 
 PRODUCTS, PAPERS, COMMUNITY = "synthetic:products-s", "synthetic:papers-s", "synthetic:community"

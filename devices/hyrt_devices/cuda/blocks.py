@@ -23,7 +23,7 @@ class ResidentHop:
     """What a device's sampler leaves of a hop on the device, for the block made of it."""
 
     device: torch.device
-    """Where it is."""
+    """The device that the block is on."""
     indptr: torch.Tensor
     columns: torch.Tensor
     sources: torch.Tensor
@@ -43,7 +43,7 @@ class Shipment:
     batch
         Sampled and loaded.
     device
-        Where it goes.
+        The device to copy to.
     """
 
     def __init__(self, batch: MiniBatch, device: torch.device) -> None:

@@ -62,11 +62,11 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
     Parameters
     ----------
     info, options
-        As for `open`.
+        The arguments of `open`.
     driver
         The hardware.
     launcher
-        For kernels of our own, where they can be built.
+        The launcher of hyrt's own kernels, where they can be built.
     """
 
     kind: ClassVar[str]

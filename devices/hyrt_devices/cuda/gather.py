@@ -65,7 +65,7 @@ class MappedFeatures:
     values
         [V, f] float32 or float16, mapped.
     address
-        Its address on the device.
+        The address of the matrix on the device.
     ids
         The type of vertex ids in the kernels: `int` or `long long`.
     """

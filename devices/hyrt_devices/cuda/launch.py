@@ -20,10 +20,10 @@ from hyrt_devices.cuda.compiled import Defines, checked, compiled, has_bindings
 Argument = torch.Tensor | np.generic | None
 
 THREADS = (256, 1)
-"""Of a kernel with a thread an item."""
+"""The threads of a group, for a kernel with a thread an item."""
 
 ROWS = (32, 8)
-"""Of a kernel over rows: 32 threads share a row, 8 rows a group."""
+"""The threads of a group, for a kernel over rows: 32 threads share a row, 8 rows a group."""
 
 # cuMemHostRegister: for all contexts, mapped into the device's address space, and never written by it.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
@@ -76,7 +76,7 @@ class KernelProgram:
         Parameters
         ----------
         kernel
-            Its name.
+            The name of the kernel.
         items
             How many items or rows there are; nothing is launched for none.
         shape
@@ -125,7 +125,7 @@ class PycudaLauncher:
     Parameters
     ----------
     device
-        Of torch; its primary context exists already, since torch made it.
+        The torch device; its primary context exists already, since torch made it.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -95,7 +95,7 @@ class CudaSampler:
     driver, launcher, pool
         The device.
     graph
-        What is sampled.
+        The graph to sample.
     resident
         Whether the topology is copied to the device; else it is read from host memory over the link.
     """

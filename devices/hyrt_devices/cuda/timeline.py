@@ -24,7 +24,7 @@ class Timeline:
     driver
         The hardware.
     stream
-        Where the first mark is made; it is waited for.
+        The stream on which the first mark is made; it is waited for.
     """
 
     def __init__(self, driver: Driver, stream: Any) -> None:

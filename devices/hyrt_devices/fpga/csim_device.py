@@ -58,7 +58,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
     Parameters
     ----------
     info
-        What `probe` told.
+        The device that `probe` described.
     options
         The run's.
     design

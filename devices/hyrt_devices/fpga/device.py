@@ -34,13 +34,13 @@ class FpgaDevice(ExplainsAbsence, Traceable):
     Parameters
     ----------
     info
-        What `probe` told.
+        The device that `probe` described.
     context, device
         `pyopencl.Context` with the one `pyopencl.Device`.
     options
         The run's.
     programs
-        Where the kernel comes from.
+        The programs that provide the kernel.
     """
 
     def __init__(

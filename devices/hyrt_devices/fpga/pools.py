@@ -30,7 +30,7 @@ class Slot:
     """One buffer with the host memory that it is over."""
 
     place: BufferPlace
-    """Where it belongs."""
+    """The place that it belongs to."""
     memory: NDArray[np.uint8]
     """[size] uint8, from a page's start to a page's end."""
     buffer: Any

@@ -22,7 +22,7 @@ class SimulatedCard:
     """A card that is not there."""
 
     part: Part
-    """What it is."""
+    """The part on the card."""
     design: KernelDesign
     """The design of its trainer."""
     modelled: FpgaDesign

@@ -29,7 +29,7 @@ class StagedTask:
     slots: dict[int, Slot]
     """Slots by argument: the inputs, and the scores that it writes."""
     events: list[Any]
-    """What must be over before it is launched."""
+    """The events that must be over before it is launched."""
 
 
 @dataclass(slots=True, eq=False)

@@ -140,7 +140,7 @@ class Piece:
     targets: slice
     """Positions in the mini-batch's targets."""
     blocks: list[WeightedBlock]
-    """Theirs."""
+    """The blocks of those targets."""
     sources: NDArray[np.intp] | None
     """[num_src] positions of the first block's sources in the mini-batch's; None for all as they are."""
 
@@ -159,7 +159,7 @@ def make_task(
     batch, model, shapes
         The mini-batch, what to compute, and the layers' sizes.
     piece
-        What of it.
+        The piece of the mini-batch.
     records
         The piece's, with places in the arena.
     """

@@ -37,7 +37,7 @@ def build_tasks(
     batch
         The mini-batch, with at least one target and with relabelled blocks; its inputs are rows of float32.
     model
-        What to compute.
+        The model to compute.
     limits
         The design that the tasks are for.
     device

@@ -58,7 +58,7 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
     model
         The model to describe; its parameters may be on the meta device.
     device
-        Who asks, for messages.
+        The name of the device that asks, for messages.
 
     Raises
     ------
@@ -127,7 +127,7 @@ class WeightLayout:
     Parameters
     ----------
     model
-        What to compute.
+        The model to compute.
     parameters
         The model's trainable parameters, in the order of gradients and updates.
     device

@@ -23,7 +23,7 @@ class AggregationKernels:
     programs, tuning
         The device's.
     aggregation
-        What to compute.
+        The aggregation to compute.
     width
         Columns of a source row.
     masked

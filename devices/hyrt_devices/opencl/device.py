@@ -41,7 +41,7 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
     Parameters
     ----------
     info
-        What `probe` told.
+        The device that `probe` described.
     device
         `pyopencl.Device`, perhaps a part of the probed one.
     options
@@ -49,7 +49,7 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
     tuning
         How kernels are cut; by the type of device if None.
     programs
-        Where kernels come from; compiled from source if None.
+        The programs that provide the kernels; compiled from source if None.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Lease:
     Parameters
     ----------
     memory
-        Where they are from.
+        The memory that the pieces are from.
     """
 
     def __init__(self, memory: DeviceMemory) -> None:

@@ -91,7 +91,7 @@ class SourcePrograms:
         name
             The kernel's name.
         constants
-            What the program is compiled with.
+            The constants that the program is compiled with.
         """
         import pyopencl as cl
 

@@ -32,7 +32,7 @@ class Replica:
     programs, tuning, memory
         The device's.
     model
-        What to compute.
+        The model to compute.
     parameters
         The model's trainable parameters, in the order of gradients and updates.
     device_name
@@ -158,7 +158,7 @@ class Replica:
         Parameters
         ----------
         queue
-            What to launch kernels on.
+            The queue on which kernels are launched.
         staged
             The mini-batch, with at least one target.
         objective

@@ -85,7 +85,7 @@ class Stager:
     memory, launcher
         The device's memory and the queue of its copies.
     model
-        What will be computed.
+        The model that will be computed.
     widths
         Width of the first layer's aggregate, and of the input rows.
     num_classes

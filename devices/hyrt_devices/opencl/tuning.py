@@ -72,7 +72,7 @@ CPUS = {
     8: _cpu(vector=8, rows=6, unroll=8),
     4: _cpu(vector=4, rows=6, unroll=8),
 }
-"""By the floats of the vector registers that code is generated for."""
+"""The settings for CPUs, by the floats of the vector registers that code is generated for."""
 
 GPU = Tuning(
     product="tiled",

@@ -147,13 +147,13 @@ def memory_errors(pattern: str, memory: RecycledMemory[Any], doing: str, remedy:
     Parameters
     ----------
     pattern
-        What the text of such an error has, as a regular expression.
+        A regular expression that the text of such an error matches.
     memory
         The device's memory, for the message.
     doing
-        What the device was asked to do.
+        The operation that the device was asked for.
     remedy
-        What to do about it.
+        The remedy to name.
     """
     import pyopencl as cl
 

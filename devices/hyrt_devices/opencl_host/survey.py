@@ -16,7 +16,7 @@ class FoundDevice:
     """A device that can be opened."""
 
     info: DeviceInfo
-    """As `probe` tells it."""
+    """The device as `probe` describes it."""
     device: Any
     """The `pyopencl.Device`."""
 

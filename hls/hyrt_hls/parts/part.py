@@ -26,7 +26,7 @@ class Part:
     """`device` and `platform`: vivado's name of the chip, and the development platform that v++ builds for.
     """
     source: str
-    """Where the numbers are from."""
+    """The source of the numbers."""
     dsp: Count
     lut: Count
     ff: Count

@@ -47,7 +47,7 @@ def probe(
     Parameters
     ----------
     history, present, limits
-        As a policy gets them.
+        The arguments of the policy that calls this.
     is_start
         Whether the history holds all steps of the run; a trainer is then known where another of its kind is.
     """

@@ -31,7 +31,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     Parameters
     ----------
     source, split, normalize
-        As in the settings' section `data`.
+        The settings `data.source`, `data.split` and `data.normalize`.
 
     Raises
     ------

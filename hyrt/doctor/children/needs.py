@@ -41,7 +41,7 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     config
         All settings.
     sizes
-        Of the dataset.
+        The sizes of the dataset.
     found
         Devices of the machine, as `hyrt.doctor.children.backends` describes them.
 

@@ -24,9 +24,9 @@ def check_bandwidth(
     children
         Runs it.
     limit_s
-        For both.
+        The time limit of both measurements together, in seconds.
     threads
-        That share the work.
+        The number of threads that share the work.
     memory_now
         Bytes that may be taken; an eighth of it at most is.
     """

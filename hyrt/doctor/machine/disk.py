@@ -22,7 +22,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     Parameters
     ----------
     output
-        It; need not be there.
+        The folder for run folders; it need not exist.
     need
         `total_bytes`, `least_bytes` without which a run fails, and by name what it is for; None where nothing
         was asked or it cannot be estimated.

@@ -29,7 +29,7 @@ def check_locked_memory(
     devices
         Names of those devices.
     need_bytes
-        Of their mini-batches in flight; None where that is not known.
+        The bytes of their mini-batches in flight; None where that is not known.
     limits
         Soft and hard limit; asked of the system by default.
     status

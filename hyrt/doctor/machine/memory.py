@@ -32,9 +32,9 @@ class HostMemory:
     """Bytes."""
 
     total: int | None
-    """Of the machine; None where nothing says so."""
+    """The memory of the machine; None where nothing says so."""
     available: int | None
-    """That the machine could give now."""
+    """The memory that the machine could give now."""
     limit: int | None
     left: int | None
     """`limit` and `left`: of the control group, and what it leaves now; None without a limit."""
@@ -82,7 +82,7 @@ def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[Docto
     Parameters
     ----------
     have
-        Of the machine.
+        The memory of the machine.
     need
         `total_bytes`, and by name what it is for; None where nothing was asked or it cannot be estimated.
     """

@@ -22,7 +22,7 @@ class Backends:
     declared: Mapping[str, Sequence[EntryPoint]]
     """Entry points by kind; more than one is a conflict."""
     answers: Mapping[str, Answer]
-    """By kind; of those that were asked."""
+    """The answers of the kinds that were asked, by kind."""
     problem: str = ""
     """Why the declarations cannot be read; then there are none."""
 

@@ -26,7 +26,8 @@ def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding
     children
         Runs it.
     limit_s
-        For each of two passes; the second is made where the first does not come to its end.
+        The time limit of each of two passes, in seconds; the second is made where the first does not come to
+        its end.
     """
     answers = children.ask("hyrt.doctor.children.kernels", ["used"], limit_s=limit_s)
     if answers["used"].problem:
@@ -40,9 +41,9 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
     Parameters
     ----------
     answers
-        Of `used`, and of `beside` where that has a problem.
+        The answers on `used`, and on `beside` where that has a problem.
     chosen
-        NUMBA_CACHE_DIR.
+        The value of NUMBA_CACHE_DIR.
     """
     used, beside = answers["used"], answers.get("beside", Answer())
     folders = {each["folder"]: each["problem"] for each in used.said if "folder" in each}

@@ -43,7 +43,7 @@ class Conversion:
     dtype: str | None = None
     """`float16` or `float32` for dense features; None keeps theirs."""
     normalize: str = "none"
-    """As for `open_graph`."""
+    """The normalization, as for `open_graph`."""
     force: bool = False
     """Replace what is at the destination."""
     sort: bool = False
@@ -57,7 +57,7 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     Parameters
     ----------
     job
-        What to do.
+        The conversion to make.
     announce
         Takes one line about the memory that will be needed, before the work starts.
 

@@ -44,7 +44,7 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     path
         The folder.
     source
-        Its name for messages.
+        The name of the dataset, for messages.
     check
         Also compare features above `LARGE_BYTES`, which are otherwise left unread.
 
@@ -138,7 +138,7 @@ class _Entry(BaseModel):
     dtype: str
     shape: tuple[int, ...]
     crc32: list[int]
-    """Of its chunks."""
+    """The checksums of its chunks."""
 
 
 class _Meta(BaseModel):

@@ -35,7 +35,7 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
     sort
         Sort each row. Entries of equal columns stay in their order.
     unique
-        Of neighbours in a row that are equal keep one; values of sparse features are added up, in order.
+        Keep one of the equal neighbours in a row; values of sparse features are added up, in order.
     """
     arrays = dict(data.arrays)
     for pointer, columns, values in _MATRICES:

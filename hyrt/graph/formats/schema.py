@@ -135,7 +135,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
     source
         The dataset's name for messages.
     shapes
-        Of all its keys; None for what is no plain array.
+        The shapes of all its keys; None for what is no plain array.
     read
         The keys that are read, as `wanted_keys` names them.
 
@@ -186,7 +186,7 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     Parameters
     ----------
     data
-        What was read.
+        The dataset as it was read.
     features
         Also read dense features through to see that they are finite.
     ordered

@@ -61,7 +61,7 @@ def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     Parameters
     ----------
     spec
-        What to generate.
+        The graph to generate.
     scratch
         A folder for the edges: memory is then bounded by about 80 bytes a vertex plus 1.1 GB. None keeps them
         in memory. The graph is the same.

@@ -19,7 +19,7 @@ class SyntheticSpec:
     name: str
     """The text it was parsed from."""
     vertices: int
-    """V."""
+    """The number of vertices."""
     edges: int
     """Stored (directed) edges: twice the undirected ones, exact when even."""
     features: int
@@ -36,9 +36,9 @@ class SyntheticSpec:
     signal: float
     """Deviation of the class means, where the noise around them has deviation 1."""
     dtype: str = "float32"
-    """Of the features: `float32` or `float16`."""
+    """The dtype of the features: `float32` or `float16`."""
     seed: int = 0
-    """Of everything."""
+    """The seed of all random choices."""
 
     def __post_init__(self) -> None:
         most = self.vertices * (self.vertices - 1) // 4

@@ -93,11 +93,11 @@ class Children:
             Distinct; what ends the process is the answer to the item that it was at, and another process goes
             on.
         limit_s
-            For each item, of waiting; see `hyrt.machine.asking.watch.Watch`.
+            The seconds that each item may wait; see `hyrt.machine.asking.watch.Watch`.
         bar
             Whether items are packages that no later process imports where they have ended one.
         **arguments
-            That JSON can hold.
+            Arguments that JSON can hold.
 
         Returns
         -------

@@ -36,9 +36,9 @@ class Watch:
     Parameters
     ----------
     limit_s
-        Of waiting; `BUSY_TIMES` as much of waiting and computing.
+        The seconds of waiting that are allowed; `BUSY_TIMES` as many of waiting and computing.
     activity
-        Of the child; None where the system does not say: all time counts as waiting.
+        The activity of the child; None where the system does not say: all time counts as waiting.
     clock
         Seconds; replaceable in tests.
     """

@@ -84,8 +84,8 @@ def aggregate_into(
     aggregation
         What to compute.
     block
-        With columns into x: a relabelled block with its sources' rows, or one read in place with the whole
-        matrix.
+        A block with columns into x: a relabelled block with its sources' rows, or one read in place with the
+        whole matrix.
     x
         [num_src, f] float32, float64, or the 16 bits of float16 as uint16.
     out
@@ -94,7 +94,7 @@ def aggregate_into(
         The factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. Where a block
         holds a part of its destinations' edges, they come from all edges.
     workers
-        Who runs the chunks; the calling thread's team by default.
+        The team of threads that runs the chunks; the calling thread's team by default.
     winners
         [num_dst, f] integers, for max: receives the edge that won each element.
     accumulate

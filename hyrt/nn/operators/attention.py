@@ -134,7 +134,7 @@ def attend(
     u_src, u_dst
         [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
     negative_slope
-        Of the LeakyReLU.
+        The negative slope of the LeakyReLU.
 
     Returns
     -------

@@ -67,9 +67,9 @@ def dropout(
     vertices
         [n] the vertex of each row; a tensor where x is one on a device.
     rate
-        In [0, 1).
+        The rate of dropped elements, in [0, 1).
     seed, step, layer
-        With vertex and column the key of the mask. Layer 0 is the input.
+        The key of the mask, together with vertex and column. Layer 0 is the input.
 
     Raises
     ------

@@ -139,7 +139,7 @@ def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold:
     width
         Columns f.
     key
-        Of `hyrt.machine.generator.stream_key`.
+        The key from `hyrt.machine.generator.stream_key`.
     threshold
         An element is dropped where its 16 bits are below it.
 

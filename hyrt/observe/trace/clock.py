@@ -23,7 +23,7 @@ def on_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     Parameters
     ----------
     queues
-        Of each queue the table of spans: `start` and `end` on the device's clock, `handed` on the host's, in
+        The table of spans of each queue: `start` and `end` on the device's clock, `handed` on the host's, in
         nanoseconds.
 
     Returns

@@ -60,7 +60,7 @@ def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
     Parameters
     ----------
     surveys
-        What the backends found; they are asked by default.
+        The findings of the backends; they are asked by default.
     """
     surveys = survey_devices() if surveys is None else surveys
     found = [info for survey in surveys for info in survey.found if not info.simulated]
@@ -122,7 +122,7 @@ def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, l
     Parameters
     ----------
     devices
-        What is there now; found out where it is not given.
+        The devices that are there now; found out where they are not given.
     """
     try:
         calibration = read_calibration()
@@ -163,7 +163,7 @@ def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = 
     info
         The device as it was found now.
     calibration
-        What was measured of the machine.
+        The measurements of the machine.
     model
         A kind of model; for one that was not measured the rates of the first count.
     """

@@ -66,13 +66,13 @@ class Measured:
     """A probe on a device."""
 
     workload: Workload
-    """Its sizes; the first layer's edges are 0 where the input came aggregated."""
+    """The sizes of the mini-batch; the first layer's edges are 0 where the input came aggregated."""
     propagate: Timing
-    """Of the device's own work."""
+    """The time of the device's own work."""
     transfer: Timing
     """Until the mini-batch is there."""
     moved_bytes: float
-    """Of its inputs."""
+    """The bytes of its inputs."""
 
 
 def with_widths(graph: Graph, probe: Probe) -> Graph:

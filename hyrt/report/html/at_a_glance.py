@@ -23,13 +23,13 @@ class StageRow:
     threads: str
     """`name` and `threads`: `threads` is empty where it has none of its own."""
     share: float
-    """Of its work in that of the slowest stage: 0 to 1."""
+    """Its work as a part of that of the slowest stage: 0 to 1."""
     work: str
     """Seconds a step."""
     bounds: str
     """Part of the steps in which it was the slowest stage; empty for `synchronize`."""
     waits: str
-    """For its input, and for room for its output."""
+    """The times that it waits for its input, and for room for its output."""
     queue_share: float
     queue: str
     """`queue_share` and `queue`: how full the channel behind it is, 0 to 1, and as items of how many fit;
@@ -43,17 +43,17 @@ class TrainerRow:
     """One trainer."""
 
     name: str
-    """Of its device, labelled where it is simulated."""
+    """The name of its device, labelled where it is simulated."""
     units: str
-    """Of its last step."""
+    """The units of its last step."""
     share: float
-    """Of them in the step: 0 to 1."""
+    """The part of the units of a step that these are: 0 to 1."""
     busy: str
     """How long it propagates in a step."""
     busy_share: float
-    """Of that in the step's time: 0 to 1."""
+    """The part of the step's time in which it is busy: 0 to 1."""
     queues: str
-    """Its channels: what waits for its transfer, for it, and for the other trainers."""
+    """The fill of its channels: what waits for its transfer, for it, and for the other trainers."""
 
 
 def stage_rows(run: RunRecord) -> list[StageRow]:

@@ -27,7 +27,7 @@ class Series:
     """One line of a chart."""
 
     name: str
-    """For the legend."""
+    """The name of the line in the legend."""
     x: Sequence[Number]
     y: Sequence[Number]
     """`x` and `y`: its points; NaN where there is none."""
@@ -44,7 +44,7 @@ class Chart:
     title: str
     """What it shows, with the unit."""
     series: Sequence[Series]
-    """Its lines."""
+    """The lines of the chart."""
     x_name: str = "step"
     """What x counts."""
     value: Format = "{:.3g}".format

@@ -28,9 +28,9 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
     Parameters
     ----------
     run
-        What its folder says.
+        The record of the run.
     folder
-        Where the page will be, for links to the run's files; by default the run's folder.
+        The folder in which the page will be, for links to the run's files; by default the run's folder.
     """
     stages = stage_rows(run)
     decisions, decisions_left_out = _ends(run.of("balanced"))

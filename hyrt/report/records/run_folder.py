@@ -71,7 +71,7 @@ class RunFolder:
         root
             Holds the run folders; made when missing.
         name
-            Of the new folder; by default local time, model and dataset
+            The name of the new folder; by default local time, model and dataset
             (2026-11-21-101502-graphsage-community). Where it is taken, a number is appended. Several
             processes may create at once.
         config

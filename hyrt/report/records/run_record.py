@@ -23,7 +23,7 @@ class RunRecord:
     """A run as its folder has it; parts that it did not reach are empty."""
 
     path: Path
-    """Of the folder."""
+    """The folder of the run."""
     config: str
     """The text of config.yaml."""
     settings: Mapping[str, Any]

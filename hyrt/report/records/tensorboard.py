@@ -36,7 +36,7 @@ class TensorboardLog:
     Parameters
     ----------
     folder
-        Of the event files; made when missing. A resumed run adds a file to it.
+        The folder of the event files; made when missing. A resumed run adds a file to it.
 
     Raises
     ------

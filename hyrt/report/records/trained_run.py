@@ -25,7 +25,7 @@ class Trained:
     graph: Graph
     model: GNN
     weights: str
-    """Where its weights come from, in words."""
+    """The origin of its weights, in words."""
     scratch: Path | None
     """Folder for temporary files: the run's, or None where that cannot be written."""
 

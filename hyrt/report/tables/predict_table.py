@@ -22,9 +22,9 @@ def prediction_lines(
     now
         The prediction.
     advice
-        What would make it faster, the best first.
+        The changes that would make it faster, the best first.
     platform
-        That it was made for.
+        The platform that the prediction was made for.
     assumptions
         About the work, beside those that the platform's `source` tells.
     """

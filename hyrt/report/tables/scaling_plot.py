@@ -35,7 +35,7 @@ def draw_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     scaling
         Numbers of accelerators and their predictions; at least two.
     path
-        Of the picture; its ending chooses the format.
+        The file of the plot; its ending chooses the format.
 
     Raises
     ------

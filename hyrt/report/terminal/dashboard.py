@@ -31,9 +31,9 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     group
         The steps.
     epochs
-        Of the run.
+        The number of epochs of the run.
     predicted_s
-        What a step was expected to take; None where nothing was.
+        The predicted time of a step, in seconds; None where there is no prediction.
     width
         Columns of the terminal; below 92 the stages stand below each other, below 60 without what
         they wait for.

@@ -51,7 +51,7 @@ def encodable(text: str, encoding: str | None) -> str:
         Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these
         become `?`.
     encoding
-        Of the output; None where it does not say, which is taken for UTF-8.
+        The encoding of the output; None where it does not say, which is taken for UTF-8.
     """
     encoding = encoding or "utf-8"
     if encoding.lower().startswith("utf"):

@@ -53,7 +53,7 @@ class Progress:
     Parameters
     ----------
     stream
-        Where to; standard output by default.
+        The stream to write to; standard output by default.
     plain
         Plain lines even on a terminal.
     with_dashboard

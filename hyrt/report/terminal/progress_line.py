@@ -22,7 +22,7 @@ def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
     group
         The newest steps.
     epochs
-        Of the whole run.
+        The number of epochs of the whole run.
     width
         Columns there are; None for as many as needed, without the bar.
     """

@@ -36,7 +36,7 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fitted
     workloads
         What was propagated, with the first layer's edges left out where they had been aggregated before.
     seconds
-        What each took.
+        The time that each took, in seconds.
 
     Raises
     ------

@@ -132,7 +132,7 @@ class NetworkLoad:
         degrees
             How many sources have how many edges.
         pes
-            n.
+            The number of processing elements, n.
         bank_shares
             [n] parts of the edges that lead to each bank, in order or not; without it equal ones.
         row_share, in_order

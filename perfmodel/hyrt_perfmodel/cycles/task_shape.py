@@ -34,7 +34,7 @@ class LayerSizes:
     """
 
     rows: float
-    """Destinations."""
+    """The number of destinations."""
     parts: int
     """Rows of the combined matrix for each destination: 2 where own row and aggregate are kept apart, else 1.
     """

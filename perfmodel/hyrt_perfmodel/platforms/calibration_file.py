@@ -42,7 +42,7 @@ class Calibration:
     """One calibration."""
 
     machine: Machine
-    """Where it was made."""
+    """The machine on which it was made."""
     date: str
     """ISO date."""
     seconds: float

@@ -130,8 +130,8 @@ class Accelerator:
     memory_gb_s, macs_per_s, launch_s, values_per_s
         Rates as in `TrainerRates`.
     link_gb_s
-        From host memory to one of them, in 1e9 bytes per second; infinite where it reads host memory in
-        place.
+        The bandwidth from host memory to one of them, in 1e9 bytes per second; infinite where it reads host
+        memory in place.
     pipelined
         Whether aggregation and update overlap on the device.
     reads_each_source_once
@@ -199,7 +199,7 @@ class PlatformTrainer:
     device: Accelerator
     """What it computes on; the host is described as an accelerator that reads host memory in place."""
     rates: TrainerRates
-    """Its rates for one kind of model; the host's are those with all its cores."""
+    """The device's rates for one kind of model; the host's are those with all its cores."""
     rates_alone: TrainerRates | None = None
     """The host's rates with one thread, where they were measured."""
     is_host: bool = False

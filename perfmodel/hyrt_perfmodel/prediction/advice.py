@@ -41,7 +41,7 @@ def advise(
     platform, training
         The machine and the work as they are.
     now
-        Their prediction.
+        The prediction for the machine as it is.
     terms, paper
         The options that the prediction was made with.
     most

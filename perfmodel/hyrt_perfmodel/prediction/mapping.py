@@ -43,7 +43,7 @@ def initial_assignment(
     terms
         Beyond the paper's; all of them by default.
     threads
-        Where they are fixed, and only the split is to be chosen.
+        The threads, where they are fixed and only the split is to be chosen.
 
     Raises
     ------

@@ -47,11 +47,11 @@ class Prediction:
     platform: str
     """The platform's name."""
     source: str
-    """Where its numbers are from."""
+    """The source of the platform's numbers."""
     trainers: tuple[str, ...]
     """Names, in the order of the split."""
     assignment: Assignment
-    """What was assumed, or chosen."""
+    """The assignment that was assumed, or chosen."""
     stages: StageTimes
     """One iteration's stages."""
     iteration_s: float

@@ -71,7 +71,7 @@ def stage_times(
     platform, training
         The machine and the work.
     assignment
-        Its split has an entry for each of the platform's trainers, the host's first.
+        The assignment; its split has an entry for each of the platform's trainers, the host's first.
     terms
         The terms beyond the paper's; all of them by default.
 

@@ -26,9 +26,9 @@ class SimulatedStep:
     """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: alone on the machine, with
     noise, until the stage is through; then what it took."""
     started_s: float = 0.0
-    """When its sampling began."""
+    """The time at which its sampling began."""
     done_s: float = 0.0
-    """When it was synchronized."""
+    """The time at which it was synchronized."""
 
 
 Begin = Callable[[int], SimulatedStep]

@@ -25,7 +25,7 @@ class DegreeClasses:
     out_degrees: NDArray[Any]
     """`in_degrees` and `out_degrees`: [V] integers."""
     num_classes: int
-    """C."""
+    """The number of classes."""
 
     @classmethod
     def of(

@@ -71,7 +71,7 @@ class DegreeDistribution:
     num_edges: int
     """`num_vertices` and `num_edges`: v and E (directed, as stored)."""
     source: str
-    """Where it comes from: `counted`, or `assumed: ...` with what was assumed."""
+    """The origin of the degrees: `counted`, or `assumed: ...` with what was assumed."""
     target_counts: Floats | None = None
     """[C] float64, how many of the class may be targets; None for all of them."""
     reciprocity: float = 1.0

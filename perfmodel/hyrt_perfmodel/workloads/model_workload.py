@@ -34,7 +34,7 @@ def model_workload(
     heads
         Attention heads of GAT.
     bytes_per_value
-        S.
+        The bytes of a value, S.
 
     Raises
     ------

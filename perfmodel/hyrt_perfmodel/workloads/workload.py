@@ -33,7 +33,7 @@ class Workload:
     concat: bool
     """Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f."""
     bytes_per_value: int = 4
-    """S."""
+    """The bytes of a value, S."""
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
     by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
