@@ -16,6 +16,16 @@ def _refuse_truth(value: Any) -> Any:
 NoTruth = BeforeValidator(_refuse_truth)
 """Refuses true and false, which Python takes for 1 and 0."""
 
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Listed = BeforeValidator(_listed)
+"""Takes `25,10` and `25` for lists, as nobody likes to quote brackets for a shell."""
+
 Count = Annotated[int, Field(ge=1, lt=2**31), NoTruth]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NoTruth]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoTruth]

@@ -24,6 +24,24 @@ _OTHER_NAMES = {
     "width": "hidden",
 }
 
+# What pydantic says of a value, by its kinds of errors, in our words; with the error's own figures.
+_WANTED = {
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
+    "finite_number": "give a finite number",
+    **dict.fromkeys(("int_from_float", "int_parsing", "int_parsing_size", "int_type"), "give a whole number"),
+    **dict.fromkeys(("string_type", "string_unicode"), "give a text"),
+    "list_type": "give a list, such as [10, 5]",
+    "dict_type": "give a mapping, such as {{name: value}}",
+    "too_short": "give at least {min_length}",
+    "literal_error": "give {expected}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+_SECTION = ("model_type", "model_attributes_type")
+
 
 def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
@@ -43,10 +61,20 @@ def _message(error: ValidationError) -> str:
     """The first problem, as a sentence that names the key."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
+    kind, given = first["type"], first["input"]
+    if kind == "extra_forbidden":
         return _unknown_key(path)
+    if kind == "invalid_key":
+        return f"setting {path}: the name of a setting is a text, not {first['loc'][-1]!r}"
+    inside = [key for key in _known_keys(Config) if key.startswith(f"{path}.")] if kind in _SECTION else []
+    if inside:
+        like = f"{inside[0]}={given if isinstance(given, str) else '...'}"
+        return f"setting {path}={given!r}: {path} is a section: write the settings in it, such as {like}"
+    # What hyrt's own validators say is in hyrt's words.
     text = str(first["msg"]).removeprefix("Value error, ")
-    return f"setting {path}={first['input']!r}: {text}" if path else text
+    if kind in _WANTED:
+        text = _WANTED[kind].format(**first.get("ctx", {}))
+    return f"setting {path}={given!r}: {text}" if path else text
 
 
 def _unknown_key(path: str) -> str:

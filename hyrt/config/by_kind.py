@@ -56,6 +56,7 @@ class ByKind:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if not isinstance(kind, str):
             return value  # An instance already, or wrong in a way that pydantic explains.
+        kind = self.group.spelling(kind)
         section = self.section(kind)
         lenient = info.context is LENIENT
         own = {

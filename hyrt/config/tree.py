@@ -10,19 +10,15 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from hyrt.config.by_kind import ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
-from hyrt.nn.models.model_kind import check_model, find_model
+from hyrt.nn.models.model_kind import MODELS, check_model, find_model
 from hyrt.objective import Objective
-from hyrt.objective.registry import build_objective, check_metric
+from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
 from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
-from hyrt.section import Count, Fraction, Index, NoTruth, Positive, Section
+from hyrt.section import Count, Fraction, Index, Listed, NoTruth, Positive, Section
 
 # What a first run takes where it is not told: 200 steps are Kipf and Welling's epochs over a small graph.
 _LEAST_EPOCHS, _LEAST_STEPS = 5, 200
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
-
-
-def _split_names(value: Any) -> Any:
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
 def _to_text(value: Any) -> Any:
@@ -49,7 +45,7 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    kind: str = "graphsage"
+    kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019) or
     `gat` (Veličković et al. 2018); installed packages may declare more."""
     layers: Count = 2
@@ -92,7 +88,7 @@ class TrainConfig(Section):
     """Keyword arguments for the schedule."""
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
-    objective: str = "classification"
+    objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = "classification"
     """The objective to train for: `classification`, or one that an installed package declares."""
     objective_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the objective."""
@@ -201,10 +197,10 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_split_names)] = Field(default=["cpu"])
+    devices: Annotated[list[str], Field(min_length=1), Listed] = Field(default=["cpu"])
     """The devices that train, as `kind` or `kind:index`, optionally with their shares of a step
     (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
-    split: list[Index] | None = None
+    split: Annotated[list[Index] | None, Listed] = None
     """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
     `data.batch_size` (`sampler.units`). By default, the devices' shares, the prediction or equal parts
     decide."""
@@ -225,7 +221,7 @@ class Config(Section):
         if not isinstance(kind, str):
             return settings  # Wrong in a way that is told with the setting's name.
         filled = dict(settings)
-        for name, value in find_model(kind).defaults.items():
+        for name, value in find_model(MODELS.spelling(kind)).defaults.items():
             section, _, key = name.partition(".")
             if isinstance(own := given.get(section, {}), Mapping):
                 filled[section] = given[section] = {key: value, **own}

@@ -39,6 +39,13 @@ class EntryPointGroup:
                 known.append(entry)
         return by_name
 
+    def spelling(self, name: Any) -> Any:
+        """The declared name that differs from a given one in case alone, else what was given."""
+        if not isinstance(name, str) or name in (known := self.declared()):
+            return name
+        same = [other for other in known if other.casefold() == name.casefold()]
+        return same[0] if len(same) == 1 else name
+
     def entry(self, name: str, *, nearest: str = "") -> EntryPoint:
         """The one entry point of a name; nothing is imported.
 

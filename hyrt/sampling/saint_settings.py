@@ -34,7 +34,8 @@ class SaintSettings(SamplerSettings):
     walk_length: Count = 2
     """The number of steps of each walk."""
     units: Count = 1
-    """The number of subgraphs in one step. The split moves whole subgraphs."""
+    """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
+    a whole subgraph, so give at least as many as there are devices."""
 
     def units_per_step(self, batch_size: int) -> int:
         return self.units

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hyrt.machine.entry_points import EntryPointGroup
-from hyrt.section import NoTruth, Section
+from hyrt.section import Listed, NoTruth, Section
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ class SamplerSettings(Section):
     kind: str = "neighbor"
     """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint`
     draws subgraphs by GraphSAINT random walks; installed packages may declare more."""
-    fanout: list[Annotated[int, NoTruth]] | None = None
+    fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
     neighbours. By default 25, then 10 for each further layer. Kinds that draw no neighbours by layer use it
     for `evaluate.mode=sampled`."""

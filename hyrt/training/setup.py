@@ -155,7 +155,7 @@ def first_split(
         if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
             raise ValueError(
                 f"the predicted split {dict(expected.split)} does not share {config.units_per_step} "
-                f"units among {names}"
+                f"{config.sampler.unit}s among {names}"
             )
         shares = [expected.split[name] for name in names]
     else:

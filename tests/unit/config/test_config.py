@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
+from hyrt.config.build import _known_keys
 from hyrt.errors import ConfigError
+from hyrt.sampling.saint_settings import SaintSettings
 
 counts = st.integers(1, 2**31 - 1)
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
@@ -92,6 +96,13 @@ def test_empty_settings_are_the_defaults(tmp_path: Path) -> None:
         ("train.lr=1.5E-3", ("train", "lr"), 1.5e-3),
         ("data.source=synthetic:community", ("data", "source"), "synthetic:community"),
         ("data.source=a=b.npz", ("data", "source"), "a=b.npz"),
+        ("sampler.fanout=25,10", ("sampler", "fanout"), [25, 10]),
+        ("sampler.fanout=25, -1", ("sampler", "fanout"), [25, -1]),
+        ("split=1024", ("split",), [1024]),
+        ("model.kind=GCN", ("model", "kind"), "gcn"),
+        ("model.kind=GraphSAGE", ("model", "kind"), "graphsage"),
+        ("sampler.kind=SAINT", ("sampler", "kind"), "saint"),
+        ("train.objective=Classification", ("train", "objective"), "classification"),
         ("sampler.fanout=[10, -1]", ("sampler", "fanout"), [10, -1]),
         ("sampler.fanout=null", ("sampler", "fanout"), None),
         ("model.residual=true", ("model", "residual"), True),
@@ -132,18 +143,25 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("train.epochs", "write a setting as key.path=value"),
         ("=5", "write a setting as key.path=value"),
         ("train.epochs=[1", "as YAML"),
-        ("train.epochs=0", "setting train.epochs=0: .*greater than or equal to 1"),
-        ("train.epochs=many", "setting train.epochs='many': .*integer"),
-        ("train.epochs=1.5", "setting train.epochs=1.5: .*integer"),
-        ("train.lr=0", "setting train.lr=0: .*greater than 0"),
-        ("train.lr=.nan", "setting train.lr=nan"),
-        ("model.dropout=1", "setting model.dropout=1: .*less than 1"),
+        ("train.epochs=0", "setting train.epochs=0: must be at least 1"),
+        ("train.epochs=many", "setting train.epochs='many': give a whole number$"),
+        ("train.epochs=1.5", "setting train.epochs=1.5: give a whole number$"),
+        ("train.lr=0", "setting train.lr=0: must be greater than 0"),
+        ("train.lr=.nan", "setting train.lr=nan: give a finite number$"),
+        ("model.dropout=1", "setting model.dropout=1: must be less than 1"),
         ("model.kind=gnc", "unknown model.kind 'gnc' .*: the known ones are gat, gcn,"),
-        ("model=gcn", "setting model='gcn'"),
+        ("model=gcn", "model='gcn': model is a section: write the settings in it, such as model.kind=gcn$"),
+        ("train=3", "train=3: train is a section: .* such as train.epochs=...$"),
+        ("sampler=saint", "sampler='saint': sampler is a section: .* such as sampler.kind=saint$"),
+        ("sampler.fanout=25,x", r"setting sampler\.fanout\.1='x': give a whole number$"),
+        ("sampler.fanout=25,", r"setting sampler\.fanout\.1='': give a whole number$"),
+        ("sampler.fanout=true", "setting sampler.fanout=True: give a list, such as"),
+        ("model.kind=GCNN", "unknown model.kind 'GCNN'"),
+        ("train={3: 4}", "setting train.3: the name of a setting is a text, not"),
         ("devices=[]", r"setting devices=\[\]: .*at least 1"),
         ("balance.policy=fastest", r"setting balance.policy='fastest': .*'static'"),
         ("balance.polic=static", "did you mean 'balance.policy'"),
-        ("split=[-1]", r"setting split\.0=-1: .*greater than or equal to 0"),
+        ("split=[-1]", r"setting split\.0=-1: must be at least 0"),
         ("sampler.fanout=[5]", "sampler.fanout has 1 entries for model.layers=2"),
         ("sampler.fanout=[5, 0]", "sampler.fanout: each entry"),
         ("sampler.fanout=[5, -2]", "sampler.fanout: each entry"),
@@ -229,3 +247,43 @@ def test_importing_it_imports_nothing_large() -> None:
 )
 def test_whether_the_split_is_given(settings: dict[str, Any], given: bool) -> None:
     assert build_config(settings).gives_split is given
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    10**400,
+    0.5,
+    math.nan,
+    "x",
+    "\ud800",
+    b"\xff",
+    [],
+    [None],
+    {1: 2},
+    {"x": [1]},
+    object(),
+]
+
+
+def _paths() -> list[str]:
+    known = _known_keys(Config)
+    return [*known, *(f"sampler.{name}" for name in SaintSettings.model_fields)]
+
+
+@pytest.mark.parametrize("path", _paths())
+def test_no_value_is_answered_in_the_words_of_pydantic(path: str) -> None:
+    kind = "saint" if path.startswith("sampler.") else "neighbor"
+    for value in ODD:
+        tree: Any = value
+        for part in reversed(path.split(".")):
+            tree = {part: tree}
+        if path.startswith("sampler.") and path != "sampler.kind":
+            tree["sampler"]["kind"] = kind
+        said = ""
+        try:
+            build_config(tree)
+        except ConfigError as error:
+            said = str(error)
+        assert not re.search(r"Input|instance of| valid |Extra inputs|Keys should", said), said
