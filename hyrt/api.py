@@ -76,7 +76,7 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
-    from hyrt.observe.injected_faults import faults_of_environment
+    from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
@@ -110,7 +110,7 @@ def train(
             emit=emit or (lambda event: None),
             checkpoints=checkpoints,
             predict=predict_run,
-            hooks=faults_of_environment(),
+            hooks=hooks_of_environment(),
         )
     )
     return training.run()

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from hyrt.config import Config
 from hyrt.config.by_kind import ByKind
+from hyrt.machine.entry_points import is_foreign
 from hyrt.nn.models.model_kind import find_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -118,6 +119,9 @@ def page() -> str:
                 if isinstance(marker, ByKind):
                     shared = field.annotation.model_fields
                     for kind, section in marker.sections():
+                        # What other packages declare where this runs is not hyrt's.
+                        if is_foreign(marker.group.entry(kind)):
+                            continue
                         lines += rows(section, f"{name}.", but=shared, kind=kind)
     lines += ["", "## Defaults of models", "", MODELS_HEAD, "", *defaults_of_models()]
     return "\n".join(lines) + "\n"

@@ -31,7 +31,12 @@ Data = Annotated[
         help="The dataset: a .npz file, a folder of .npy files, or a name such as ogbn-products.",
     ),
 ]
-Model = Annotated[str | None, typer.Option(metavar="KIND", help="The model: graphsage, gcn, gin or gat.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND", help="The model: graphsage, gcn, gin, gat, or one that an installed package declares."
+    ),
+]
 Devices = Annotated[
     str | None,
     typer.Option(

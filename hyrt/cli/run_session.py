@@ -16,7 +16,7 @@ from hyrt.errors import HyrtError, Stalled, describe
 from hyrt.graph.graph import Graph
 from hyrt.machine.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice, Predicted, RunEnded, RunStarted
-from hyrt.observe.injected_faults import faults_of_environment
+from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.predict.this_run import predict_run
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
@@ -103,7 +103,7 @@ class Session:
                     should_stop=lambda: self.signals.requested,
                     on_stall=self._write_stacks,
                     predict=predict_run,
-                    hooks=faults_of_environment(),
+                    hooks=hooks_of_environment(),
                 )
             )
             if self._checkpoint is not None:

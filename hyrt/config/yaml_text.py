@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hyrt_perfmodel.file_content import yaml_problem
+from hyrt_perfmodel.file_content import UniqueKeys, yaml_problem
 
 from hyrt.config.tree import Config
 from hyrt.errors import ConfigError
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(UniqueKeys):
     """YAML, with numbers like 1e-3 read as everyone who types them means them (YAML 1.1 wants 1.0e-3)."""
 
 

@@ -110,7 +110,7 @@ def load_replica(
     elif objective.name != "classification":
         raise UnsupportedModel(
             f"objective {objective.name!r} on {device.info.name}: it computes classification only: train it "
-            "on cpu, cuda or opencl"
+            "on a device that takes other objectives, such as cpu"
         )
     device.load(model, parameters)
 

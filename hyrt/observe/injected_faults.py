@@ -15,7 +15,7 @@ from hyrt.device import Device, StepResult
 from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
 from hyrt.flow.channel import ChannelClosed
 from hyrt.observe.events import Notice
-from hyrt.observe.faults import VARIABLE, Fault, parse_faults
+from hyrt.observe.faults import VARIABLE, Fault
 from hyrt.observe.hook import Hook, Site
 
 T = TypeVar("T")
@@ -156,15 +156,3 @@ def _spoiled(result: StepResult, kind: str) -> StepResult:
 
 def _listed(faults: Sequence[Fault]) -> str:
     return ", ".join(f"{f.stage}:{f.place}:{f.when}:{f.kind}" for f in faults)
-
-
-def faults_of_environment() -> list[Hook]:
-    """The hook of what HYRT_FAULT asks for; as a rule, none.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read.
-    """
-    text = os.environ.get(VARIABLE, "")
-    return [InjectedFaults(parse_faults(text))] if text else []

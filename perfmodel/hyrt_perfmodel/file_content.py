@@ -35,7 +35,7 @@ _GIVE = {
 _UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted text"}
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class UniqueKeys(yaml.SafeLoader):
     """YAML lets the last of two equal keys win, and so hides what was meant by the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text") from error
     try:
-        content = yaml.load(text, _UniqueKeys)
+        content = yaml.load(text, UniqueKeys)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:

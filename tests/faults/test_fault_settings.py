@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +18,8 @@ from hyrt.errors import ConfigError, StageFailure
 from hyrt.observe.events import Notice, RunEnded
 from hyrt.observe.faults import VARIABLE, Fault, parse_faults
 from hyrt.observe.hook import Site
-from hyrt.observe.injected_faults import InjectedFaults, faults_of_environment
+from hyrt.observe.injected_faults import InjectedFaults
+from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
@@ -34,7 +38,7 @@ def training(**more: Any) -> tuple[Training, list[Any]]:
             build_config(settings),
             random_graph(),
             emit=events.append,
-            hooks=faults_of_environment(),
+            hooks=hooks_of_environment(),
             **more,
         )
     )
@@ -88,11 +92,25 @@ def test_once_or_from_then_on() -> None:
     assert not happens("sample", "cpu:0", 9)
 
 
+def test_who_asks_for_none_imports_none() -> None:
+    code = (
+        "import sys, hyrt.api, hyrt.cli.run_session\n"
+        "from hyrt.observe.wanted_hooks import hooks_of_environment\n"
+        "assert hooks_of_environment() == []\n"
+        "print([name for name in sys.modules if 'fault' in name.rpartition('.')[2] and 'hyrt' in name])"
+    )
+    without = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=without, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
 def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert faults_of_environment() == []
+    assert hooks_of_environment() == []
     monkeypatch.setenv(VARIABLE, "")
-    assert faults_of_environment() == []
+    assert hooks_of_environment() == []
     run, events = training()
     run.run()
     assert not [event for event in events if isinstance(event, Notice) and "faults" in event.text]

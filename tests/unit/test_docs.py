@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def test_the_page_of_settings_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
+
+
+def test_samplers_of_other_packages_are_not_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = page()
+    foreign = EntryPoint("foreign", "hyrt.sampling.saint_settings:SaintSettings", "hyrt.samplers")
+    real = entry_points
+    monkeypatch.setattr(
+        "hyrt.machine.entry_points.entry_points",
+        lambda group: [*real(group=group), *([foreign] if group == foreign.group else [])],
+    )
+    assert page() == before
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

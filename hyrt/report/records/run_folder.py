@@ -18,6 +18,8 @@ from typing import Any, BinaryIO, Self
 from hyrt.config import Config, build_config, load_settings, to_yaml
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.machine.atomic_write import write_atomically
+from hyrt.nn.models.model_kind import MODELS
+from hyrt.objective.registry import OBJECTIVES
 from hyrt.observe.events import (
     Balanced,
     Checkpointed,
@@ -32,6 +34,7 @@ from hyrt.observe.events import (
 )
 from hyrt.report.records.environment import describe_environment
 from hyrt.report.records.write_errors import explained
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 _NAMES = {
     RunStarted: "started",
@@ -134,8 +137,28 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     def config(self) -> Config:
-        """The settings the run was started with."""
-        return build_config(load_settings(self.path / "config.yaml"), lenient=True)
+        """The settings the run was started with.
+
+        Raises
+        ------
+        ConfigError
+            If they cannot be read, or a kind in them is of a package that is not installed any more.
+        """
+        path = self.path / "config.yaml"
+        settings = load_settings(path)
+        for section, key, group in (
+            ("sampler", "kind", SAMPLERS),
+            ("model", "kind", MODELS),
+            ("train", "objective", OBJECTIVES),
+        ):
+            given = settings.get(section)
+            name = given.get(key) if isinstance(given, Mapping) else None
+            if isinstance(name, str) and name not in group.declared():
+                raise ConfigError(
+                    f"{path}: the run was made with {section}.{key}={name}, of a package that is no longer "
+                    "installed: install it again"
+                )
+        return build_config(settings, lenient=True)
 
     def set_config(self, config: Config) -> None:
         """Replace the settings, where a resumed run has others."""

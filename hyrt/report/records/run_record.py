@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hyrt.config import load_settings
 from hyrt.errors import DataError
 from hyrt.report.records.run_folder import RunFolder, read_metrics
 
 Line = Mapping[str, Any]
-
-# Kinds of which every device is simulated, for folders of runs that did not record which devices are.
-_SIMULATED = ("fpga-csim", "null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class RunRecord:
     config: str
     """The text of config.yaml."""
     settings: Mapping[str, Any]
-    """The same as nested mappings."""
+    """The same as nested mappings. Not checked: a page needs no package that a kind of the run is of."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
     """`environment` and `summary`: env.json and summary.json."""
@@ -58,8 +56,7 @@ class RunRecord:
         if (ended := self.summary.get("simulated_devices")) is not None:
             told.append(ended)
         known = {device for devices in told for device in devices}
-        simulated = f"{kind}:{index or 0}" in known if told else kind in _SIMULATED
-        return f"{name} (simulated)" if simulated else name
+        return f"{name} (simulated)" if f"{kind}:{index or 0}" in known else name
 
     def of(self, event: str) -> list[Line]:
         """The lines of one event."""
@@ -81,7 +78,7 @@ def read_run(path: Path) -> RunRecord:
     return RunRecord(
         path=path,
         config=(path / "config.yaml").read_text(encoding="utf-8"),
-        settings=folder.config().model_dump(mode="json"),
+        settings=load_settings(path / "config.yaml"),
         environment=_json(path / "env.json"),
         summary=_renamed(_json(path / "summary.json")),
         lines=[_renamed(line) for line in lines],

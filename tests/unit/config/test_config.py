@@ -287,3 +287,15 @@ def test_no_value_is_answered_in_the_words_of_pydantic(path: str) -> None:
         except ConfigError as error:
             said = str(error)
         assert not re.search(r"Input|instance of| valid |Extra inputs|Keys should", said), said
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("train:\n  lr: 0.1\n  epochs: 2\n  lr: 0.2\n")
+    with pytest.raises(ConfigError, match=r"s\.yaml: not valid YAML: .*line 2.*duplicate key 'lr'"):
+        load_settings(file)
+    file.write_text("seed: 1\ntrain: {lr: 1e-3}\nseed: 2\n")
+    with pytest.raises(ConfigError, match="duplicate key 'seed'"):
+        load_settings(file)
+    with pytest.raises(ConfigError, match=r"train.optimizer_options=.*duplicate key 'eps'"):
+        apply_overrides({}, ["train.optimizer_options={eps: 1, eps: 2}"])

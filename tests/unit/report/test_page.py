@@ -109,9 +109,11 @@ def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
     ended = {
         "status": "finished",
         "simulated": True,
+        "simulated_devices": ["fpga-csim:0"],
         "devices": ["cpu", "fpga-csim"],
         "split": devices["split"],
     }
+    started = {"event": "started", "time_s": 0.0, "step": 0, "simulated": ["fpga-csim:0"]}
     run = record([line(1, **devices), line(2, **devices)], summary=ended)
     assert [row.name for row in trainer_rows(run)] == ["cpu:0", "fpga-csim:0 (simulated)"]
     assert "cpu:0 10 ms, fpga-csim:0 (simulated) 2 ms." in bottleneck_text(run)
@@ -121,8 +123,10 @@ def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
     assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page
     # A killed run has no summary.
     assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page_of(
-        record([line(1, **devices)], summary={})
+        record([started, line(1, **devices)], summary={})
     )
+    # Nothing is known by its name alone.
+    assert "(simulated)" not in page_of(record([line(1, **devices)], summary={}))
 
 
 def test_a_plug_ins_simulated_devices_are_labelled_by_what_the_run_recorded() -> None:

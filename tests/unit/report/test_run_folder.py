@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, ev
 
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
+from hyrt.objective.classification import Classification
 from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
 from hyrt.report.records.run_record import read_run
+from hyrt.sampling.neighbor_settings import NeighborSettings
+
+
+class Away(Classification):
+    name = "away"
 
 
 class Clock:
@@ -230,6 +237,37 @@ def test_the_threads_of_an_earlier_versions_run_have_todays_names(tmp_path: Path
         {"sample": 4, "load": 5, "train": 6},
     ]
     assert record.summary["threads"] == {"sample": 4, "load": 5, "train": 6}
+
+
+class AwaySettings(NeighborSettings):
+    """Of a package that is there while the run is made."""
+
+
+@pytest.mark.parametrize(
+    ("where", "declared", "settings", "says"),
+    [
+        ("hyrt.samplers", f"{__name__}:AwaySettings", {"sampler": {"kind": "away"}}, "sampler.kind=away"),
+        ("hyrt.models", "hyrt.nn.models.gcn:Gcn", {"model": {"kind": "away"}}, "model.kind=away"),
+        ("hyrt.objectives", f"{__name__}:Away", {"train": {"objective": "away"}}, "train.objective=away"),
+    ],
+)
+def test_a_run_of_a_package_that_is_gone(
+    where: str, declared: str, settings: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, more = entry_points, EntryPoint("away", declared, where)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "hyrt.machine.entry_points.entry_points",
+            lambda group: [*real(group=group), *([more] if group == where else [])],
+        )
+        config = build_config(settings)
+        with RunFolder.create(tmp_path, "run", config) as run:
+            run.handle(steps(1))
+        assert run.config() == config
+    with pytest.raises(ConfigError, match=rf"{says}, of a package that is no longer installed: install it"):
+        run.config()
+    # A report needs none of it.
+    assert read_run(run.path).settings == json.loads(json.dumps(config.model_dump(mode="json")))
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
