@@ -3,6 +3,7 @@
 graph = hyrt.load("cora.npz", normalize="row")
 result = hyrt.train(graph, model="gcn", train={"epochs": 50})
 result.metrics["test"]["accuracy"], result.model
+run = hyrt.load_run("runs/mine")
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from hyrt.machine.kernel_cache import ensure_kernel_cache
 
 if TYPE_CHECKING:
-    from hyrt.api import load, train
+    from hyrt.api import load, load_run, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
+    from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
-__all__ = ["Config", "Graph", "TrainResult", "__version__", "load", "train"]
+__all__ = ["Config", "Graph", "TrainResult", "TrainedRun", "__version__", "load", "load_run", "train"]
 
 try:
     __version__ = version("hyrt")
@@ -27,10 +29,12 @@ except PackageNotFoundError:  # A source tree on the path, not installed.
 
 _HOMES = {
     "load": "hyrt.api",
+    "load_run": "hyrt.api",
     "train": "hyrt.api",
     "Config": "hyrt.config",
     "Graph": "hyrt.graph.graph",
     "TrainResult": "hyrt.training.train",
+    "TrainedRun": "hyrt.report.records.trained_run",
 }
 
 
@@ -44,3 +48,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    # What is imported at first use belongs to the module before, and what it is made with does not.
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""The Python interface: open a graph, train a model on it."""
+"""The Python interface: open a graph, train a model on it, load what a run has learned."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from hyrt.observe.events import Emit
+    from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
 
@@ -114,3 +115,51 @@ def train(
         )
     )
     return training.run()
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    graph: Graph | str | Path | None = None,
+    model: torch.nn.Module | None = None,
+    checkpoint: str = "best",
+) -> TrainedRun:
+    """Load what a run has learned.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run of `hyrt run`, or the `folder` of `train`.
+    graph
+        The graph, from `load`, or what `load` takes. By default the dataset of the run's settings, which
+        `train` does not keep.
+    model
+        The module of your own that was trained, which takes the weights. By default the settings' model.
+    checkpoint
+        `best`: the weights of the best evaluation (the newest where there was none); `newest`; or the file of
+        a checkpoint.
+
+    Returns
+    -------
+    `model` in evaluation mode, `config` and `metrics` by split, and the `graph`.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is not that of a run, has no such weights, or they do not fit the graph or the module.
+    ConfigError
+        If the graph has to be given.
+    """
+    import warnings
+
+    from hyrt.config.command_line import option_overrides
+    from hyrt.report.records.trained_run import open_trained
+
+    def warn(text: str) -> None:
+        warnings.warn(text, stacklevel=3)
+
+    opened = graph if isinstance(graph, Graph) else None
+    # One that is not open yet is scaled as the settings say.
+    source = None if graph is None or opened is not None else str(graph)
+    overrides = option_overrides(data__source=source)
+    return open_trained(Path(folder), overrides, checkpoint, warn, graph=opened, module=model)

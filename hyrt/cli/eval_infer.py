@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -128,6 +128,7 @@ def infer(
     file = output_file(output, replace=force)
     prepare_process()
     from hyrt.inference.write_rows import chosen_vertices, write_rows
+    from hyrt.nn.model import GNN
     from hyrt.report.records.trained_run import open_trained
     from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
@@ -137,7 +138,7 @@ def infer(
     with closing(evaluation_workers(assign_threads(trained.config))) as workers:
         shape = write_rows(
             file,
-            trained.model,
+            cast(GNN, trained.model),
             trained.graph,
             wanted,
             what.value,

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from end_to_end.terminal import TINY, summary
+from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
-from hyrt.errors import ConfigError
+from hyrt.errors import CheckpointError, ConfigError
+from hyrt.inference.evaluate import Evaluator
+from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.observe.events import Event, StepGroup
 from hyrt.sampling.block import Block
@@ -71,3 +76,53 @@ def test_wrong_calls() -> None:
         hyrt.train("synthetic:tiny", train={"epoch": 3})
     with pytest.raises(ConfigError, match="not both"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
+
+
+def accuracy(run: hyrt.TrainedRun) -> float:
+    """Of the loaded model on the test vertices, evaluated anew."""
+    with contextlib.closing(Workers(1, "test")) as workers:
+        found = Evaluator(run.config, run.graph, None).evaluate(run.model, workers)
+    return found["test"]["accuracy"]
+
+
+def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:
+    run_hyrt("run", *TINY, "--name", "run", "train.lr=0.02", "train.epochs=4", cwd=tmp_path)
+    folder = tmp_path / "runs" / "run"
+    run = hyrt.load_run(str(folder))
+    assert not run.model.training
+    assert (run.config.train.lr, run.config.train.epochs) == (0.02, 4)
+    assert run.metrics == summary(folder)["metrics"]
+    assert run.graph.num_vertices == hyrt.load("synthetic:tiny").num_vertices
+    assert accuracy(run) == pytest.approx(run.metrics["test"]["accuracy"])
+    best = summary(folder)["best_epoch"]
+    assert run.weights == f"best validation, epoch {best}"
+    assert hyrt.load_run(folder, checkpoint="newest").weights.startswith("step ")
+    with pytest.raises(CheckpointError, match="no such folder"):
+        hyrt.load_run(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="do not fit"):
+        hyrt.load_run(folder, graph="synthetic:tiny,features=7")
+
+
+def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
+    graph = hyrt.load("synthetic:tiny")
+    mine = Mine(graph.num_features, graph.num_classes)
+    result = hyrt.train(graph, mine, train={"epochs": 2}, data={"batch_size": 128}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="does not name its dataset: give the graph"):
+        hyrt.load_run(tmp_path)
+    for given in (graph, "synthetic:tiny"):
+        fresh = Mine(graph.num_features, graph.num_classes)
+        run = hyrt.load_run(tmp_path, graph=given, model=fresh)
+        assert run.model is fresh
+        assert run.metrics == result.metrics
+        assert run.config.data.batch_size == 128
+        for one, other in zip(fresh.parameters(), mine.parameters(), strict=True):
+            assert torch.equal(one, other)
+    with pytest.raises(CheckpointError, match="do not fit Linear: give a module with the parameters"):
+        hyrt.load_run(tmp_path, graph=graph, model=torch.nn.Linear(3, 4))
+
+
+def test_what_the_package_shows_of_itself() -> None:
+    shown = [name for name in dir(hyrt) if not name.startswith("_")]
+    assert shown == ["Config", "Graph", "TrainResult", "TrainedRun", "load", "load_run", "train"]
+    assert set(hyrt.__all__) <= set(dir(hyrt))
+    assert all(getattr(hyrt, name).__doc__ for name in shown)

@@ -3,73 +3,113 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+import yaml
+
 from hyrt.config import Config, apply_overrides, build_config
-from hyrt.errors import CheckpointError
+from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.nn.model import GNN
 from hyrt.report.records.run_folder import RunFolder
-from hyrt.training.checkpoint import load_checkpoint, load_newest_checkpoint
+from hyrt.training.checkpoint import has_checkpoint, load_checkpoint, load_newest_checkpoint
 from hyrt.training.setup import build_model
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
     """What a run has learned."""
 
+    model: torch.nn.Module
+    """In evaluation mode, with the weights that were asked for."""
     config: Config
+    """The run's settings."""
+    metrics: Mapping[str, Mapping[str, float]]
+    """Of the best evaluation, by split; empty before the first."""
     graph: Graph
-    model: GNN
+    """The dataset of the run."""
     weights: str
-    """The origin of its weights, in words."""
+    """Where the weights come from, in words."""
     scratch: Path | None
     """Folder for temporary files: the run's, or None where that cannot be written."""
 
 
 def open_trained(
-    run: Path, overrides: list[str], checkpoint: str, warn: Callable[[str], None] = lambda text: None
-) -> Trained:
+    run: Path,
+    overrides: list[str],
+    checkpoint: str,
+    warn: Callable[[str], None] = lambda text: None,
+    *,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+) -> TrainedRun:
     """Open a run's graph and build its model.
 
     Parameters
     ----------
     run
-        Folder of the run.
+        Folder of the run, or of the checkpoints of a training from Python.
     overrides
         Settings that differ from the run's, `key.path=value`.
     checkpoint
         `best`: the weights of the best evaluation (the newest where there was none); `newest`; or a file.
     warn
         Told which damaged checkpoints were passed over.
+    graph
+        In place of the dataset of the settings.
+    module
+        In place of the model of the settings; takes the weights.
 
     Raises
     ------
     CheckpointError
         If there are no such weights, or they do not fit the graph's features and classes.
+    ConfigError
+        If the folder has no settings that tell its dataset, and no graph is given.
     """
-    folder = RunFolder.open(run)
-    config = build_config(apply_overrides(folder.config().model_dump(), overrides))
+    checkpoints = run / "checkpoints"
+    # `hyrt.train` writes checkpoints alone, with the settings but the data.
+    alone = not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
+    if alone and graph is None and not any(entry.startswith("data.source=") for entry in overrides):
+        raise ConfigError(f"{run}: was trained from Python and does not name its dataset: give the graph")
+    folder = None if alone else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
-        found = load_newest_checkpoint(folder.checkpoints, warn)
+        found = load_newest_checkpoint(checkpoints, warn)
     else:
         found = load_checkpoint(Path(checkpoint))
+    if folder is None:
+        settings = build_config(yaml.safe_load(found.state["config"]), lenient=True)
+    else:
+        settings = folder.config()
+    config = build_config(apply_overrides(settings.model_dump(), overrides))
     best = found.state["best"]
     if checkpoint == "best" and best["weights"] is not None:
         weights, words = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, words = found.state["model"], f"step {found.step}"
-    graph = open_graph(config.data.source, normalize=config.data.normalize)
-    model = build_model(config, graph)
+    if graph is None:
+        graph = open_graph(config.data.source, normalize=config.data.normalize)
+    model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)
     except RuntimeError:
         raise CheckpointError(
-            f"{found.path}: the weights do not fit {graph.name} with {graph.num_features} features and "
-            f"{graph.num_classes} classes: give the dataset of the run, or one with the same widths"
+            f"{found.path}: the weights do not fit "
+            + (
+                f"{graph.name} with {graph.num_features} features and {graph.num_classes} classes: give the "
+                "dataset of the run, or one with the same widths"
+                if module is None
+                else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
+            )
         ) from None
-    scratch = folder.path if os.access(folder.path, os.W_OK | os.X_OK) else None
-    return Trained(config, graph, model.eval(), words, scratch)
+    return TrainedRun(
+        model=model.eval(),
+        config=config,
+        metrics=best["metrics"],
+        graph=graph,
+        weights=words,
+        scratch=run if os.access(run, os.W_OK | os.X_OK) else None,
+    )
