@@ -39,18 +39,9 @@ def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
 
 
 def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) -> None:
-    """Say `found`, for `info_of`, and `missing`.
+    """Say what a kind's entry point, `module:Class` in `values`, has `found`, for `info_of`, and `missing`.
 
     In a child process: see `hyrt.machine.asking.children`.
-
-    Parameters
-    ----------
-    item
-        The kind.
-    say
-        Called with what is found.
-    values
-        What the entry points of kinds declare, `module:Class`.
     """
     _, found, missing = probed(EntryPoint(item, values[item], "hyrt.devices"))
     say(found=[asdict(info) for info in found], missing=missing)

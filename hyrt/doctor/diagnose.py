@@ -20,7 +20,8 @@ from hyrt.doctor.table import finding_lines, last_line
 def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> int:
     """Print findings as they are made, or one JSON object; returns the exit code.
 
-    A reader that leaves does not change the exit code.
+    The JSON has `hyrt`, `python`, `seconds`, `exit_code`, `counts` by state, and `findings`. A reader that
+    leaves does not change the exit code.
 
     Parameters
     ----------
@@ -29,9 +30,9 @@ def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> in
     output
         The folder that will hold the run folders.
     limit_s
-        The time limit of each item that a child process works on, in seconds.
+        How long a child process may take for one package, backend or measurement.
     as_json
-        `hyrt`, `python`, `seconds`, `exit_code`, `counts` by state, and `findings`.
+        Whether to print the JSON object.
     """
     started = time.monotonic()
     findings: list[DoctorFinding] = []

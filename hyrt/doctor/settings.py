@@ -60,15 +60,7 @@ def wanted_kinds(answer: Answer | None) -> Mapping[str, str]:
 
 
 def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFinding]:
-    """Findings of settings, dataset, threads and device memory; none without settings.
-
-    Parameters
-    ----------
-    answer
-        The answer that `ask_settings` returned.
-    usable_cpus
-        CPUs that a run may use.
-    """
+    """Findings of settings, dataset, threads and device memory; none without settings."""
     if answer is None:
         return []
     problems = [said for said in answer.said if "wrong" in said]

@@ -16,17 +16,7 @@ _COLOURS: dict[State, str] = {"ok": "32", "note": "36", "warning": "33", "broken
 
 
 def finding_lines(finding: DoctorFinding, width: int | None, *, coloured: bool) -> list[str]:
-    """One finding.
-
-    Parameters
-    ----------
-    finding
-        The finding to show.
-    width
-        The width of the terminal; None does not wrap.
-    coloured
-        Whether the state's word is coloured.
-    """
+    """One finding, wrapped to the width of a terminal if there is one."""
     state = finding.state.ljust(_STATE_WIDTH)
     if coloured:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"

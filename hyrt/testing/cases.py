@@ -132,16 +132,7 @@ def make_graph(
 ) -> Graph:
     """A directed graph with a hub, repeated edges, self loops and vertices without edges; the same each time.
 
-    Parameters
-    ----------
-    features, classes
-        The widths of the input and of the scores.
-    sparse
-        Keep the features as sparse rows.
-    half
-        Keep them as float16.
-    vertices
-        How many.
+    Its rows of features are `sparse`, or dense float32, or `half`, which is float16.
     """
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, vertices)
@@ -205,24 +196,9 @@ def sampled(
     hops: HopSampler | None = None,
     step: int = STEP,
 ) -> MiniBatch:
-    """A loaded mini-batch of sampled neighbours.
+    """A loaded mini-batch of sampled neighbours, with its input in the form of a plan.
 
-    Parameters
-    ----------
-    graph
-        The graph whose neighbours are sampled.
-    layers
-        Number of blocks.
-    targets
-        [n] vertices.
-    plan
-        Form of the input.
-    class_weights
-        Weigh the losses by class.
-    hops
-        Draws in place of the host.
-    step
-        The number of the step in the run.
+    With `class_weights` losses are weighed by class; `hops` draws in place of the host.
     """
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     everyone = np.arange(graph.num_vertices)

@@ -168,17 +168,7 @@ def step(device: Device, batch: MiniBatch) -> StepResult:
 
 
 def check_step(device: Device, model: Any, batch: MiniBatch, graph: Graph, where: str = "") -> None:
-    """Demand that a step gives the sums of the float64 reference.
-
-    Parameters
-    ----------
-    device
-        Has loaded the model.
-    model, batch, graph
-        What is computed; the blocks are relabelled.
-    where
-        The case, for the message.
-    """
+    """Demand that a step of a loaded device gives the sums of the float64 reference; `where` is the case."""
     agree(step(device, batch), expected(model, batch, graph), where)
 
 

@@ -17,18 +17,9 @@ _PART_OF_CALIBRATED = 0.4
 def check_bandwidth(
     children: Children, limit_s: float, threads: int, memory_now: int | None
 ) -> list[DoctorFinding]:
-    """Copy and gather, with nothing else of the doctor's running.
+    """Copy and gather with some threads, and nothing else of the doctor's running.
 
-    Parameters
-    ----------
-    children
-        Runs it.
-    limit_s
-        The time limit of both measurements together, in seconds.
-    threads
-        The number of threads that share the work.
-    memory_now
-        Bytes that may be taken; an eighth of it at most is.
+    It takes at most an eighth of `memory_now`, the bytes that may be taken.
     """
     most = _MOST_BYTES if memory_now is None else min(_MOST_BYTES, memory_now // 16)
     answers = children.ask(

@@ -17,15 +17,10 @@ _REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """The folder that will hold the run folders.
+    """The folder that will hold the run folders; it need not be there.
 
-    Parameters
-    ----------
-    output
-        The folder for run folders; it need not exist.
-    need
-        `total_bytes`, `least_bytes` without which a run fails, and by name what it is for; None where nothing
-        was asked or it cannot be estimated.
+    `need` has `total_bytes`, `least_bytes` without which a run fails, and by name what they are for; None
+    where nothing was asked or it cannot be estimated.
     """
     problem = why_not_writable(output)
     if problem:

@@ -27,11 +27,11 @@ def check_locked_memory(
     Parameters
     ----------
     devices
-        Names of those devices.
+        The names of those devices.
     need_bytes
         The bytes of their mini-batches in flight; None where that is not known.
     limits
-        Soft and hard limit; asked of the system by default.
+        The soft and the hard limit; asked of the system by default.
     status
         What the kernel says of this process, its capabilities among it.
     """

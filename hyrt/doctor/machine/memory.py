@@ -51,13 +51,7 @@ class HostMemory:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read what the system says.
-
-    Parameters
-    ----------
-    root
-        Where `proc` and `sys` are.
-    """
+    """Read what the system says in the `proc` and `sys` below a root."""
     entries: dict[str, int] = {}
     for line in read_system_file(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
@@ -79,12 +73,8 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 def check_memory(have: HostMemory, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
     """What there is, and whether the settings' run fits.
 
-    Parameters
-    ----------
-    have
-        The memory of the machine.
-    need
-        `total_bytes`, and by name what it is for; None where nothing was asked or it cannot be estimated.
+    `need` has `total_bytes`, and by name what they are for; None where nothing was asked or it cannot be
+    estimated.
     """
     figures = {
         "total_bytes": have.total,

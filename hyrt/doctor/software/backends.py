@@ -63,9 +63,9 @@ def judge_backends(
     asked
         What the backends said.
     wanted
-        The names of the devices that the run uses (`kind` or `kind:index`), or `auto`.
+        Names of devices that a run shall use (`kind` or `kind:index`), or `auto`.
     causes
-        Findings of packages and kernels: a backend that fails because of one points there.
+        Findings on packages and kernels: a backend that fails because of one points there.
     """
     if asked.problem:
         found = f"the entry points of the installed distributions cannot be read: {asked.problem}"

@@ -21,13 +21,7 @@ _SHOWN = 3
 def check_kernel_cache(children: Children, limit_s: float) -> list[DoctorFinding]:
     """Read every cached kernel back in a child process, and write to its folder.
 
-    Parameters
-    ----------
-    children
-        Runs it.
-    limit_s
-        The time limit of each of two passes, in seconds; the second is made where the first does not come to
-        its end.
+    A second pass is made where the first does not come to its end; each may take `limit_s`.
     """
     answers = children.ask("hyrt.doctor.children.kernels", ["used"], limit_s=limit_s)
     if answers["used"].problem:
@@ -41,9 +35,9 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
     Parameters
     ----------
     answers
-        The answers on `used`, and on `beside` where that has a problem.
+        Those of `used`, and of `beside` where that has a problem.
     chosen
-        The value of NUMBA_CACHE_DIR.
+        What NUMBA_CACHE_DIR is.
     """
     used, beside = answers["used"], answers.get("beside", Answer())
     folders = {each["folder"]: each["problem"] for each in used.said if "folder" in each}
