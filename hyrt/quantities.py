@@ -46,6 +46,11 @@ def duration(time_s: float) -> str:
     return f"{days:,.1f} days" if days < 1e6 else f"{days:.3g} days"
 
 
+def milliseconds(time_s: float) -> str:
+    """Milliseconds with three digits and without the unit, for a column: 0, 0.0250, 9.10, 1,240."""
+    return three_digits(time_s * 1e3)
+
+
 def brief_milliseconds(time_s: float) -> str:
     """Milliseconds without the unit, for lines that change all the time: 0, 0.4, 9.1, 41."""
     value = time_s * 1e3

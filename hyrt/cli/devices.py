@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyrt.cli.options import AsJson
+from hyrt.quantities import size
 
 if TYPE_CHECKING:
     from hyrt.device import DeviceInfo
@@ -135,7 +136,7 @@ def _wrapped(texts: Sequence[str], width: int) -> list[str]:
 
 def _figures(info: DeviceInfo, known: KnownSpeed) -> str:
     """Memory, link and rates, as far as they are known."""
-    memory = f"{info.memory_bytes / 2**30:.3g} GiB" if info.memory_bytes else ""
+    memory = size(info.memory_bytes) if info.memory_bytes else ""
     rates, stale = known.rates, f" ({known.not_used})" if known.not_used else ""
     if rates is None:
         return ", ".join(filter(None, [memory, info.link, f"rates unknown{stale}"]))

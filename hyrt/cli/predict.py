@@ -44,7 +44,7 @@ def predict(
         typer.Option("--paper", help="Use exactly the published form of the model, with its equal split."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the scaling table into a file.")
+        Path | None, typer.Option(metavar="FILE.png", help="Plot the scaling table to a file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,12 +66,12 @@ def predict(
     from hyrt.errors import ConfigError, numbers_named
     from hyrt.predict.any_machine import machine, predict_on
     from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
-    from hyrt.report.tables.scaling_plot import check_plot, draw_scaling
+    from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
-        raise ConfigError("--plot draws the scaling table: give a range, such as --accelerators 1..16")
+        raise ConfigError("--plot plots the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
     with numbers_named():
@@ -83,7 +83,7 @@ def predict(
         work, config = _work(arguments or [], data, model, workload, there, platform)
         found = predict_on(there, work, config, counts=counts, paper=paper)
     if plot is not None:
-        draw_scaling(found.scaling, plot)
+        plot_scaling(found.scaling, plot)
     if as_json:
         import json
 

@@ -9,6 +9,7 @@ import numpy as np
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.vertex_table import SPLITS
+from hyrt.quantities import size
 
 
 def describe(graph: Graph) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def describe(graph: Graph) -> dict[str, Any]:
 
 def summary_lines(facts: dict[str, Any]) -> list[str]:
     """The facts of `describe` as lines for a terminal."""
-    degree, features, size = facts["degree"], facts["features"], facts["bytes"]
+    degree, features, held = facts["degree"], facts["features"], facts["bytes"]
     entries = f", {features['entries']:,} entries" if "entries" in features else ""
     counts = facts["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
@@ -70,8 +71,5 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     further = [name for name in facts["splits"] if name not in SPLITS]
     if further:
         lines.append(f"further    {', '.join(further)}")
-    lines.append(
-        f"memory     topology {size['topology'] / 2**20:,.1f} MiB · features {size['features'] / 2**20:,.1f} "
-        "MiB"
-    )
+    lines.append(f"memory     topology {size(held['topology'])} · features {size(held['features'])}")
     return lines

@@ -14,6 +14,7 @@ from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_d
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
 from hyrt.graph.row_source import SparseFeatures
+from hyrt.quantities import size
 
 SYNTHETIC = "synthetic:"
 KINDS = (
@@ -60,7 +61,7 @@ def open_graph(
     large = rows is not None and rows.mapped and rows.num_bytes > LARGE_BYTES
     if rows is not None and large and normalize not in ("none", "auto"):
         raise DataError(
-            f"{data.name}: features of {rows.num_bytes / 2**30:.1f} GiB are too large to scale in memory; "
+            f"{data.name}: features of {size(rows.num_bytes)} are too large to scale in memory; "
             f"scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
         )
     if rows is not None and not rows.mapped:

@@ -22,6 +22,7 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
+from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
@@ -36,7 +37,6 @@ from hyrt_devices.cuda.timeline import Timeline
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
-_MIB = 2**20
 
 T = TypeVar("T")
 
@@ -396,8 +396,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         total = self._limit or self.info.memory_bytes
         return (
             f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
-            f"({staged.size / _MIB:,.1f} MiB of input) with {used / _MIB:,.1f} MiB in use of "
-            f"{total / _MIB:,.1f}: "
+            f"({size(staged.size)} of input) with {size(used)} in use of {size(total)}: "
             "lower data.batch_size, or give the device a smaller share"
         )
 

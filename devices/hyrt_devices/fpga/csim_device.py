@@ -19,6 +19,7 @@ from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates,
 from hyrt.device.capabilities import ExplainsAbsence, Traceable
 from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
 from hyrt.nn.description import ModelDescription
+from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
 from hyrt_devices.fpga.pools import remedy
@@ -31,7 +32,6 @@ from hyrt_devices.fpga.simulated_card import (
 )
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
-from hyrt_devices.opencl_host.recycled_memory import readable
 
 # A U250's four banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
@@ -196,8 +196,8 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
             if self._used_bytes + size_bytes > self._limit_bytes:
                 kept = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemory(
-                    f"{self.info.name} is out of memory: no room for {what}, {readable(size_bytes)}, "
-                    f"{readable(self._used_bytes)} in use of {readable(self._limit_bytes)}: "
+                    f"{self.info.name} is out of memory: no room for {what}, {size(size_bytes)}, "
+                    f"{size(self._used_bytes)} in use of {size(self._limit_bytes)}: "
                     f"{remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
@@ -222,7 +222,7 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
-        f"PEs, {macs} MACs, {arena_bytes >> 20} MiB on chip ({uram:.0%} of its UltraRAM), times of the cycle "
+        f"PEs, {macs} MACs, {size(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times of the cycle "
         f"model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from hyrt.errors import DeviceOutOfMemory
+from hyrt.quantities import size
 
 PAGE_BYTES = 4096
 """What sizes are rounded up to; XRT reads host memory that is aligned to it without a copy of its own."""
@@ -109,17 +110,17 @@ class RecycledMemory(Generic[P]):
 
     def _new(self, place: Hashable, least: int) -> P:
         # A little larger than asked for: the sizes of successive steps differ.
-        size = max(least, min(whole_pages(least + least // 8), _pages_within(self._largest_bytes)))
-        if self.allocated_bytes + size > self.limit_bytes:
+        chosen = max(least, min(whole_pages(least + least // 8), _pages_within(self._largest_bytes)))
+        if self.allocated_bytes + chosen > self.limit_bytes:
             self._drop_free()
-            size = max(least, min(size, _pages_within(self.limit_bytes - self.allocated_bytes)))
-        if least > self._largest_bytes or self.allocated_bytes + size > self.limit_bytes:
+            chosen = max(least, min(chosen, _pages_within(self.limit_bytes - self.allocated_bytes)))
+        if least > self._largest_bytes or self.allocated_bytes + chosen > self.limit_bytes:
             raise self._exhausted(place, least)
         try:
-            piece = self._make(place, size)
+            piece = self._make(place, chosen)
         except MemoryError as error:
             raise self._exhausted(place, least) from error
-        self.allocated_bytes += size
+        self.allocated_bytes += chosen
         return piece
 
     def _drop_free(self) -> None:
@@ -131,11 +132,11 @@ class RecycledMemory(Generic[P]):
 
     def _exhausted(self, place: Hashable, asked: int) -> DeviceOutOfMemory:
         lent = list(self._lent.values())
-        largest = f", {readable(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
+        largest = f", {size(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
         purpose, remedy = self._explain(place, asked, lent)
         return DeviceOutOfMemory(
-            f"{self.name} is out of memory: asked {readable(asked)}{purpose and f' for {purpose}'}, "
-            f"{readable(sum(map(_size, lent)))} in use of {readable(self.limit_bytes)}{largest}"
+            f"{self.name} is out of memory: asked {size(asked)}{purpose and f' for {purpose}'}, "
+            f"{size(sum(map(_size, lent)))} in use of {size(self.limit_bytes)}{largest}"
             f"{remedy and f': {remedy}'}"
         )
 
@@ -163,8 +164,8 @@ def memory_errors(pattern: str, memory: RecycledMemory[Any], doing: str, remedy:
         if not re.search(pattern, str(error)):
             raise
         raise DeviceOutOfMemory(
-            f"{memory.name} is out of memory in {doing}, {readable(memory.used_bytes)} in use of "
-            f"{readable(memory.limit_bytes)} ({error}){remedy and f': {remedy}'}"
+            f"{memory.name} is out of memory in {doing}, {size(memory.used_bytes)} in use of "
+            f"{size(memory.limit_bytes)} ({error}){remedy and f': {remedy}'}"
         ) from error
 
 
@@ -175,12 +176,3 @@ def whole_pages(size_bytes: int) -> int:
 
 def _pages_within(size_bytes: int) -> int:
     return size_bytes // PAGE_BYTES * PAGE_BYTES
-
-
-def readable(size_bytes: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.4g} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.4g} GiB"

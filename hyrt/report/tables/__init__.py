@@ -1,1 +1,1 @@
-"""Predictions and explorations as tables, and a picture of one."""
+"""Predictions and explorations as tables, and a plot of one."""

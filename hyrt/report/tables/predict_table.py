@@ -9,7 +9,7 @@ from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.advice import Advice
 from hyrt_perfmodel.prediction.predict import Memory, Prediction
 
-from hyrt.quantities import duration, size, three_digits
+from hyrt.quantities import duration, milliseconds, size
 
 
 def prediction_lines(
@@ -29,10 +29,11 @@ def prediction_lines(
         About the work, beside those that the platform's `source` tells.
     """
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
+    steps = f"{now.iterations:,} step{'' if now.iterations == 1 else 's'}"
     lines = [
         *_stage_lines(now, platform),
         f"epoch {duration(now.epoch_s)} ({duration(low)} to {duration(high)}) · "
-        f"{now.iterations:,} step{'' if now.iterations == 1 else 's'} of {_ms(now.iteration_s)} ms · "
+        f"{steps} of {milliseconds(now.iteration_s)} ms · "
         f"{now.throughput_mteps:,.1f} MTEPS",
         f"split {_split(now)} · {_threads(now)}",
         f"memory {_memory(now.memory)}",
@@ -71,15 +72,15 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
     lines = ["stage        ms/step    busy"]
     for stage, stage_s in now.stages.stages_s.items():
         synchronize_s = now.stages.synchronize_s if stage == "propagate" else 0.0
-        line = f"{stage:10} {_ms(stage_s):>9} {_share(stage_s, now):>7}"
+        line = f"{stage:10} {milliseconds(stage_s):>9} {_share(stage_s, now):>7}"
         if synchronize_s:
-            line += f"  with synchronize {_ms(synchronize_s)}"
+            line += f"  with synchronize {milliseconds(synchronize_s)}"
         if stage == now.bottleneck:
             line += f"  ◀ bottleneck{_reason(now, platform)}"
         lines.append(line)
     if now.bottleneck == "cores":
         lines.append(
-            f"{'cores':10} {_ms(now.iteration_s):>9} {_share(now.iteration_s, now):>7}  ◀ bottleneck"
+            f"{'cores':10} {milliseconds(now.iteration_s):>9} {_share(now.iteration_s, now):>7}  ◀ bottleneck"
             " (the work of all stages together)"
         )
     return lines
@@ -165,7 +166,3 @@ def _bound(bottleneck: str) -> str:
 
 def _share(stage_s: float, now: Prediction) -> str:
     return f"{stage_s / now.iteration_s:.0%}" if now.iteration_s else "-"
-
-
-def _ms(time_s: float) -> str:
-    return three_digits(time_s * 1e3)

@@ -1,4 +1,4 @@
-"""A picture of the scaling table: speed-up over the number of accelerators."""
+"""A plot of the scaling table: speed-up over the number of accelerators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.errors import ConfigError, DataNotWritten
 
 
 def check_plot(path: Path) -> None:
-    """Before anything is computed: whether a picture can be drawn there.
+    """Before anything is computed: whether a plot can be written there.
 
     Raises
     ------
@@ -27,8 +27,8 @@ def check_plot(path: Path) -> None:
         raise ConfigError(f"--plot {path}: unknown file type: give a name that ends in .png, .svg or .pdf")
 
 
-def draw_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
-    """Draw speed-ups over the first row, what linear ones would be, and each row's bottleneck.
+def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
+    """Plot speed-ups over the first row, what linear ones would be, and each row's bottleneck.
 
     Parameters
     ----------

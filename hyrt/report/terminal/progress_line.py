@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
-from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, three_digits
+from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, size, three_digits
 
 # Below the one, times are in milliseconds; from the other on, in minutes.
 _METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
@@ -129,8 +129,8 @@ def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
 
 
 def memory_text(memory_bytes: int) -> str:
-    """`mem 0.7 GiB`; empty where it is not known."""
-    return f"mem {memory_bytes / 2**30:.1f} GiB" if memory_bytes else ""
+    """`mem 700 MiB`; empty where it is not known."""
+    return f"mem {size(memory_bytes)}" if memory_bytes else ""
 
 
 def bar(share: float, columns: int) -> str:

@@ -10,7 +10,7 @@ from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 from hyrt.errors import ConfigError, DataNotWritten
-from hyrt.report.tables.scaling_plot import check_plot, draw_scaling
+from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
 
 PLATFORM = Platform(
     name="a $ box",
@@ -25,7 +25,7 @@ SCALING = [(count, predict(with_accelerators(PLATFORM, count), TRAINING)) for co
 @pytest.mark.parametrize(("name", "begins"), [("x.png", b"\x89PNG"), ("x.SVG", b"<?xml"), ("x.pdf", b"%PDF")])
 def test_the_ending_chooses_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
     check_plot(tmp_path / name)
-    draw_scaling(SCALING, tmp_path / name)
+    plot_scaling(SCALING, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
@@ -33,7 +33,7 @@ def test_names_every_bottleneck_once(tmp_path: Path) -> None:
     scaling = [
         (i + 1, replace(SCALING[1][1], bottleneck=name)) for i, name in enumerate(("load", "sample", "load"))
     ]
-    draw_scaling(scaling, tmp_path / "x.svg")
+    plot_scaling(scaling, tmp_path / "x.svg")
     drawn = (tmp_path / "x.svg").read_text()
     assert drawn.count("<!-- bound by load -->") == 1
     assert drawn.count("<!-- bound by sample -->") == 1
@@ -48,4 +48,4 @@ def test_refuses_other_files(name: str) -> None:
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataNotWritten, match=r"nowhere/x\.png cannot be written"):
-        draw_scaling(SCALING, tmp_path / "nowhere" / "x.png")
+        plot_scaling(SCALING, tmp_path / "nowhere" / "x.png")

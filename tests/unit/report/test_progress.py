@@ -75,10 +75,10 @@ def test_plain_lines() -> None:
         f"devices   {STARTED.devices}",
         "moved 96 targets cpu → cuda:0",
         "epoch 1/5  3.5 s  loss 0.510  4.20 MTEPS  "
-        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB",
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 700 MiB",
         "          val accuracy 0.920 · test accuracy 0.913  best so far  (0.4 s)",
         "epoch 2/5  3.5 s  loss 0.510  4.20 MTEPS  "
-        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB",
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 700 MiB",
         "          val accuracy 0.920 · test accuracy 0.500  (0.4 s)",
         "warning: disk nearly full: free space",
         "test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch",
@@ -238,7 +238,7 @@ def test_80_columns() -> None:
     )
     assert step_line(steps(20), 5, 140) == (
         "epoch 1/5 ━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌ 20/59  loss 1.02  3.91 MTEPS  "
-        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 0.7 GiB"
+        "sample 6.1 ms  load 9.0  transfer 0  propagate 41 ◀  synchronize 0.4  mem 700 MiB"
     )
 
 
