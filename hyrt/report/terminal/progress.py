@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import textwrap
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REDRAW_S = 0.1
+# A run of hundreds of short epochs shows about this many of them; metrics.jsonl has all.
+_SHOWN_EPOCHS = 40
 
 
 class Progress:
     """Shows a run's events; a context manager.
 
-    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch,
-    evaluation and notice. Elsewhere all are plain lines, with a line of steps now and then in long epochs.
+    On a terminal the newest steps are one line that is redrawn below the lines that stay: one for each epoch
+    and evaluation (in a run of many epochs, for some of them) and notice. Elsewhere all are plain lines, with
+    a line of steps now and then in long epochs.
 
     A display that cannot be written any more (its reader left, the disk is full) falls silent, and the run
     goes on; `lost` then holds the reason. One without a stream (standard output is closed) is silent from the
@@ -93,6 +97,8 @@ class Progress:
         # The width of the terminal when the picture was drawn, and the columns of each of its lines.
         self._drawn: tuple[int, list[int]] = (0, [])
         self._epochs = 0
+        # The epochs of the newest lines of their kind.
+        self._epoch_line = self._evaluation_line = 0
         self._shown_s = clock()
         self._stages = _StageMeans()
         self._predicted_s: float | None = None
@@ -122,7 +128,8 @@ class Progress:
             case StepGroup():
                 self._stages.add(event)
                 self._show_steps(event)
-            case EpochEnded():
+            case EpochEnded() if self._is_due(event.epoch, self._epoch_line):
+                self._epoch_line = event.epoch
                 if not self._dashboard:
                     # The picture stays, also while the epoch is evaluated: this line comes above it.
                     self._write(self._end_live)
@@ -134,8 +141,10 @@ class Progress:
                 )
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
-            case Evaluated():
-                self._print(f"{'':<10}{evaluation_line(event)}", indent=12)
+            case Evaluated() if self._is_due(event.epoch, self._evaluation_line):
+                self._evaluation_line = event.epoch
+                label = "" if event.epoch == self._epoch_line else f"epoch {event.epoch}"
+                self._print(f"{label:<10}{evaluation_line(event)}", indent=12)
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")
             case Notice():
@@ -148,6 +157,10 @@ class Progress:
         """Show a line, also when quiet."""
         self._write(self._end_live)
         self._print(text, indent=2, final=True)
+
+    def _is_due(self, epoch: int, last: int) -> bool:
+        """Whether an epoch is shown, after the last one that was."""
+        return epoch in (1, self._epochs) or epoch - last >= math.ceil(self._epochs / _SHOWN_EPOCHS)
 
     @property
     def _width(self) -> int | None:

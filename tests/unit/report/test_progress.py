@@ -142,6 +142,22 @@ def test_long_epochs_show_a_line_now_and_then() -> None:
     assert "━" not in stream.getvalue()
 
 
+@pytest.mark.parametrize(("evaluate_every", "named"), [(1, 0), (7, 22)])
+def test_many_short_epochs_show_one_now_and_then(evaluate_every: int, named: int) -> None:
+    events: list[Event] = [replace(STARTED, epochs=200)]
+    for epoch in range(1, 201):
+        events.append(epoch_ended(epoch))
+        if epoch % evaluate_every == 0:
+            events.append(evaluated(epoch))
+    lines = show(events)[3:]
+    shown = [line for line in lines if "/200" in line]
+    assert [int(line.split("/")[0].split()[1]) for line in shown] == [1, *range(6, 200, 5), 200]
+    scores = [line for line in lines if "val accuracy" in line]
+    assert len(scores) == (41 if evaluate_every == 1 else 200 // 7)
+    # An evaluation says its epoch where that has no line above.
+    assert sum(line.startswith("epoch") for line in scores) == named
+
+
 def test_quiet_shows_the_end_only() -> None:
     assert show(WHOLE_RUN, quiet=True) == ["test accuracy 0.913 (best validation, epoch 1) · 3.5 s per epoch"]
 
