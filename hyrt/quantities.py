@@ -1,13 +1,18 @@
-"""Numbers as people read them: the one place that decides on digits and units."""
+"""Numbers and arrays as people read them: the one place that decides on digits and units."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
 _MILLISECONDS_BELOW_S = 0.0995
 _MINUTES_FROM_S = 99.95
+_SHOWN_ENTRIES = 4
+_SHOWN_LETTERS = 80
 
 
 def three_digits(value: float) -> str:
@@ -76,3 +81,27 @@ def duration_beside(time_s: float, other_s: float) -> str:
     if other_s < _MINUTES_FROM_S and time_s < _MINUTES_FROM_S:
         return f"{time_s:.1f}"
     return brief_duration(time_s)
+
+
+def one_line(value: Any) -> str:
+    """A dataclass in one line, for its `__repr__`: an array is its dtype and shape, as `int64[2709]`."""
+    shown = [
+        f"{field.name}={_shown(getattr(value, field.name))}"
+        for field in fields(value)
+        if field.repr and not field.name.startswith("_")
+    ]
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    if getattr(value, "ndim", 0) and hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
+        named = isinstance(value, Mapping)
+        items = [f"{key!r}: {_shown(value[key])}" for key in value] if named else map(_shown, value)
+        first, number = list(items)[:_SHOWN_ENTRIES], len(value)
+        text = ", ".join([*first, *([f"... {number} in all"] if number > len(first) else [])])
+        return f"{{{text}}}" if named else f"[{text}]"
+    text = f"{value:.4g}" if isinstance(value, float) else repr(value)
+    short = len(text) <= _SHOWN_LETTERS or is_dataclass(value)
+    return text if short and "\n" not in text and " at 0x" not in text else f"<{type(value).__name__}>"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from hyrt.errors import DeviceFault, HyrtError
+from hyrt.quantities import one_line
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +124,8 @@ class StepResult:
     """One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Device times by stage, where the device measures its own."""
+
+    __repr__ = one_line
 
     @classmethod
     def empty(cls, normalizer: float) -> StepResult:

@@ -24,6 +24,13 @@ class Graph:
     vertices: VertexTable
     """Features, labels and splits of its vertices."""
 
+    def __repr__(self) -> str:
+        kind = "dense" if isinstance(self.features, DenseFeatures) else "sparse"
+        return (
+            f"Graph({self.name!r}: {self.num_vertices:,} vertices, {self.num_edges:,} edges, "
+            f"{self.num_features:,} {kind} features, {self.num_classes:,} classes)"
+        )
+
     @classmethod
     def of_arrays(
         cls,

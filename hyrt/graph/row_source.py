@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.graph.row_kernels import densify, gather_rows, gather_sparse_rows
 from hyrt.machine.workers import Workers
+from hyrt.quantities import one_line
 
 _GRAIN = 512
 
@@ -57,6 +58,8 @@ class DenseFeatures:
     values: NDArray[Any]
     """[V, F] float32 or float16, C-contiguous."""
 
+    __repr__ = one_line
+
     @property
     def width(self) -> int:
         return int(self.values.shape[1])
@@ -90,6 +93,8 @@ class SparseFeatures:
     """[nnz] float32."""
     width: int
     """F, the number of columns."""
+
+    __repr__ = one_line
 
     @property
     def value_bytes(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.quantities import one_line
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -18,6 +20,8 @@ class Topology:
     """[V+1] int64, where each destination's edges start."""
     indices: NDArray[Any]
     """[E] int32 or int64, the sources of the edges into each vertex, sorted within a row."""
+
+    __repr__ = one_line
 
     @property
     def num_vertices(self) -> int:

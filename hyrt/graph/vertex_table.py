@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.quantities import one_line
 
 SPLITS = ("train", "val", "test")
 
@@ -25,6 +26,8 @@ class VertexTable:
     """[V] signed integer, the class in 0..C-1, -1 for no label."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
+
+    __repr__ = one_line
 
     @cached_property
     def num_classes(self) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
+from hyrt.quantities import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Product:
     """[out], or None."""
     relu: bool
     """Whether a ReLU follows."""
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)

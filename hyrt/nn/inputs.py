@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 
@@ -23,6 +24,8 @@ class Aggregated:
     values: torch.Tensor
     """[num_dst, aggregation.width(f)] float32."""
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
@@ -30,6 +33,8 @@ class InPlace:
 
     values: NDArray[Any]
     """[V, f] float32, float64, or the 16 bits of float16 as uint16."""
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Multiplied:
     """[V, width] float32, the product of each source."""
     own: SparseRows
     """The destinations' rows, not multiplied."""
+
+    __repr__ = one_line
 
 
 Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied

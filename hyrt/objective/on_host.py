@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.objective.objective import Objective
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.quantities import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class HostLoss:
     """The counts, by the names of `Objective.counts`."""
     gradient: NDArray[np.float32]
     """[n, C] float32 of the loss sum by the scores."""
+
+    __repr__ = one_line
 
 
 def loss_on_host(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.quantities import one_line
 from hyrt.sampling.kernels import transpose
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Transposed:
     """[E] int32, the destination of each edge."""
     edges: Ids
     """[E] int32, the edge's number in the block; int64 where the block's indptr is."""
+
+    __repr__ = one_line
 
 
 @dataclass(slots=True)
@@ -66,6 +69,8 @@ class Block:
     resident: Any = None
     """The device's own copy, where a device sampled the block."""
     _transposed: Transposed | None = field(default=None, repr=False)
+
+    __repr__ = one_line
 
     @property
     def num_dst(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block, Ids
 
 
@@ -32,6 +33,8 @@ class MiniBatch:
     inputs: Any = None
     """What the load stage put here: the input features in the form the trainer takes."""
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    __repr__ = one_line
 
     @property
     def num_edges(self) -> int:

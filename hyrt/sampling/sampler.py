@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.machine.workers import Workers
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -67,6 +68,8 @@ class Hop:
     """[E] int32 positions in `sources`, where the sampler relabels; else None."""
     resident: Any = None
     """The device's own copy, for its `transfer`."""
+
+    __repr__ = one_line
 
 
 class HopSampler(Protocol):

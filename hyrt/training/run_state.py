@@ -12,6 +12,7 @@ from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.machine.peak_memory import peak_memory_bytes
 from hyrt.pipeline.shares import StepTimes
+from hyrt.quantities import one_line
 
 
 @dataclass(slots=True)
@@ -71,6 +72,8 @@ class Best:
     evaluations_since: int = 0
     """How many have followed that were not better."""
 
+    __repr__ = one_line
+
 
 @dataclass(slots=True)
 class RunState:
@@ -94,6 +97,8 @@ class RunState:
     """The state of torch's generator to go on with; None at the start of a run."""
     balance: dict[str, Any] | None = None
     """The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none."""
+
+    __repr__ = one_line
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any]) -> Self:

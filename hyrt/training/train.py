@@ -14,6 +14,7 @@ from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.synchronize import StepSummary
+from hyrt.quantities import one_line
 from hyrt.training.checkpoint import Checkpoint
 from hyrt.training.compose import RunParts
 from hyrt.training.epoch_end import EpochEnd
@@ -36,6 +37,8 @@ class TrainResult:
     """The metrics of that evaluation by split."""
     summary: dict[str, Any]
     """The content of summary.json."""
+
+    __repr__ = one_line
 
 
 class Training:

@@ -19,6 +19,7 @@ from hyrt.graph import check
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -55,6 +56,8 @@ class FeatureRows:
     """The full matrix."""
     mapped: bool = False
     """`whole` is a view of a file, not memory."""
+
+    __repr__ = one_line
 
     @property
     def num_bytes(self) -> int:
@@ -93,6 +96,8 @@ class Dataset:
     """Every key but `features`."""
     rows: FeatureRows | None
     """Dense features; None when `arrays` has the four sparse keys."""
+
+    __repr__ = one_line
 
 
 def mask_suffixes(keys: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty, empty_array
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 _GRAIN = 512
@@ -29,6 +30,8 @@ class Scales:
     row: Array
     source: Array | None
     own: Array | None
+
+    __repr__ = one_line
 
 
 def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:

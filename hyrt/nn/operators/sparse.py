@@ -14,6 +14,7 @@ from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.result_memory import empty
+from hyrt.quantities import one_line
 
 _GRAIN = 512
 # Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones
@@ -35,6 +36,8 @@ class SparseRows:
     """[nnz] float32."""
     width: int
     """Columns of the dense form."""
+
+    __repr__ = one_line
 
     @classmethod
     def of(cls, features: SparseFeatures) -> SparseRows:

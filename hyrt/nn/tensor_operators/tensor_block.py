@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn.aggregation import Aggregation
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 
@@ -24,6 +25,8 @@ class TensorTransposed:
     """[E] int64, the destination of each edge."""
     edges: torch.Tensor
     """[E] int64, the edge's number in the block."""
+
+    __repr__ = one_line
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +55,8 @@ class TensorBlock:
     """The device's own kernels for the aggregation, where it has them; else torch's operators do it."""
     _rows: torch.Tensor | None = field(default=None, repr=False)
     _transposed: TensorTransposed | None = field(default=None, repr=False)
+
+    __repr__ = one_line
 
     @property
     def num_src(self) -> int:
