@@ -32,7 +32,7 @@ def size(num_bytes: float) -> str:
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= factor:
             return f"{_brief(num_bytes / factor)} {unit}"
-    return f"{num_bytes:.0f} bytes"
+    return "1 byte" if num_bytes == 1 else f"{num_bytes:.0f} bytes"
 
 
 def duration(time_s: float) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "tools" / "bench"))
 
-from commits import Run, Side, summary, table, train
+from commits import CommitRun, CommitSide, summary, table, train
 from source_tree import ROOT, environment_of, source_tree
 from timed_runs import ChildFailed, child_record, settings, stage_ms, step_mean, timed_run
 
@@ -22,8 +22,8 @@ from hyrt.graph import open_graph
 
 
 @pytest.fixture(scope="module")
-def side(tmp_path_factory: pytest.TempPathFactory) -> Side:
-    return Side("before", environment_of(ROOT, tmp_path_factory.mktemp("declared") / "before"))
+def side(tmp_path_factory: pytest.TempPathFactory) -> CommitSide:
+    return CommitSide("before", environment_of(ROOT, tmp_path_factory.mktemp("declared") / "before"))
 
 
 def test_a_timed_run_is_stopped_and_told_step_by_step() -> None:
@@ -42,7 +42,7 @@ def test_a_child_that_fails_says_its_last_words() -> None:
         child_record([sys.executable, "-c", "import sys; sys.exit('no such thing')"], "it")
 
 
-def test_a_run_is_read_from_its_folder(side: Side, tmp_path: Path) -> None:
+def test_a_run_is_read_from_its_folder(side: CommitSide, tmp_path: Path) -> None:
     side.check(ROOT, tmp_path)
     with pytest.raises(SystemExit, match="before: hyrt comes from"):
         side.check(tmp_path, tmp_path)
@@ -60,7 +60,7 @@ def test_a_run_is_read_from_its_folder(side: Side, tmp_path: Path) -> None:
 
 
 def test_ratios_are_of_throughputs_pair_by_pair() -> None:
-    run = Run("before", "gcn", 30.0, 4.0, 0.5, 0.9, (0.7, 0.5), "a processor")
+    run = CommitRun("before", "gcn", 30.0, 4.0, 0.5, 0.9, (0.7, 0.5), "a processor")
     before = [replace(run, mteps=mteps) for mteps in (4.0, 5.0, 2.0)]
     after = [replace(run, side="after", mteps=mteps) for mteps in (4.0, 4.0, 3.0)]
     found = summary("gcn", before, after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fault_case import TRAINERS, Case, FaultSuite, Trainers, cases
+from fault_case import TRAINERS, FaultCase, FaultSuite, Trainers, cases
 
 from hyrt.device.discovery import find_device
 from hyrt.errors import DeviceUnavailable
@@ -13,38 +13,38 @@ STALL = ("runtime.stall_timeout_s=1.5",)
 SERIAL = ("runtime.pipelined=false",)
 CONTINUE = ("runtime.on_device_loss=continue",)
 SAMPLE = [
-    Case(CPU, "sample:cpu:0:first:raise"),
-    Case(NULL, "sample:null:0:last:leave"),
-    Case(NULL_OF_PAIR, "sample:null:1:middle:hang", STALL),
-    Case(CPU, "load:cpu:0:middle:base"),
-    Case(NULL, "load:null:0:first:exit"),
-    Case(CPU, "load:cpu:0:last:raise", SERIAL),
-    Case(OPENCL, "transfer:opencl:0:middle:leave"),
-    Case(NULL_OF_PAIR, "transfer:null:1:last:hang", STALL),
-    Case(CPU, "transfer:cpu:0:last:exit", SERIAL),
-    Case(OPENCL_OF_PAIR, "propagate:opencl:0:middle:raise"),
-    Case(CPU_OF_PAIR, "propagate:cpu:0:first:hang", STALL),
-    Case(NULL, "propagate:null:0:last:base", SERIAL),
-    Case(CPU, "update:cpu:0:last:raise"),
-    Case(NULL_OF_PAIR, "update:null:1:first:leave"),
-    Case(CPU, "update:cpu:0:last:hang", STALL),
-    Case(CPU, "synchronize:host:middle:hang", STALL),
-    Case(CPU, "synchronize:host:last:exit"),
-    Case(NULL, "synchronize:host:first:base", SERIAL),
-    Case(OPENCL, "transfer:opencl:0:first:fault"),
-    Case(OPENCL_OF_PAIR, "propagate:opencl:0:middle:fault", CONTINUE, goes_on=True, is_exact=False),
-    Case(NULL_OF_PAIR, "update:null:1:middle:fault", CONTINUE, goes_on=True, is_exact=False),
-    Case(CPU, "transfer:cpu:0:middle:oom", goes_on=True, is_exact=False),
-    Case(OPENCL_OF_PAIR, "propagate:opencl:0:first:oom", goes_on=True, is_exact=False),
-    Case(CPU, "propagate:cpu:0:middle+:oom"),
-    Case(OPENCL, "propagate:opencl:0:middle:nan-loss"),
-    Case(CPU_OF_PAIR, "propagate:cpu:0:last:nan-gradient"),
-    Case(CPU_OF_PAIR, "propagate:cpu:0:12+:slow", goes_on=True),
-    Case(CPU, "checkpoint:open:first:eio"),
-    Case(CPU, "checkpoint:write:middle:enospc"),
-    Case(CPU, "checkpoint:fsync:middle+:eio"),
-    Case(CPU, "checkpoint:replace:last:enospc"),
-    Case(CPU, "checkpoint:sync:first+:eio"),
+    FaultCase(CPU, "sample:cpu:0:first:raise"),
+    FaultCase(NULL, "sample:null:0:last:leave"),
+    FaultCase(NULL_OF_PAIR, "sample:null:1:middle:hang", STALL),
+    FaultCase(CPU, "load:cpu:0:middle:base"),
+    FaultCase(NULL, "load:null:0:first:exit"),
+    FaultCase(CPU, "load:cpu:0:last:raise", SERIAL),
+    FaultCase(OPENCL, "transfer:opencl:0:middle:leave"),
+    FaultCase(NULL_OF_PAIR, "transfer:null:1:last:hang", STALL),
+    FaultCase(CPU, "transfer:cpu:0:last:exit", SERIAL),
+    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:middle:raise"),
+    FaultCase(CPU_OF_PAIR, "propagate:cpu:0:first:hang", STALL),
+    FaultCase(NULL, "propagate:null:0:last:base", SERIAL),
+    FaultCase(CPU, "update:cpu:0:last:raise"),
+    FaultCase(NULL_OF_PAIR, "update:null:1:first:leave"),
+    FaultCase(CPU, "update:cpu:0:last:hang", STALL),
+    FaultCase(CPU, "synchronize:host:middle:hang", STALL),
+    FaultCase(CPU, "synchronize:host:last:exit"),
+    FaultCase(NULL, "synchronize:host:first:base", SERIAL),
+    FaultCase(OPENCL, "transfer:opencl:0:first:fault"),
+    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:middle:fault", CONTINUE, goes_on=True, is_exact=False),
+    FaultCase(NULL_OF_PAIR, "update:null:1:middle:fault", CONTINUE, goes_on=True, is_exact=False),
+    FaultCase(CPU, "transfer:cpu:0:middle:oom", goes_on=True, is_exact=False),
+    FaultCase(OPENCL_OF_PAIR, "propagate:opencl:0:first:oom", goes_on=True, is_exact=False),
+    FaultCase(CPU, "propagate:cpu:0:middle+:oom"),
+    FaultCase(OPENCL, "propagate:opencl:0:middle:nan-loss"),
+    FaultCase(CPU_OF_PAIR, "propagate:cpu:0:last:nan-gradient"),
+    FaultCase(CPU_OF_PAIR, "propagate:cpu:0:12+:slow", goes_on=True),
+    FaultCase(CPU, "checkpoint:open:first:eio"),
+    FaultCase(CPU, "checkpoint:write:middle:enospc"),
+    FaultCase(CPU, "checkpoint:fsync:middle+:eio"),
+    FaultCase(CPU, "checkpoint:replace:last:enospc"),
+    FaultCase(CPU, "checkpoint:sync:first+:eio"),
 ]
 
 
@@ -57,20 +57,20 @@ def have(trainers: Trainers) -> None:
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
-def test_a_fault(case: Case, suite: FaultSuite) -> None:
+def test_a_fault(case: FaultCase, suite: FaultSuite) -> None:
     have(case.trainers)
     assert suite.check(case).problems == []
 
 
 def test_a_run_without_the_fault_is_a_failure_of_the_case(suite: FaultSuite) -> None:
     """The checks can fail: here the fault is at a step that never comes."""
-    problems = suite.check(Case(NULL, "propagate:null:0:999:raise")).problems
+    problems = suite.check(FaultCase(NULL, "propagate:null:0:999:raise")).problems
     assert any("no fault was injected" in problem for problem in problems)
     assert any("exit code 0" in problem for problem in problems)
 
 
 def test_the_sample_has_every_class() -> None:
-    def classes(of: list[Case]) -> set[tuple[str, str]]:
+    def classes(of: list[FaultCase]) -> set[tuple[str, str]]:
         return {(case.fault.split(":")[0], case.fault.split(":")[-1]) for case in of}
 
     missing = {kind for _, kind in classes(list(cases()))} - {kind for _, kind in classes(SAMPLE)}

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from fault_case import TRAINERS, FaultSuite, different, leftovers, newest_problems
-from forked_runs import Run
+from forked_runs import ForkedRun
 
 CPU = TRAINERS[0]
 SLOW = "propagate:cpu:0:0+:slow"
 
 
-def begin(suite: FaultSuite, folder: Path, fault: str, until: str, *settings: str) -> Run:
+def begin(suite: FaultSuite, folder: Path, fault: str, until: str, *settings: str) -> ForkedRun:
     run = suite.runs.start(suite.words(CPU, *settings), folder, HYRT_FAULT=fault)
     deadline = time.monotonic() + 60
     while until not in run.output.read_text() + run.errors.read_text():

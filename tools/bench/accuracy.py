@@ -111,7 +111,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AccuracyOutcome:
     """One run: its metric in percent, and when and how long."""
 
     seed: int
@@ -123,7 +123,9 @@ class Outcome:
     train_s: float
 
 
-def train_once(source: Path, experiment: Experiment, seed: int, devices: Sequence[str] = ("cpu",)) -> Outcome:
+def train_once(
+    source: Path, experiment: Experiment, seed: int, devices: Sequence[str] = ("cpu",)
+) -> AccuracyOutcome:
     """Train on a dataset with a seed (and, where it has several splits, the split of that number)."""
     import hyrt
 
@@ -133,7 +135,7 @@ def train_once(source: Path, experiment: Experiment, seed: int, devices: Sequenc
     graph = hyrt.load(source, normalize=sections.get("data", {}).get("normalize", "none"))
     started = time.perf_counter()
     result = hyrt.train(graph, sections.pop("model"), seed=seed, devices=list(devices), **sections)
-    return Outcome(
+    return AccuracyOutcome(
         seed=seed,
         test=100 * result.metrics["test"][experiment.metric],
         validation=100 * result.metrics["val"][experiment.metric],
@@ -204,7 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(missed)
 
 
-def report_json(name: str, experiment: Experiment, runs: list[Outcome], mean: float, met: bool) -> str:
+def report_json(
+    name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, met: bool
+) -> str:
     return json.dumps(
         {
             "dataset": name,
@@ -218,7 +222,7 @@ def report_json(name: str, experiment: Experiment, runs: list[Outcome], mean: fl
     )
 
 
-def report_row(name: str, experiment: Experiment, runs: list[Outcome], mean: float, met: bool) -> str:
+def report_row(name: str, experiment: Experiment, runs: list[AccuracyOutcome], mean: float, met: bool) -> str:
     spread = statistics.stdev(run.test for run in runs) if len(runs) > 1 else 0.0
     cells = [
         name,

@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CommitSide:
     """One of the two: its name in what is printed, and the environment that its hyrt runs in."""
 
     name: str
@@ -83,7 +83,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommitRun:
     """What a run folder says of a run."""
 
     side: str
@@ -96,13 +96,13 @@ class Run:
     processor: str
 
     @staticmethod
-    def read(side: str, model: str, folder: Path) -> Run:
+    def read(side: str, model: str, folder: Path) -> CommitRun:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         epochs = [line for line in lines if line["event"] == "epoch_ended"]
         steps = epochs[0]["step"]
         summary = json.loads((folder / "summary.json").read_text())
         cpu = json.loads((folder / "env.json").read_text())["cpu"]
-        return Run(
+        return CommitRun(
             side=side,
             model=model,
             # The first epoch warms up.
@@ -115,7 +115,7 @@ class Run:
         )
 
 
-def train(side: Side, model: str, data: Path, options: argparse.Namespace) -> Run:
+def train(side: CommitSide, model: str, data: Path, options: argparse.Namespace) -> CommitRun:
     """One run, in a folder that is removed."""
     with tempfile.TemporaryDirectory(prefix="hyrt-commits-run-") as name:
         folder = Path(name)
@@ -135,15 +135,17 @@ def train(side: Side, model: str, data: Path, options: argparse.Namespace) -> Ru
             *options.set,
         ]
         side.hyrt(words, folder)
-        return Run.read(side.name, model, folder / "runs" / "run")
+        return CommitRun.read(side.name, model, folder / "runs" / "run")
 
 
-def compare(sides: Sequence[Side], model: str, data: Path, options: argparse.Namespace) -> list[list[Run]]:
+def compare(
+    sides: Sequence[CommitSide], model: str, data: Path, options: argparse.Namespace
+) -> list[list[CommitRun]]:
     """The counted runs of both sides, pair by pair."""
     for side in sides:
         # Page cache, compiled kernels.
         train(side, model, data, options)
-    runs: list[list[Run]] = [[] for _ in sides]
+    runs: list[list[CommitRun]] = [[] for _ in sides]
     for number in range(options.rounds):
         order = (0, 1) if number % 2 == 0 else (1, 0)
         for i in order:
@@ -157,7 +159,7 @@ def compare(sides: Sequence[Side], model: str, data: Path, options: argparse.Nam
     return runs
 
 
-def summary(model: str, before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
+def summary(model: str, before: Sequence[CommitRun], after: Sequence[CommitRun]) -> dict[str, Any]:
     """The ratios of the pairs, and what stands beside them."""
     ratios = [b.mteps / a.mteps for a, b in zip(before, after, strict=True)]
 
@@ -209,7 +211,7 @@ def main() -> int:
         sides = []
         for name, given in (("before", options.before), ("after", options.after)):
             tree = stack.enter_context(source_tree(given))
-            sides.append(Side(name, environment_of(tree, folder / name)))
+            sides.append(CommitSide(name, environment_of(tree, folder / name)))
             sides[-1].check(tree, folder)
         data = folder / "data"
         sides[0].hyrt(["data", "generate", options.source.removeprefix("synthetic:"), data], folder)

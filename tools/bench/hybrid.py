@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
 
 
 @dataclass(slots=True)
-class Case:
+class HybridCase:
     """One way to train, with what its runs gave."""
 
     name: str
@@ -96,7 +96,7 @@ class Case:
         self.accuracy = step_mean(counted, lambda group: group.training_metrics["accuracy"])
 
 
-def hybrids(options: argparse.Namespace, cpu: Case, second: Case) -> list[Case]:
+def hybrids(options: argparse.Namespace, cpu: HybridCase, second: HybridCase) -> list[HybridCase]:
     """Both together, at the given shares, or around the one that lets both end at the same time."""
     even = cpu.median_ms / (cpu.median_ms + second.median_ms)
     shares = options.shares or [even + d for d in (-0.12, -0.06, 0.0, 0.06, 0.12)]
@@ -104,11 +104,11 @@ def hybrids(options: argparse.Namespace, cpu: Case, second: Case) -> list[Case]:
     for share in shares:
         targets = min(options.batch - 1, max(1, round(share * options.batch)))
         split = [options.batch - targets, targets]
-        cases.append(Case(f"both {split[0]}/{split[1]}", ["cpu:0", options.second], split))
+        cases.append(HybridCase(f"both {split[0]}/{split[1]}", ["cpu:0", options.second], split))
     return cases
 
 
-def table(cases: Sequence[Case], better: Case) -> str:
+def table(cases: Sequence[HybridCase], better: HybridCase) -> str:
     lines = [
         "| trainers | threads each | ms a step | of the better single | loss | accuracy |",
         "|---|---|---|---|---|---|",
@@ -131,11 +131,11 @@ def main() -> None:
         if options.data
         else open_graph(f"synthetic:{options.workload}")
     )
-    cpu, second = Case("cpu:0", ["cpu:0"]), Case(options.second, [options.second])
-    singles = [cpu, second, Case("cpu:0, all threads", ["cpu:0"], threads=2)]
-    cases: list[Case] = []
+    cpu, second = HybridCase("cpu:0", ["cpu:0"]), HybridCase(options.second, [options.second])
+    singles = [cpu, second, HybridCase("cpu:0, all threads", ["cpu:0"], threads=2)]
+    cases: list[HybridCase] = []
 
-    def take_turns(number: int, turns: Sequence[Case]) -> None:
+    def take_turns(number: int, turns: Sequence[HybridCase]) -> None:
         for case in turns:
             case.run(graph, options)
             print(f"round {number}: {case.name}: {case.ms[-1]:.1f} ms {case.stage_ms}", flush=True)

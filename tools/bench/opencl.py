@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     return asked.parse_args()
 
 
-class Side:
+class DeviceSide:
     """One trainer with its replica, its optimizer and its copies of the mini-batches."""
 
     def __init__(self, device: Any, model: torch.nn.Module, batches: list[MiniBatch]) -> None:
@@ -118,7 +118,7 @@ def main() -> None:
             batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
             Loader(graph.features).load(batch, plan, workers)
             batches.append(batch)
-        sides.append(Side(backend.open(info, DeviceOptions(threads=options.threads)), model, batches))
+        sides.append(DeviceSide(backend.open(info, DeviceOptions(threads=options.threads)), model, batches))
     cpu, opencl = sides
     for side in sides:
         side.round()

@@ -36,7 +36,7 @@ WAYS = ("without", "control", "with")
 
 
 @dataclass(slots=True)
-class Case:
+class TraceCase:
     """What is trained and what its runs gave.
 
     An epoch has less than 20 steps, so that a run tells the time of each.
@@ -104,16 +104,16 @@ class Case:
         return self.events[kind] / self.steps
 
 
-def cases() -> list[Case]:
+def cases() -> list[TraceCase]:
     data = "synthetic:community,train=16k"
     batch = {"data": {"batch_size": 1024}}
     threads = {"runtime": {"sample_threads": 2, "load_threads": 2}}
     return [
-        Case("first run", data, 48, {**batch, "devices": ["cpu:0"]}),
-        Case("first run, 2 threads a stage", data, 48, {**batch, **threads, "devices": ["cpu:0"]}),
-        Case("opencl:0", data, 48, {**batch, "devices": ["opencl:0"]}),
-        Case("cpu:0 and opencl:0", data, 48, {**batch, **threads, "devices": ["cpu:0", "opencl:0"]}),
-        Case(
+        TraceCase("first run", data, 48, {**batch, "devices": ["cpu:0"]}),
+        TraceCase("first run, 2 threads a stage", data, 48, {**batch, **threads, "devices": ["cpu:0"]}),
+        TraceCase("opencl:0", data, 48, {**batch, "devices": ["opencl:0"]}),
+        TraceCase("cpu:0 and opencl:0", data, 48, {**batch, **threads, "devices": ["cpu:0", "opencl:0"]}),
+        TraceCase(
             "steps of a millisecond",
             "synthetic:tiny",
             190,
@@ -206,7 +206,7 @@ HEAD = (
 )
 
 
-def row(case: Case, costs: dict[str, float]) -> str:
+def row(case: TraceCase, costs: dict[str, float]) -> str:
     plain, traced = (statistics.median(case.ms[way]) for way in ("without", "with"))
     found = " | ".join(
         ratios(times, way) for times in (case.ms, case.processor_ms) for way in ("with", "control")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from forked_runs import ForkedRuns, Run, processes_of
+from forked_runs import ForkedRun, ForkedRuns, processes_of
 from trials import write_data
 
 from hyrt.errors import CheckpointError
@@ -69,7 +69,7 @@ TRAINERS = (
 
 
 @dataclass(frozen=True)
-class Case:
+class FaultCase:
     """A fault in a run.
 
     `goes_on` where the run is to outlive it, `is_exact` where it then ends with the same bits.
@@ -86,16 +86,16 @@ class Case:
 
 
 @dataclass
-class Outcome:
+class FaultOutcome:
     """What a case did: `problems` is empty where all held."""
 
-    case: Case
+    case: FaultCase
     surfaced_s: float = 0.0
     problems: list[str] = field(default_factory=list)
     error: str = ""
 
 
-def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[Case]:
+def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[FaultCase]:
     """Every case: stage x trainer x kind x when, then devices, results, stragglers and checkpoints."""
     for who in trainers:
         for when in WHEN:
@@ -103,30 +103,32 @@ def cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[Case]:
                 place = "host" if stage == "synchronize" else who.place
                 for kind in DURING:
                     short = (f"runtime.stall_timeout_s={STALL_S}",) if kind == "hang" else ()
-                    yield Case(who, f"{stage}:{place}:{when}:{kind}", short)
+                    yield FaultCase(who, f"{stage}:{place}:{when}:{kind}", short)
                     if kind != "hang":
-                        yield Case(who, f"{stage}:{place}:{when}:{kind}", ("runtime.pipelined=false",))
+                        yield FaultCase(who, f"{stage}:{place}:{when}:{kind}", ("runtime.pipelined=false",))
             for stage in ("transfer", "propagate", "update"):
                 fault = f"{stage}:{who.place}:{when}:fault"
-                yield Case(who, fault)
+                yield FaultCase(who, fault)
                 if who.is_pair:
-                    yield Case(who, fault, ("runtime.on_device_loss=continue",), goes_on=True, is_exact=False)
+                    yield FaultCase(
+                        who, fault, ("runtime.on_device_loss=continue",), goes_on=True, is_exact=False
+                    )
             for stage in ("transfer", "propagate"):
-                yield Case(who, f"{stage}:{who.place}:{when}:oom", goes_on=True, is_exact=False)
+                yield FaultCase(who, f"{stage}:{who.place}:{when}:oom", goes_on=True, is_exact=False)
             for kind in ("nan-loss", "nan-gradient"):
-                yield Case(who, f"propagate:{who.place}:{when}:{kind}")
+                yield FaultCase(who, f"propagate:{who.place}:{when}:{kind}")
         for stage in ("transfer", "propagate"):
-            yield Case(who, f"{stage}:{who.place}:middle+:oom")
+            yield FaultCase(who, f"{stage}:{who.place}:middle+:oom")
         for stage in ("sample", "load", "transfer", "propagate", "update"):
-            yield Case(who, f"{stage}:{who.place}:12+:slow", goes_on=True)
-        yield Case(who, "synchronize:host:12+:slow", goes_on=True)
+            yield FaultCase(who, f"{stage}:{who.place}:12+:slow", goes_on=True)
+        yield FaultCase(who, "synchronize:host:12+:slow", goes_on=True)
     for doing in WRITES:
         for when in ("first", "middle", "last", "first+", "middle+"):
             for kind in ("enospc", "eio"):
-                yield Case(TRAINERS[0], f"checkpoint:{doing}:{when}:{kind}")
+                yield FaultCase(TRAINERS[0], f"checkpoint:{doing}:{when}:{kind}")
 
 
-def expected_error(case: Case) -> str:
+def expected_error(case: FaultCase) -> str:
     """A pattern for the line that the user reads."""
     (fault,) = parse_faults(case.fault)
     step = fault.first_step(STEPS)
@@ -196,17 +198,17 @@ class FaultSuite:
         folder.mkdir()
         return folder
 
-    def check(self, case: Case) -> Outcome:
+    def check(self, case: FaultCase) -> FaultOutcome:
         """Run a case; once more where the time was wrong, as a busy machine may pause any process."""
         outcome = self._check(case)
         if any(problem.startswith("took ") for problem in outcome.problems):
             outcome = self._check(case)
         return outcome
 
-    def _check(self, case: Case) -> Outcome:
+    def _check(self, case: FaultCase) -> FaultOutcome:
         whole = self.undisturbed(case.trainers)
         folder = self.new_folder()
-        outcome = Outcome(case)
+        outcome = FaultOutcome(case)
         (fault,) = parse_faults(case.fault)
         is_hang = fault.kind == "hang"
         # What hangs needs a process of its own to end with.
@@ -267,7 +269,7 @@ class FaultSuite:
         return problems + leftovers(folder, run, is_own=False)
 
 
-def leftovers(folder: Path, run: Run, *, hung: Fault | None = None, is_own: bool = True) -> list[str]:
+def leftovers(folder: Path, run: ForkedRun, *, hung: Fault | None = None, is_own: bool = True) -> list[str]:
     """What a run that has ended left behind: threads, processes, files.
 
     A thread that hangs cannot be ended, nor one of the same device that waits for it; they go with the

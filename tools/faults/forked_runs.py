@@ -33,7 +33,7 @@ _FILES = ("out", "err", "threads")
 
 
 @dataclass(frozen=True)
-class Run:
+class ForkedRun:
     """A process that was started; its output goes to files in its folder."""
 
     pid: int
@@ -69,14 +69,14 @@ class ForkedRuns:
             server.wait(10)
             server.stdout.close()
 
-    def start(self, words: list[str], cwd: Path, *, is_quick: bool = False, **environment: str) -> Run:
+    def start(self, words: list[str], cwd: Path, *, is_quick: bool = False, **environment: str) -> ForkedRun:
         """Start `hyrt` with these words in a session of its own; a quick one skips the interpreter's end."""
         if is_quick:
             environment[QUICK] = "1"
         request = self._request(words, cwd, environment)
         return self._run_of(request, self._ask("forks", do="start", **request)["pid"])
 
-    def call(self, words: list[str], cwd: Path, **environment: str) -> tuple[int, Run]:
+    def call(self, words: list[str], cwd: Path, **environment: str) -> tuple[int, ForkedRun]:
         """Run `hyrt` with these words to its end; the exit code. The process is not one of its own."""
         request = self._request(words, cwd, environment)
         answer = self._ask("calls", do="call", **request)
@@ -105,10 +105,10 @@ class ForkedRuns:
         environment = {**environment, "TMPDIR": str(temporary), THREADS_LEFT: paths["threads"]}
         return {"words": words, "cwd": str(cwd), "environment": environment, **paths}
 
-    def _run_of(self, request: dict[str, Any], pid: int) -> Run:
-        return Run(pid, *(Path(request[name]) for name in _FILES))
+    def _run_of(self, request: dict[str, Any], pid: int) -> ForkedRun:
+        return ForkedRun(pid, *(Path(request[name]) for name in _FILES))
 
-    def wait(self, run: Run, timeout_s: float) -> int | None:
+    def wait(self, run: ForkedRun, timeout_s: float) -> int | None:
         """The exit code, negative for a signal; None where it runs on."""
         code: int | None = self._ask("forks", do="wait", pid=run.pid, timeout_s=timeout_s)["code"]
         return code

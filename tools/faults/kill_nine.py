@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fault_case import LIMIT_S, PAIR, STEPS, FaultSuite, Trainers, different, leftovers
-from forked_runs import Run
+from forked_runs import ForkedRun
 from trials import Trials, parser, workplace
 
 EVERY_STEP = "checkpoint.every_steps=1"
@@ -67,7 +67,7 @@ def kill_and_resume(suite: FaultSuite, trainers: Trainers, draw: random.Random, 
     return Kill(kills, seen, is_early, tuple(problems))
 
 
-def kill(suite: FaultSuite, run: Run, path: Path, draw: random.Random, *, is_early: bool) -> bool:
+def kill(suite: FaultSuite, run: ForkedRun, path: Path, draw: random.Random, *, is_early: bool) -> bool:
     """Kill a run at a random time; False where it ended before."""
     checkpoints, length_s = path / "checkpoints", 0.5
     while not is_early:

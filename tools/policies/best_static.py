@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.prediction.stage_times import iteration_s
-from policy_cases import Case
+from policy_cases import PolicyCase
 
 
-def best_static(case: Case, also: Iterable[Assignment] = ()) -> tuple[float, Assignment]:
+def best_static(case: PolicyCase, also: Iterable[Assignment] = ()) -> tuple[float, Assignment]:
     """Seconds and assignment, from many starts by moves that help.
 
     Parameters
@@ -37,7 +37,7 @@ def best_static(case: Case, also: Iterable[Assignment] = ()) -> tuple[float, Ass
     return seconds, best
 
 
-def _cost(case: Case, assignment: Assignment) -> tuple[float, float]:
+def _cost(case: PolicyCase, assignment: Assignment) -> tuple[float, float]:
     """The iteration; of equal ones, the one whose stages are short."""
     times = case.times(assignment)
     whole = iteration_s(times, case.platform.host)
@@ -45,7 +45,7 @@ def _cost(case: Case, assignment: Assignment) -> tuple[float, float]:
     return whole, sum((part / whole) ** 8 for part in parts)
 
 
-def _thread_choices(case: Case) -> list[Threads]:
+def _thread_choices(case: PolicyCase) -> list[Threads]:
     cores = case.limits.cores
     if case.limits.threads_are_shared:
         counts = (max(1, cores // 4), max(1, cores // 2), cores)
@@ -63,7 +63,7 @@ def _thread_choices(case: Case) -> list[Threads]:
     return found or [Threads(sample=1, load=1, train=max(1, cores - 2))]
 
 
-def _filled(case: Case, threads: Threads) -> Assignment:
+def _filled(case: PolicyCase, threads: Threads) -> Assignment:
     """All trainers equally long busy, as far as their memory allows.
 
     Each gets the most that it does within a time, and the time is found by halving.
@@ -104,7 +104,7 @@ def _of_total(split: Sequence[int], total: int, most: Sequence[int]) -> tuple[in
     return tuple(units)
 
 
-def _heap(case: Case, first: int) -> tuple[int, ...]:
+def _heap(case: PolicyCase, first: int) -> tuple[int, ...]:
     split, left = [0] * len(case.limits.most_units), case.training.batch_size
     for index in [first, *(index for index in range(len(split)) if index != first)]:
         split[index] = min(case.limits.most_units[index], left)
@@ -112,7 +112,7 @@ def _heap(case: Case, first: int) -> tuple[int, ...]:
     return tuple(split)
 
 
-def _climbed(case: Case, start: Assignment) -> Assignment:
+def _climbed(case: PolicyCase, start: Assignment) -> Assignment:
     """Moves of targets between two trainers and of threads between two stages, as long as one helps."""
     best, cost = start, _cost(case, start)
     step = max(1, case.training.batch_size // 8)
@@ -132,7 +132,7 @@ def _climbed(case: Case, start: Assignment) -> Assignment:
     return best
 
 
-def _climbed_in_simulation(case: Case, start: Assignment) -> Assignment:
+def _climbed_in_simulation(case: PolicyCase, start: Assignment) -> Assignment:
     """The same by simulated runs, with fewer and larger moves."""
     best, seconds, evaluations = start, case.simulated_s(start), 0
     step = max(1, case.training.batch_size // 4)
@@ -151,7 +151,7 @@ def _climbed_in_simulation(case: Case, start: Assignment) -> Assignment:
     return best
 
 
-def _target_moves(case: Case, best: Assignment, step: int) -> Iterable[Assignment]:
+def _target_moves(case: PolicyCase, best: Assignment, step: int) -> Iterable[Assignment]:
     times = case.times(best)
     busy = [max(pair) for pair in zip(times.trainer_transfer_s, times.trainer_propagate_s, strict=True)]
     order = sorted(range(len(busy)), key=lambda index: busy[index])
@@ -167,7 +167,7 @@ def _target_moves(case: Case, best: Assignment, step: int) -> Iterable[Assignmen
                 yield replace(best, split=tuple(split))
 
 
-def _thread_moves(case: Case, best: Assignment) -> Iterable[Assignment]:
+def _thread_moves(case: PolicyCase, best: Assignment) -> Iterable[Assignment]:
     stages = ("sample", "load", "train") if any(case.limits.is_host) else ("sample", "load")
     threads = {stage: getattr(best.threads, stage) for stage in ("sample", "load", "train")}
     if case.limits.threads_are_shared:

@@ -25,7 +25,7 @@ import numpy as np
 from best_static import best_static
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
-from policy_cases import DELAY, Case, random_case
+from policy_cases import DELAY, PolicyCase, random_case
 
 from hyrt.balance.policies import POLICIES, policy
 
@@ -35,7 +35,7 @@ CHANGE, RECOVERED = 60, 100
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PolicyOutcome:
     """What a policy did with one case. Ratios are throughputs over those of the best static assignment."""
 
     seed: int
@@ -49,7 +49,7 @@ class Outcome:
     recovered: float
 
 
-def outcomes(seed: int, names: Sequence[str]) -> list[Outcome]:
+def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
     """Every policy on the case of a seed."""
     case = random_case(seed)
     _, best = best_static(case)
@@ -72,7 +72,7 @@ def outcomes(seed: int, names: Sequence[str]) -> list[Outcome]:
         at_30 = run.assignments[STILL]
         later = run.assignments[STILL:]
         found.append(
-            Outcome(
+            PolicyOutcome(
                 seed=seed,
                 policy=name,
                 start=best_s / case.simulated_s(case.start),
@@ -87,7 +87,7 @@ def outcomes(seed: int, names: Sequence[str]) -> list[Outcome]:
     return found
 
 
-def _run(case: Case, name: str, changes: Sequence[Change]) -> Simulation:
+def _run(case: PolicyCase, name: str, changes: Sequence[Change]) -> Simulation:
     return simulate(
         case.platform,
         case.training,
@@ -102,7 +102,7 @@ def _run(case: Case, name: str, changes: Sequence[Change]) -> Simulation:
     )
 
 
-def _noisy_s(case: Case, assignment: Assignment) -> float:
+def _noisy_s(case: PolicyCase, assignment: Assignment) -> float:
     run = simulate(
         case.platform,
         case.training,
@@ -116,7 +116,7 @@ def _noisy_s(case: Case, assignment: Assignment) -> float:
     return run.settled_iteration_s(SETTLED, STEPS)
 
 
-def _changed_trainer(case: Case, best: Assignment) -> int:
+def _changed_trainer(case: PolicyCase, best: Assignment) -> int:
     """One of those that matter: with a good part of the best assignment's targets."""
     busy = [index for index, units in enumerate(best.split) if units * 3 * len(best.split) >= sum(best.split)]
     return busy[case.seed % len(busy)]
@@ -128,13 +128,13 @@ def _moved(before: Assignment, after: Assignment) -> float:
     return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
 
 
-def _all_outcomes(seeds: range, names: Sequence[str], processes: int) -> list[Outcome]:
+def _all_outcomes(seeds: range, names: Sequence[str], processes: int) -> list[PolicyOutcome]:
     with ProcessPoolExecutor(processes) as pool:
         found = pool.map(outcomes, seeds, [names] * len(seeds), chunksize=4)
         return [outcome for each in found for outcome in each]
 
 
-def table(found: Sequence[Outcome]) -> str:
+def table(found: Sequence[PolicyOutcome]) -> str:
     """The figures of each policy, as Markdown."""
     lines = [
         "| policy | cases | settled: median | worst | 1st centile | cases < 0.90 | at step 30: median "

@@ -20,7 +20,7 @@ DELAY = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class PolicyCase:
     """A machine, a workload and where a run starts; `slow` is a trainer and the factor of its speed."""
 
     seed: int
@@ -65,7 +65,7 @@ class Case:
         return run.settled_iteration_s(iterations // 3)
 
 
-def random_case(seed: int) -> Case:
+def random_case(seed: int) -> PolicyCase:
     """The case of a seed."""
     rng = np.random.default_rng([20261121, seed])
     host = _host(rng)
@@ -82,7 +82,7 @@ def random_case(seed: int) -> Case:
         delay=DELAY,
         threads_are_shared=bool(rng.random() < 0.15),
     )
-    return Case(seed, platform, training, limits, random_assignment(rng, limits, training.batch_size))
+    return PolicyCase(seed, platform, training, limits, random_assignment(rng, limits, training.batch_size))
 
 
 def random_assignment(rng: np.random.Generator, limits: AssignmentLimits, total: int) -> Assignment:

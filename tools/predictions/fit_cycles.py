@@ -38,7 +38,7 @@ _NORM = 8
 
 
 @dataclass(frozen=True)
-class Case:
+class CycleCase:
     """Edges, a design, and how they were drawn."""
 
     sources: NDArray[np.int64]
@@ -51,10 +51,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCycles:
     """A case with its simulated cycles."""
 
-    case: Case
+    case: CycleCase
     load: NetworkLoad
     cycles: int
 
@@ -63,7 +63,7 @@ class Measured:
         return network_cycles_expected(self.load, self.case.chunks, self.case.design) / self.cycles - 1.0
 
 
-def random_case(seed: int) -> Case:
+def random_case(seed: int) -> CycleCase:
     """A case of the stated range."""
     random = np.random.default_rng(seed)
     design = FpgaDesign(
@@ -90,22 +90,22 @@ def random_case(seed: int) -> Case:
     fresh = random.random(edges) < in_order
     to = np.where(fresh, rows - 1 + np.cumsum(fresh), to)
     sources, to = np.unique(np.column_stack([sources, to]), axis=0).T
-    return Case(sources, to, chunks, design, kind, skew, in_order)
+    return CycleCase(sources, to, chunks, design, kind, skew, in_order)
 
 
-def measure(seeds: Sequence[int]) -> list[Measured]:
+def measure(seeds: Sequence[int]) -> list[MeasuredCycles]:
     found = []
     for case in map(random_case, seeds):
         cycles = network_cycles(case.to, case.chunks, case.design, sources=case.sources)
-        found.append(Measured(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
+        found.append(MeasuredCycles(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
     return found
 
 
-def errors(measured: Sequence[Measured]) -> NDArray[np.float64]:
+def errors(measured: Sequence[MeasuredCycles]) -> NDArray[np.float64]:
     return np.array([each.error() for each in measured])
 
 
-def fit(measured: Sequence[Measured]) -> tuple[float, ...]:
+def fit(measured: Sequence[MeasuredCycles]) -> tuple[float, ...]:
     """The three constants, by two grids, the second around the best of the first."""
 
     def use(constants: tuple[float, ...]) -> None:
@@ -122,7 +122,7 @@ def fit(measured: Sequence[Measured]) -> tuple[float, ...]:
     return found
 
 
-def table(measured: Sequence[Measured]) -> Iterator[str]:
+def table(measured: Sequence[MeasuredCycles]) -> Iterator[str]:
     """Errors of all, and of the cases with each value of what was drawn."""
     found = 100 * errors(measured)
     groups: dict[str, list[int]] = {"all": list(range(len(measured)))}

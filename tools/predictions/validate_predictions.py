@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PredictionCase:
     graph: str
     devices: tuple[str, ...]
     kind: str
@@ -36,22 +36,22 @@ class Case:
 PRODUCTS, PAPERS, COMMUNITY = "synthetic:products-s", "synthetic:papers-s", "synthetic:community"
 CPU, OPENCL, BOTH = ("cpu",), ("opencl",), ("cpu", "opencl")
 CASES = (
-    Case(PRODUCTS, CPU, "graphsage", 256, (25, 10), 1024),
-    Case(PRODUCTS, OPENCL, "graphsage", 256, (25, 10), 1024),
-    Case(PRODUCTS, BOTH, "graphsage", 256, (25, 10), 1024, 0.40),
-    Case(PRODUCTS, CPU, "gcn", 256, (25, 10), 1024),
-    Case(PRODUCTS, OPENCL, "gcn", 128, (10, 10), 2048),
-    Case(PRODUCTS, BOTH, "gcn", 512, (25, 10), 1024, 0.44),
-    Case(PRODUCTS, CPU, "gat", 64, (10, 5), 512),
-    Case(PAPERS, CPU, "graphsage", 128, (10, 5, 5), 512),
-    Case(PAPERS, OPENCL, "graphsage", 256, (15, 10), 1024),
-    Case(PAPERS, BOTH, "gcn", 256, (10, 10), 1024, 0.42),
-    Case(COMMUNITY, CPU, "gin", 128, (10, 5), 1024),
-    Case(COMMUNITY, OPENCL, "gin", 64, (25, 10), 512),
-    Case(COMMUNITY, BOTH, "graphsage", 128, (25, 10), 2048, 0.40),
-    Case(COMMUNITY, BOTH, "gin", 256, (10, 10), 1024, 0.45),
-    Case("tolokers.npz", CPU, "graphsage", 512, (10, 10), 1024),
-    Case("tolokers.npz", OPENCL, "gcn", 256, (10, 10), 512),
+    PredictionCase(PRODUCTS, CPU, "graphsage", 256, (25, 10), 1024),
+    PredictionCase(PRODUCTS, OPENCL, "graphsage", 256, (25, 10), 1024),
+    PredictionCase(PRODUCTS, BOTH, "graphsage", 256, (25, 10), 1024, 0.40),
+    PredictionCase(PRODUCTS, CPU, "gcn", 256, (25, 10), 1024),
+    PredictionCase(PRODUCTS, OPENCL, "gcn", 128, (10, 10), 2048),
+    PredictionCase(PRODUCTS, BOTH, "gcn", 512, (25, 10), 1024, 0.44),
+    PredictionCase(PRODUCTS, CPU, "gat", 64, (10, 5), 512),
+    PredictionCase(PAPERS, CPU, "graphsage", 128, (10, 5, 5), 512),
+    PredictionCase(PAPERS, OPENCL, "graphsage", 256, (15, 10), 1024),
+    PredictionCase(PAPERS, BOTH, "gcn", 256, (10, 10), 1024, 0.42),
+    PredictionCase(COMMUNITY, CPU, "gin", 128, (10, 5), 1024),
+    PredictionCase(COMMUNITY, OPENCL, "gin", 64, (25, 10), 512),
+    PredictionCase(COMMUNITY, BOTH, "graphsage", 128, (25, 10), 2048, 0.40),
+    PredictionCase(COMMUNITY, BOTH, "gin", 256, (10, 10), 1024, 0.45),
+    PredictionCase("tolokers.npz", CPU, "graphsage", 512, (10, 10), 1024),
+    PredictionCase("tolokers.npz", OPENCL, "gcn", 256, (10, 10), 512),
 )
 
 

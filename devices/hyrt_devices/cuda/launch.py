@@ -177,7 +177,7 @@ class BindingsLauncher:
     Parameters
     ----------
     device
-        Of torch; its primary context exists already, since torch made it.
+        The torch device; its primary context exists already, since torch made it.
     """
 
     def __init__(self, device: torch.device) -> None:

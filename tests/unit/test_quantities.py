@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from hyrt.quantities import milliseconds, size
+
+
+def test_sizes_name_a_unit_that_suits() -> None:
+    numbers = (0, 1, 5, 2048, 3 << 20, 7 << 30, 700 * 2**20, 3 << 40)
+    assert [size(number) for number in numbers] == [
+        "0 bytes", "1 byte", "5 bytes", "2 KiB", "3 MiB", "7 GiB", "700 MiB", "3 TiB"
+    ]  # fmt: skip
+
+
+def test_milliseconds_have_three_digits() -> None:
+    assert [milliseconds(time_s) for time_s in (0.0, 0.0091, 1.24)] == ["0", "9.10", "1,240"]
