@@ -16,17 +16,30 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write. Default: report.html in the run's folder, or here for several runs.",
+            help="The file to write. Default: report.html, or metrics.csv with --csv, in the run's folder, "
+            "or here for several runs.",
         ),
     ] = None,
+    as_csv: Annotated[
+        bool,
+        typer.Option("--csv", help="Write the metrics as CSV, one row for each epoch, instead of a page."),
+    ] = False,
 ) -> None:
     """Write the report of a run, or compare several runs.
 
-    The report is one HTML page that needs no network and no scripts. Open it with any browser.
-    """
+    The report is one HTML page that needs no network and no scripts. Open it with any browser. With --csv,
+    the metrics are written as CSV, whose columns docs/checkpoints.md describes.
+
+    \b
+    Examples:
+      hyrt report runs/mine
+      hyrt report runs/mine runs/other --output compared.html
+      hyrt report runs/mine --csv
+    """  # noqa: D301
     from hyrt.machine.output_file import output_file
-    from hyrt.report.html.page import REPORT, page_beside, page_of
+    from hyrt.report.html.page import REPORT, labels, page_beside, page_of
     from hyrt.report.html.render import write_page
+    from hyrt.report.records.metrics_csv import METRICS, metrics_csv
     from hyrt.report.records.run_record import read_run
     from hyrt.report.terminal.printed_lines import shell_word
 
@@ -34,7 +47,14 @@ def report(
     paths = list({path.resolve(): path for path in runs}.values())
     records = [read_run(path) for path in paths]
     if output is None:
-        output = paths[0] / REPORT if len(paths) == 1 else Path(REPORT)
+        name = METRICS if as_csv else REPORT
+        output = paths[0] / name if len(paths) == 1 else Path(name)
     file = output_file(output, replace=True)
-    write_page(file, page_of(records[0], file.parent) if len(records) == 1 else page_beside(records))
-    typer.echo(f"report {shell_word(output)}")
+    if as_csv:
+        content = metrics_csv(records, labels(records))
+    elif len(records) == 1:
+        content = page_of(records[0], file.parent)
+    else:
+        content = page_beside(records)
+    write_page(file, content)
+    typer.echo(f"{'metrics' if as_csv else 'report'} {shell_word(output)}")

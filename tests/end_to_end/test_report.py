@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -224,6 +225,36 @@ def test_a_folder_that_is_no_text_can_be_pasted(tmp_path: Path) -> None:
     paste = f"cd {folder} && pwd"
     done = subprocess.run(["bash", "-c", paste], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout.rstrip(b"\n") == os.fsencode(tmp_path / name / "run")
+
+
+def test_metrics_as_csv(run: Path, tmp_path: Path) -> None:
+    words = ("evaluate.every=2", "train.schedule=StepLR", 'train.schedule_options={"step_size":1}')
+    hyrt("run", *TINY, "train.epochs=3", *words, "--name", "other", cwd=tmp_path)
+    other = tmp_path / "runs" / "other"
+    assert hyrt("report", other, "--csv", cwd=tmp_path).stdout == f"metrics {other / 'metrics.csv'}\n"
+    hyrt("report", run, other, "--csv", "-o", "both.csv", cwd=tmp_path)
+    with (tmp_path / "both.csv").open(encoding="utf-8", newline="") as file:
+        both = list(csv.DictReader(file))
+    assert [(row["run"], row["epoch"]) for row in both] == [
+        *((run.name, str(epoch)) for epoch in (1, 2)),
+        *(("other", str(epoch)) for epoch in (1, 2, 3)),
+    ]
+    with (other / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{key: value for key, value in row.items() if key in rows[0]} for row in both[2:]]
+    ended = [record for record in records(other) if record["event"] == "epoch_ended"]
+    evaluated = {record["epoch"]: record for record in records(other) if record["event"] == "evaluated"}
+    for row, line in zip(rows, ended, strict=True):
+        for key in ("epoch", "step", "seconds", "loss", "mteps"):
+            assert float(row[key]) == line[key]
+        said = evaluated.get(line["epoch"])
+        assert row["is_best"] == ("" if said is None else str(int(said["is_best"])))
+        for split in ("val", "test"):
+            known = "" if said is None else str(said["metrics"][split]["accuracy"])
+            assert row[f"{split}_accuracy"] == known
+    assert len(evaluated) < len(rows), "an epoch without an evaluation leaves its metrics empty"
+    first = float(rows[0]["lr"])
+    assert [float(row["lr"]) for row in rows] == pytest.approx([first, 0.1 * first, 0.01 * first])
 
 
 def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
