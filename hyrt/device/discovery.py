@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from hyrt.device import Device, DeviceInfo
+from hyrt.device.names import NAME_FORM, NO_NAME
 from hyrt.device.probing import info_of, probed
 from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one_line
 from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider
@@ -77,9 +78,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     # What people call a graphics card, whoever made it.
     entry = BACKENDS.entry(kind, nearest="cuda" if kind in ("gpu", "nvidia") else kind)
     if index and not index.isdecimal():
-        raise DeviceUnavailable(
-            f"{name!r} is not the name of a device: write kind or kind:number, such as cpu or cuda:0"
-        )
+        raise DeviceUnavailable(f"{name!r} {NO_NAME}: {NAME_FORM}")
     try:
         with BACKENDS.named_if_it_ends(entry):
             backend, found, problem = _ask(entry, timeout_s)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 AUTO = "auto"
+NO_NAME = "is not the name of a device"
+NAME_FORM = "write kind or kind:number, such as cpu or cuda:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,7 @@ def parse_request(entry: str) -> DeviceRequest:
     """
     name, equals, text = entry.partition("=")
     if not name.strip():
-        raise ValueError(
-            f"{entry!r} is not the name of a device: write kind or kind:number, such as cpu or cuda:0"
-        )
+        raise ValueError(f"{entry!r} {NO_NAME}: {NAME_FORM}")
     if not equals:
         return DeviceRequest(name.strip(), None)
     try:

@@ -49,7 +49,9 @@ def check_objective(objective: Objective, metric: str, num_classes: int) -> None
         for part in (slice(0, half), slice(half, None)):
             halves += float(objective.loss_sum(scores[part], labels[part], weights[part]))
     whole = float(loss.detach())
-    if math.isfinite(whole) and not math.isclose(whole, halves, rel_tol=_CLOSE, abs_tol=_CLOSE):
+    if not math.isfinite(whole):
+        raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum is {whole} for scores between -1 and 1")
+    if not math.isclose(whole, halves, rel_tol=_CLOSE, abs_tol=_CLOSE):
         raise ConfigError(
             f"{OBJECTIVES.named(name)}: loss_sum is no sum over targets: for {2 * half} it is {whole:g}, "
             f"but for their two halves {halves:g} together"

@@ -74,6 +74,8 @@ def test_two_trainers_do_what_one_does() -> None:
 def test_wrong_calls() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'train\.epochs'"):
         hyrt.train("synthetic:tiny", train={"epoch": 3})
+    with pytest.raises(ConfigError, match=r"^model=3: give a kind such as graphsage, .* or a torch module$"):
+        hyrt.train("synthetic:tiny", 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not both"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from hyrt.device.discovery import BACKENDS
-from hyrt.device.names import AUTO
+from hyrt.device.names import AUTO, NAME_FORM, NO_NAME
 from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok
 from hyrt.errors import describe, one_line
 from hyrt.machine.asking.children import Answer, Children
@@ -162,9 +162,7 @@ def _judge_wanted(name: str, asked: Backends) -> list[DoctorFinding]:
         return []  # The backend's own finding says it.
     numbers = {info["index"] for info in infos or ()}
     if number and not number.isdecimal():
-        return broken(
-            check, "is not the name of a device", "write kind or kind:number, such as cpu or cuda:0"
-        )
+        return broken(check, NO_NAME, NAME_FORM)
     if int(number or 0) in numbers:
         return []
     why = answer.first("missing") or f"there are only {len(numbers)} of this kind"

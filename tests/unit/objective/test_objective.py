@@ -78,6 +78,13 @@ class EachOfThem(Squares):
         return self._squares(scores, labels)
 
 
+class NoNumber(Squares):
+    name = "no-number"
+
+    def loss_sum(self, scores: Any, labels: Any, weights: Any) -> Any:
+        return scores.sum() * float("nan")
+
+
 class RaisingLoss(Squares):
     name = "raising"
 
@@ -120,7 +127,16 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("round", f"{here}:Squares", "hyrt.objectives"),
         *(
             EntryPoint(each.name, f"{here}:{each.__name__}", "hyrt.objectives")
-            for each in (MeanOfThem, EachOfThem, RaisingLoss, WrongCounts, NoTargets, OtherMetric, Unfinished)
+            for each in (
+                MeanOfThem,
+                EachOfThem,
+                NoNumber,
+                RaisingLoss,
+                WrongCounts,
+                NoTargets,
+                OtherMetric,
+                Unfinished,
+            )
         ),
         EntryPoint("broken", "no_such_module:Broken", "hyrt.objectives"),
         EntryPoint("twice", f"{here}:One", "hyrt.objectives"),
@@ -190,6 +206,7 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
     [
         ("mean", r"loss_sum is no sum over targets: for 8 it is \S+, but for their two halves"),
         ("each", r"loss_sum returns shape \(8,\), not a scalar tensor"),
+        ("no-number", "loss_sum is nan for scores between -1 and 1$"),
         ("raising", "loss_sum failed: KeyError: 'boom'"),
         ("wrong-counts", "count returns hello, but the names in its counts are off, targets"),
         ("no-targets", "count must return the number of targets as targets, which is 8 and not 1"),
