@@ -216,25 +216,32 @@ def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
     return batch
 
 
-def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
-    """A mini-batch of any size that is made at once: `rows` targets without neighbours."""
-    ids = np.arange(rows, dtype=np.int32)
-    zeros = np.zeros(rows, np.int32)
-    blocks = [
+def square_blocks(
+    ids: NDArray[Any], indptr: NDArray[Any], columns: NDArray[Any], degrees: NDArray[Any], layers: int
+) -> list[Block]:
+    """The same edges in every layer, between the same vertices."""
+    return [
         Block(
-            indptr=np.zeros(rows + 1, np.int32),
-            columns=np.empty(0, np.int32),
+            indptr=indptr,
+            columns=columns,
             destinations=ids,
             sources=ids,
-            num_src=rows,
-            degrees=zeros,
-            source_degrees=zeros,
+            num_src=len(ids),
+            degrees=degrees,
+            source_degrees=degrees,
             layer=layer + 1,
             step=STEP,
             seed=SEED,
         )
         for layer in range(layers)
     ]
+
+
+def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
+    """A mini-batch of any size that is made at once: `rows` targets without neighbours."""
+    ids = np.arange(rows, dtype=np.int32)
+    zeros = np.zeros(rows, np.int32)
+    blocks = square_blocks(ids, np.zeros(rows + 1, np.int32), zeros[:0], zeros, layers)
     inputs = torch.ones(rows, features)
     return MiniBatch(STEP, ids, blocks, np.zeros(rows, np.int64), None, float(rows), inputs)
 

@@ -13,7 +13,6 @@ from hyrt.device.capabilities import usable_forms
 from hyrt.errors import PluginConflict, UnsupportedModel
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
-from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
@@ -103,21 +102,8 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
     ids = np.array([20, 21, 22, 23, 24], np.int32)
     columns = np.array([1, 1, 1, 0, 4, 4, 2], np.int32)
     degrees = np.array([9, 0, 4, 2, 1], np.int32)
-    blocks = [
-        Block(
-            indptr=np.array([0, 4, 4, 7, 7, 7], np.int32),
-            columns=columns,
-            destinations=ids,
-            sources=ids,
-            num_src=5,
-            degrees=degrees,
-            source_degrees=degrees,
-            layer=layer + 1,
-            step=cases.STEP,
-            seed=cases.SEED,
-        )
-        for layer in range(layers)
-    ]
+    indptr = np.array([0, 4, 4, 7, 7, 7], np.int32)
+    blocks = cases.square_blocks(ids, indptr, columns, degrees, layers)
     rows = cases.dense_rows(graph, ids)
     inputs = torch.from_numpy(rows.astype(np.float32))
     batch = MiniBatch(cases.STEP, ids, blocks, graph.labels[ids].astype(np.int64), None, 5.0, inputs)

@@ -15,7 +15,7 @@ from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.errors import DeviceFault
 from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum
+from hyrt.testing.check_sampler import host_hop
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
@@ -27,27 +27,13 @@ def device(request: pytest.FixtureRequest):
     device.close()
 
 
-def host_draw(graph: Any, vertices: Any, fanout: int, key: np.uint64) -> tuple[Any, Any, Any]:
-    num = len(vertices)
-    degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-    count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
-    offsets = np.empty(num + 1, np.int32)
-    prefix_sum(counts, offsets)
-    neighbors = np.empty(offsets[-1], vertices.dtype)
-    positions = np.empty(offsets[-1], np.int64)
-    draw_neighbors(
-        graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
-    )
-    return degrees, offsets, neighbors
-
-
 def assert_equal_draws(device: Any, graph: Any, vertices: Any, fanout: int, seed: int) -> None:
     key = stream_key(seed, SAMPLE, 4, 1)
     sampler = device.sampler(graph)
     hop = sampler.draw(vertices, fanout, key, relabel=False)
-    for mine, host in zip(
-        (hop.degrees, hop.offsets, hop.neighbors), host_draw(graph, vertices, fanout, key), strict=True
-    ):
+    wanted = host_hop(graph, vertices, fanout, key)
+    for part in ("degrees", "offsets", "neighbors"):
+        mine, host = getattr(hop, part), getattr(wanted, part)
         assert mine.dtype == host.dtype
         np.testing.assert_array_equal(mine, host)
     sampler.close()
@@ -81,7 +67,7 @@ def test_two_samplers_and_a_closed_device() -> None:
     for sampler, graph in zip(samplers, (first, second), strict=True):
         assert sampler is not None
         found = sampler.draw(vertices, 5, key, relabel=True)
-        np.testing.assert_array_equal(found.neighbors, host_draw(graph, vertices, 5, key)[2])
+        np.testing.assert_array_equal(found.neighbors, host_hop(graph, vertices, 5, key).neighbors)
     device.close()
     with pytest.raises(DeviceFault, match="used after close"):
         device.sampler(first)

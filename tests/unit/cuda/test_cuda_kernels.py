@@ -25,7 +25,7 @@ from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.tensor_operators.tensor_block import tensor_block
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
+from hyrt.testing.check_sampler import host_hop
 
 COMBINATIONS = [
     (reduce, self_path)
@@ -34,22 +34,7 @@ COMBINATIONS = [
 ]
 
 
-def host_hop(graph: Graph, vertices: Any, fanout: int, key: np.uint64) -> tuple[Any, ...]:
-    """Degrees, offsets, neighbours, sources and columns by the host's kernels."""
-    num = len(vertices)
-    degrees, counts = np.empty(num, np.int32), np.empty(num, np.int32)
-    count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
-    offsets = np.empty(num + 1, np.int32)
-    prefix_sum(counts, offsets)
-    neighbors = np.empty(offsets[-1], vertices.dtype)
-    positions = np.empty(offsets[-1], np.int64)
-    draw_neighbors(
-        graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, num, positions, neighbors
-    )
-    room, columns = np.empty(num + len(neighbors), vertices.dtype), np.empty(len(neighbors), np.int32)
-    local = np.full(graph.num_vertices, -1, np.int32)
-    met = relabel(vertices, neighbors, local, room, columns)
-    return degrees, offsets, neighbors, room[:met], columns
+HOP_PARTS = ("degrees", "offsets", "neighbors", "sources", "columns")
 
 
 def same(mine: Any, theirs: Any) -> bool:
@@ -69,20 +54,15 @@ def test_sampler_is_bit_equal_to_the_host(degree: float, resident: bool, backwar
     for step, fanout in enumerate([-1, 0, 1, 5, 64, 65, 100]):
         vertices = rng.permutation(graph.num_vertices).astype(np.int32)[: 40 + step]
         key = stream_key(11, SAMPLE, step, 2)
-        degrees, offsets, neighbors, sources, columns = host_hop(graph, vertices, fanout, key)
+        wanted = host_hop(graph, vertices, fanout, key)
         hop = sampler.draw(vertices, fanout, key, relabel=True)
-        assert same(hop.degrees, degrees)
-        assert same(hop.offsets, offsets)
-        assert same(hop.neighbors, neighbors)
-        assert hop.sources is not None
-        assert hop.columns is not None
-        assert same(hop.sources, sources)
-        assert same(hop.columns, columns)
+        for part in HOP_PARTS:
+            assert same(getattr(hop, part), getattr(wanted, part)), part
         there = hop.resident
-        assert same(there.source_degrees.numpy(), graph.topology.in_degrees[sources])
-        assert same(there.sources.numpy(), sources)
+        assert same(there.source_degrees.numpy(), graph.topology.in_degrees[wanted.sources])
+        assert same(there.sources.numpy(), wanted.sources)
         plain = sampler.draw(vertices, fanout, key, relabel=False)
-        assert same(plain.neighbors, neighbors)
+        assert same(plain.neighbors, wanted.neighbors)
         assert plain.sources is plain.columns is plain.resident is None
     sampler.close()
     sampler.close()
@@ -114,10 +94,8 @@ def test_sampler_kernels_take_both_widths_of_ids(
     key = stream_key(2, SAMPLE, 0, 1)
     hop = sampler.draw(vertices, 4, key, relabel=True)
     wanted = host_hop(graph, vertices, 4, key)
-    for mine, theirs in zip(
-        (hop.degrees, hop.offsets, hop.neighbors, hop.sources, hop.columns), wanted, strict=True
-    ):
-        assert same(mine, theirs)
+    for part in HOP_PARTS:
+        assert same(getattr(hop, part), getattr(wanted, part)), part
 
 
 @needs_compiler
