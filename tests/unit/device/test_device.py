@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hyrt.device import DeviceInfo, Rates
+from hyrt.device import DeviceInfo, Health, Rates
+from hyrt.errors import DeviceFault, DeviceOutOfMemory
 
 RATES = {"macs_per_s": 1e9, "memory_bytes_per_s": 1e9, "link_bytes_per_s": 1e9, "source": "assumed: a guess"}
 
@@ -38,3 +39,30 @@ def test_an_info_that_is_none(name: str, value: Any) -> None:
 def test_a_drivers_text_becomes_one_line() -> None:
     info = DeviceInfo(kind="npu", index=0, description=" two\n\x1b[31mlines ", memory_bytes=0)
     assert info.description == "two [31mlines"
+
+
+def test_the_first_fault_of_two_calls_at_once_stays() -> None:
+    health = Health("npu:0")
+    faults: list[DeviceFault] = []
+
+    def transfer() -> None:
+        with health.terminal("transfer"):
+            # The other thread's call ends while this one goes on.
+            faults.append(health.fail("propagate", OSError("the bus is off")))
+            raise DeviceFault("npu:0: no such buffer")
+
+    with pytest.raises(DeviceFault, match="no such buffer"):
+        transfer()
+    with pytest.raises(DeviceFault, match="propagate failed: OSError: the bus is off") as later:
+        health.check()
+    assert later.value is faults[0]
+
+
+def test_what_is_an_error_of_hyrts_own_does_not_end_a_device() -> None:
+    health = Health("npu:0")
+    with pytest.raises(DeviceOutOfMemory), health.terminal("transfer"):
+        raise DeviceOutOfMemory("npu:0: full")
+    health.check()
+    health.close()
+    with pytest.raises(DeviceFault, match="npu:0: used after close"):
+        health.check()

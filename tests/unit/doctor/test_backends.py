@@ -63,6 +63,13 @@ def test_a_failing_step_is_broken_where_the_run_needs_it(answer: Answer) -> None
     assert "python -m hyrt.testing gpu:0" in found.remedy
 
 
+@pytest.mark.parametrize("more", [{"simulated": True}, {"host_cores": 2}])
+def test_auto_needs_no_device_that_it_never_takes(more: dict[str, Any]) -> None:
+    (_, *events) = FAILS.said
+    other = Answer(({"found": [info("gpu:0", **more)]}, *events))
+    assert states(backends(cpu=CPU, gpu=other), "auto")["device gpu:0"] == "warning"
+
+
 def test_a_backend_that_breaks_before_it_finds_anything() -> None:
     asked = backends(cpu=CPU, gpu=Answer(problem="hangs: no answer within 3 s, at x.py:1 in probe"))
     assert states(asked)["backend gpu"] == "warning"

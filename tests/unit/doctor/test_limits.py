@@ -162,6 +162,8 @@ def test_locked_memory(tmp_path: Path) -> None:
     assert state(["cuda:0"], 8 * MEBI, infinite)[1].startswith("ulimit -l unlimited, or docker")
     assert state(["cuda:0"], 8 * MEBI, GIBI)[1].startswith("ulimit -l 1048576, or docker")
     assert state(["cuda:0"], 8 * MEBI, 8 * MEBI)[1].startswith("docker run --ulimit")
+    # A hard limit that is higher, and still below the need, does not help.
+    assert state(["cuda:0"], 8 * MEBI, 32 * MEBI)[1].startswith("docker run --ulimit")
     assert state(["cuda:0"], 8 * MEBI, 8 * MEBI, need_bytes=MEBI) == ("ok", "")
     # Bit 14 is CAP_IPC_LOCK (capabilities(7)).
     status.write_text("CapEff:\t0000000000004000\n")

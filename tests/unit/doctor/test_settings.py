@@ -161,6 +161,22 @@ def test_a_device_of_its_own_memory_holds_its_share() -> None:
     assert needs(limited, sizes, [GPU])["devices"]["gpu:0"]["have_bytes"] == 2**18
 
 
+def test_of_a_trainer_elsewhere_the_host_holds_the_gradients() -> None:
+    def weights_bytes(devices: str) -> int:
+        model = {"kind": "gcn", "hidden": 64, "layers": 2}
+        settings = {"data": {"source": "synthetic:tiny"}, "model": model, "devices": devices}
+        found = needs(build_config(settings), dataset_sizes("synthetic:tiny", 0, "none"), [GPU])
+        count: int = found["host"]["weights_bytes"]
+        return count
+
+    # Layers of 16 -> 64 and 64 -> 4 with biases, in float32.
+    once = (17 * 64 + 65 * 4) * 4
+    alone = weights_bytes("cpu")
+    assert weights_bytes("cpu=1,gpu=1") - alone == once
+    # In host memory there is the replica, too.
+    assert weights_bytes("cpu:0=1,cpu:1=1") - alone == 2 * once
+
+
 @pytest.fixture(scope="module")
 def sparse(npz: Path) -> Path:
     """The same graph, each of its rows with two stored values of 1000 columns."""
