@@ -1,9 +1,10 @@
 """Every sampled edge against a pick from the published generator, written again as its papers have it.
 
-Nothing of `hyrt.machine.generator` is used: SplitMix64 is a counter that a function scrambles (Steele, Lea and
-Flood, OOPSLA 2014). The key of (seed, purpose, step, layer) starts from the first output of SplitMix64 with
-the seed; then each part p replaces it by output number p + 1 of SplitMix64 with it as its seed. A vertex's
-stream is output number vertex + 1 under the key, and its draw number k is output number k + 1 under that.
+Nothing of `hyrt.machine.generator` is used: SplitMix64 is a counter that a function scrambles (Steele, Lea
+and Flood, OOPSLA 2014). The key of (seed, purpose, step, layer) starts from the first output of SplitMix64
+with the seed; then each part p replaces it by output number p + 1 of SplitMix64 with it as its seed. A
+vertex's stream is output number vertex + 1 under the key, and its draw number k is output number k + 1 under
+that.
 """
 
 from __future__ import annotations
