@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,9 +81,9 @@ class Command(TyperCommand):
         Raises
         ------
         ConfigError
-            If an option is given twice or does not exist, saying what to write.
+            If an option is given twice, does not exist or has no such choice, saying what to write.
         """
-        from hyrt.errors import ConfigError
+        from hyrt.errors import ConfigError, listed
 
         try:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -99,7 +100,14 @@ class Command(TyperCommand):
                 names = " or ".join(option.opts)
                 join = ", with commas between the names" if "--devices" in option.opts else ""
                 raise ConfigError(f"{names} is given more than once: give it once{join}")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            wrong = re.search(r"'(.*)' is not one of (.*)", error.message)
+            if wrong is None or error.param is None:
+                raise
+            choices = re.findall(r"'([^']+)'", wrong[2])
+            raise ConfigError(f"{error.param.opts[0]} {wrong[1]}: give {listed(choices, 'or')}") from None
 
     def _instead(self, name: str, args: Sequence[str]) -> str:
         """What to write in place of an option that does not exist."""

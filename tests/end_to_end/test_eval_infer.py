@@ -58,6 +58,8 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npy").write_text("mine")
     assert "--force" in hyrt("infer", run, "-o", "there.npy", cwd=tmp_path, code=2).stderr
     assert (tmp_path / "there.npy").read_text() == "mine"
+    message = hyrt("infer", run, "-o", "x.npy", "--what", "embedding", cwd=tmp_path, code=2).stderr
+    assert message == "error: --what embedding: give scores, classes or embeddings\n"
     message = hyrt("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path, code=2).stderr
     assert message.endswith("or a .npy file of vertex numbers: no such file: foo\n")
     np.save(tmp_path / "far.npy", [0, 5000])
