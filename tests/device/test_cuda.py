@@ -14,6 +14,7 @@ import torch
 from graphs import dense_features, random_graph
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.cuda import device as cuda_device
+from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.device import CudaDevice, MpsDevice, TorchDevice, XpuDevice
 from hyrt_devices.cuda.gather import MappedFeatures, ResidentFeatures
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
@@ -556,8 +557,14 @@ def test_another_devices_copy_is_not_taken(device: TorchDevice) -> None:
     graph = random_graph()
     loaded(device)
     batch = batch_of(graph)
-    batch.blocks[0].resident = object()
-    assert device.propagate(device.transfer(batch)).counts["targets"] == 32
+    wanted = device.propagate(device.transfer(batch))
+    # Another kind of device's, and another GPU's.
+    elsewhere = [torch.empty(0, dtype=torch.int32, device="meta") for _ in range(5)]
+    for other in (object(), ResidentHop(elsewhere[0].device, *elsewhere)):
+        batch.blocks[0].resident = other
+        mine = device.propagate(device.transfer(batch))
+        assert mine.loss_sum == wanted.loss_sum
+        assert mine.counts == wanted.counts
 
 
 def test_blocks_that_share_arrays_send_them_once(device: TorchDevice) -> None:

@@ -15,7 +15,11 @@ from graphs import dense_features, random_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hyrt_devices.opencl import OpenclDevice
+from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.probe import survey
+from hyrt_devices.opencl.products import sizeless
+from hyrt_devices.opencl.programs import SourcePrograms
+from hyrt_devices.opencl.tuning import tuning_of
 from opencl_steps import KINDS, OTHERS, PRODUCTS, assert_agrees, batch_of, opened, reference, shaken, step
 from unit.nn.block_cases import block_of
 
@@ -254,6 +258,27 @@ def test_times_come_from_the_device(product: str) -> None:
     assert (seconds["transfer"] > 0) != device.info.zero_copy
     assert {"aggregate", "product", "product_weights", "cross_entropy", "copy"} <= set(ran)
     device.close()
+
+
+def test_losses_are_added_with_their_rounding_errors() -> None:
+    """One large sum and many small ones, each of which float32 would lose beside it."""
+    import pyopencl as cl
+
+    device = survey().found[0].device
+    context = cl.Context([device])
+    sums = np.zeros((1001, 2), np.float32)
+    sums[:, 0] = 1
+    sums[0, 0] = 2**24
+    sums[:, 1] = 3
+    results = np.zeros(2, np.float32)
+    given, found = (cl.Buffer(context, cl.mem_flags.READ_WRITE, n) for n in (sums.nbytes, results.nbytes))
+    queue = Launcher(context, device)
+    add = SourcePrograms(context, device).kernel("sizeless", "add_sums", sizeless(tuning_of(device)))
+    queue.write(given, sums)
+    queue.launch(add, (1,), (1,), given, len(sums), found)
+    queue.read(results, found)
+    queue.finish()
+    assert results.tolist() == [2**24 + 1000, 3003]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

@@ -85,7 +85,8 @@ def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw:
         code = runs.wait(run, 0.1 + draw.random())
         if code is None:
             number = signal.SIGKILL if what == "kill" else signal.Signals[what]
-            os.kill(run.pid, number)
+            # Ctrl-C in a terminal comes to a process and to those that it has started.
+            (os.killpg if what == "SIGINT" else os.kill)(run.pid, number)
             code = runs.wait(run, LIMIT_S)
             # Before it has set its handlers, a signal ends a process as it ends any.
             expected = (-number,) if what == "kill" else (128 + number, -number, 0)
