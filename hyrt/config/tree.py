@@ -240,7 +240,8 @@ class Config(Section):
     @property
     def units_per_step(self) -> int:
         """What the split cuts: targets, or subgraphs."""
-        return self.sampler.units_per_step(self.data.batch_size)
+        with SAMPLERS.blamed(self.sampler.kind, "units_per_step"):
+            return self.sampler.units_per_step(self.data.batch_size)
 
     @property
     def fanouts(self) -> list[int]:
@@ -249,7 +250,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        self.sampler.check(self.model.layers)
+        with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
+            self.sampler.check(self.model.layers)
         model = self.model
         check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
         requests = parse_requests(self.devices)

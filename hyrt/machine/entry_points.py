@@ -155,16 +155,16 @@ class EntryPointGroup:
         return f"{self.noun} {name!r} ({provider(self.entry(name))})"
 
     @contextmanager
-    def blamed(self, name: str, doing: str) -> Iterator[None]:
+    def blamed(self, name: str, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         """Turn what a declared kind's own code raises into the group's `error`, with kind and distribution.
 
-        hyrt's own errors pass. `doing` says what failed, like `build`.
+        hyrt's own errors pass, and those in `passing`. `doing` says what failed, like `build`.
         """
         try:
             yield
-        except HyrtError:
-            raise
         except Exception as error:
+            if isinstance(error, (HyrtError, *passing)):
+                raise
             why = " ".join(describe(error).split())
             raise self.error(f"{self.named(name)}: {doing} failed: {why}") from error
 

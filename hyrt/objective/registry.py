@@ -41,7 +41,8 @@ def build_objective(name: str, options: Mapping[str, Any]) -> Objective:
             f"train.class_weights={options['class_weights']}: objective {name} does not support class weights"
         )
     try:
-        return kind(**options)
+        with OBJECTIVES.blamed(name, "making it", passing=(TypeError, ValueError)):
+            return kind(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hyrt.observe.events import RunStarted
 from hyrt.pipeline.stages import Stages
+from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.training.compose import RunParts
 from hyrt.training.setup import architecture
 
@@ -28,7 +29,8 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         a = architecture(config, graph)
         widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
         model = f"{config.model.kind} {widths}"
-    batches = config.sampler.describe(config.model.layers, min(config.data.batch_size, num_targets))
+    with SAMPLERS.blamed(config.sampler.kind, "describe"):
+        batches = config.sampler.describe(config.model.layers, min(config.data.batch_size, num_targets))
     assignment = stages.schedule.of(step)
     threads = assignment.threads
     devices = " · ".join(

@@ -93,7 +93,8 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
         If the settings do not go together, or the kind does not know its options.
     """
     kind = find_model(name)
-    kind.check(hidden=hidden, heads=heads)
+    with MODELS.blamed(name, "check", passing=(ValueError,)):
+        kind.check(hidden=hidden, heads=heads)
     try:
         inspect.signature(kind.layer).bind(None, 1, 1, last=True, **options)
     except TypeError as error:

@@ -37,6 +37,16 @@ class Unbuilt(SamplerSettings):
     pass
 
 
+class Raises(HalfSettings):
+    def check(self, layers: int) -> None:
+        raise KeyError("depth")
+
+
+class Refuses(HalfSettings):
+    def check(self, layers: int) -> None:
+        raise ValueError("sampler.half is too small")
+
+
 class Unread(HalfSettings):
     what: "NoSuchType" = 1  # type: ignore[name-defined] # noqa: F821, UP037
 
@@ -134,6 +144,8 @@ def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
         ),
         ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
         (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build$"),
+        (f"{__name__}:Raises", r"^sampler\.kind 'broken' \(.*: check failed: KeyError: 'depth'$"),
+        (f"{__name__}:Refuses", r"^sampler\.half is too small$"),
         (f"{__name__}:Unread", r"'broken' \(.*: reading its fields failed: .*'NoSuchType' is not defined"),
     ],
 )

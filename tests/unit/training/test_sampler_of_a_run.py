@@ -36,6 +36,11 @@ class FailsToBuild(Plain):
         raise IndexError("no\n  such row")
 
 
+class NotDescribed(Plain):
+    def describe(self, layers: int, batch_size: int) -> str:
+        raise KeyError("words")
+
+
 class BuildsNothing(Plain):
     def build(self, *_: Any, **__: Any) -> Any:
         return None
@@ -62,7 +67,7 @@ class Altered(Plain):
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = (Plain, SaysFewer, FailsToBuild, BuildsNothing, Altered)
+    kinds = (Plain, SaysFewer, FailsToBuild, NotDescribed, BuildsNothing, Altered)
     more = [EntryPoint(kind.__name__, f"{__name__}:{kind.__name__}", "hyrt.samplers") for kind in kinds]
     monkeypatch.setattr(
         "hyrt.machine.entry_points.entry_points",
@@ -111,4 +116,10 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:
     parts = compose_run(settings("Altered", what=what), open_graph("synthetic:tiny"))
     with pytest.raises(StageFailure, match=f"^error in sample on cpu at {says}"):
+        Training(parts).run()
+
+
+def test_what_it_says_of_itself_is_its_own() -> None:
+    parts = compose_run(settings("NotDescribed"), open_graph("synthetic:tiny"))
+    with pytest.raises(ConfigError, match=r"'NotDescribed' \(.*: describe failed: KeyError: 'words'$"):
         Training(parts).run()
