@@ -16,8 +16,8 @@ from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
 from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
 from hyrt.section import Count, Fraction, Index, Listed, NoTruth, Positive, Section
 
-# What a first run takes where it is not told: 200 steps are Kipf and Welling's epochs over a small graph.
-_LEAST_EPOCHS, _LEAST_STEPS = 5, 200
+# With fewer steps, first runs on small graphs end before they are good.
+_LEAST_EPOCHS, _LEAST_STEPS = 5, 400
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
 
 
@@ -72,7 +72,7 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     epochs: Count | None = None
     """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
-    are targets. By default 5, or as many as make 200 steps if that is more."""
+    are targets. By default 5, or as many as make 400 steps if that is more."""
     optimizer: str = "Adam"
     """The name of a class of torch.optim."""
     lr: Positive = 3e-3

@@ -64,6 +64,6 @@ def test_wrong_sections_are_told_as_without_defaults(settings: dict[str, Any]) -
 def test_epochs_by_default_make_enough_steps(steps_per_epoch: int) -> None:
     epochs = TrainConfig().epochs_of(steps_per_epoch)
     assert epochs >= 5
-    assert epochs == 5 or (epochs - 1) * steps_per_epoch < 200 <= epochs * steps_per_epoch
+    assert epochs == 5 or (epochs - 1) * steps_per_epoch < 400 <= epochs * steps_per_epoch
     assert TrainConfig(epochs=3).epochs_of(steps_per_epoch) == 3
-    assert epochs == max(5, math.ceil(200 / steps_per_epoch))
+    assert epochs == max(5, math.ceil(400 / steps_per_epoch))
