@@ -49,7 +49,7 @@ class BottleneckPolicy:
             after,
             limits.trainers,
             _trainers_s(latest),
-            {"sample": latest.sample_s, "load": latest.load_s, "train": tasks.get("T_TC", 0.0)},
+            {"sample": tasks["T_SC"], "load": tasks["T_L"], "train": tasks.get("T_TC", 0.0)},
         )
         slowest = max(tasks, key=lambda task: tasks[task])
         return Decision(assignment=after, reason=f"{reason} ({slowest} is the bottleneck)")
@@ -62,10 +62,10 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
     on_device = [index for index in there if _samples_itself(limits, index)]
     cpu = [trainers_s[index] for index in there if limits.is_host[index]]
     accelerators = [trainers_s[index] for index in there if not limits.is_host[index]]
-    tasks = {"T_SC": latest.sample_s}
+    tasks = {"T_SC": sum(latest.sample_s)}
     if on_device:
         tasks["T_SA"] = max(latest.sample_on_device_s[index] for index in on_device)
-    tasks["T_L"] = latest.load_s
+    tasks["T_L"] = sum(latest.load_s)
     if cpu:
         tasks["T_TC"] = max(cpu)
     if accelerators:
@@ -147,7 +147,7 @@ def _balance_samplers(
 
     def sampling(index: int) -> tuple[float, int]:
         """The seconds of the sampler of a trainer's mini-batches, and the units that it samples."""
-        return (device_s[index], present.split[index]) if index in on_device else (latest.sample_s, cpu_units)
+        return (device_s[index], present.split[index]) if index in on_device else (tasks["T_SC"], cpu_units)
 
     giver, taker = max(giving, key=slowness), min(free, key=slowness)
     return _moved(present, limits, giver, taker, sampling(giver), sampling(taker))

@@ -11,7 +11,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, slowest
-from hyrt.balance.fitted.explore import experiment, is_near, probe
+from hyrt.balance.fitted.explore import experiment, is_near, lighter, probe
 from hyrt.balance.fitted.fit import Fit, fit
 from hyrt.balance.fitted.solve import best_assignment
 from hyrt.balance.reason import change_in_words
@@ -28,26 +28,30 @@ _JUDGED_PERIODS = 3
 _SETTLED_STEPS = 16
 _SETTLED_GAIN = 0.1
 _HOST_PART = 0.95
-# Then it looks again every so many steps, later every twice as many: a look is most of what a decision costs.
-_LOOK_STEPS = 4
+# After so many steps without a change, it looks again every so many: a look is most of what a decision costs.
+_LOOK_STEPS = ((63, 8), (_SETTLED_STEPS, 4), (_SETTLED_STEPS // 2, 2))
+# A model that promised an iteration so much shorter than it is lacks something.
+_SURPRISE = 0.3
 # A speed comes and goes where its logarithm, a median of so many steps, has been this far up and down.
 _RESTLESS_RANGE = 0.4
 _SMOOTHED = 3
 # Steps under the present assignment before the next decision.
 _LEAST_STEPS = 2
 # What a run can do is explored in its first steps.
-_EXPLORED_STEPS = 18
+_EXPLORED_STEPS = 24
 _FULL_HISTORY = 64
 
 
 class ModelPolicy:
     """Fits the performance model to the latest steps, and moves to the assignment that it finds best.
 
-    Each trainer's time is a line over its targets, each host stage's a curve over its threads; both go
-    exactly through what the newest steps took, and older steps say how steep they are. The assignment that
-    minimises the fitted iteration is taken when it promises more than noise does. Only steps that ran under
-    the last decision count for the next one. A change of a device's speed rescales what was seen before it;
-    where speeds come and go, nothing moves.
+    How the work of a share grows with its targets, which need not be in proportion, is learned from the times
+    of all trainers' sampling and loading. A trainer's time is a line over that work, a host stage's their sum
+    times a curve over the threads; both go exactly through what the newest steps took, and older steps tell
+    how steep they are. The assignment that minimises the fitted iteration is taken when it promises more than
+    noise does. Only steps that ran under the last decision count for the next one. In a run's first steps
+    assignments are tried that the model cannot judge. A change of a device's speed rescales what was seen
+    before it; where speeds come and go, nothing moves.
     """
 
     name = "model"
@@ -88,6 +92,10 @@ class ModelPolicy:
             return stay
         if choice.assignment == present:
             return stay
+        if is_allowed and len(history) < _EXPLORED_STEPS and _surprise(evidence, limits) > _SURPRISE:
+            found = experiment(model, evidence, present, limits, (lighter,))
+            if found is not None:
+                return found
         trainers_s = [
             model.trainer_s(index, units, present.threads.train) for index, units in enumerate(present.split)
         ]
@@ -133,13 +141,10 @@ def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Assignm
 
 def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
     """Whether the assignment has long been there and this is not one of the steps that look at it again."""
-    if len(history) <= _SETTLED_STEPS:
-        return False
-    is_older = len(history) == _FULL_HISTORY and history[0].assignment == present
-    every = _LOOK_STEPS * (2 if is_older else 1)
-    if history[-1].step // every != history[-2].step // every:
-        return False
-    return all(step.assignment == present for step in history[-_SETTLED_STEPS - 1 :])
+    stable = next((n for n, step in enumerate(reversed(history)) if step.assignment != present), len(history))
+    # How long it has been there, and how often it is then looked at again.
+    every = next((every for steps, every in _LOOK_STEPS if stable > steps), 1)
+    return every > 1 and history[-1].step // every == history[-2].step // every
 
 
 def _is_settled(evidence: Evidence) -> bool:
@@ -168,9 +173,11 @@ def _is_worth_it(
     near = newest.seconds > 0.85 * max(newest.seconds[:ITERATION].max(), newest.seconds[FIRST_TRAINER:].max())
     near[ITERATION] = choice.is_remembered
     error = float(np.max(evidence.noise[near] / np.sqrt(newest.steps[near])))
-    wanted = _LEAST_GAIN + _GAIN_OF_ALL * _moved(present, choice.assignment)
-    if not choice.is_remembered and history[0].step + _EXPLORED_STEPS < history[-1].step:
-        wanted += _GAIN_OF_MISFIT * _misfit(model, evidence)
+    wanted = _LEAST_GAIN
+    if not choice.is_remembered:
+        wanted += _GAIN_OF_ALL * _moved(present, choice.assignment)
+        if history[0].step + _EXPLORED_STEPS < history[-1].step:
+            wanted += _GAIN_OF_MISFIT * _misfit(model, evidence)
     if _is_settled(evidence):
         wanted = _SETTLED_GAIN
     if choice.gain <= wanted + _GAIN_ERRORS * error:
@@ -193,6 +200,15 @@ def _misfit(model: Fit, evidence: Evidence) -> float:
     return sum(errors) / len(errors)
 
 
+def _surprise(evidence: Evidence, limits: AssignmentLimits) -> float:
+    """How far the present iteration is above what the periods before it promise, relatively."""
+    if len(evidence.periods) < 2:
+        return 0.0
+    newest = evidence.periods[0]
+    before = fit(replace(evidence, periods=evidence.periods[1:]), limits)
+    return float(newest.seconds[ITERATION]) / before.iteration_s(newest.assignment) - 1
+
+
 def _moved(before: Assignment, after: Assignment) -> float:
     """Part of the targets that another trainer gets."""
     pairs = zip(before.split, after.split, strict=True)
@@ -212,9 +228,8 @@ def is_restless(history: Sequence[Observation], model: Fit) -> bool:
         busy = split[:, trainer] > 0
         if line is None or busy.sum() < 2 * _SMOOTHED:
             continue
-        expected = line.launch_s + line.unit_s * split[:, trainer] * (
-            train if model.is_host[trainer] else 1.0
-        )
+        work = line.growth.of_all(split[:, trainer])
+        expected = line.launch_s + line.unit_s * work * (train if model.is_host[trainer] else 1.0)
         times = np.log(np.maximum(seconds[busy, trainer], 1e-12) / expected[busy])
         smooth = np.median(np.lib.stride_tricks.sliding_window_view(times, _SMOOTHED), axis=1)
         low, high = float(smooth.min()), float(smooth.max())

@@ -19,15 +19,15 @@ class Observation:
     """The one that the step ran under."""
     iteration_s: float
     """Wall time from the step before to this one."""
-    sample_s: float
-    """Sampling on the host's cores, of all trainers' mini-batches (T_SC)."""
-    load_s: float
-    """Loading all trainers' features (T_L)."""
+    sample_s: tuple[float, ...]
+    load_s: tuple[float, ...]
+    """`sample_s` and `load_s`: of each trainer's mini-batch, sampling on the host's cores (together T_SC) and
+    loading (together T_L)."""
     sample_on_device_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_on_device_s`, `transfer_s` and `propagate_s`: one a trainer; 0 for a trainer that had no
-    targets, or does not sample."""
+    """`sample_on_device_s`, `transfer_s` and `propagate_s`: of each trainer. All of them are 0 for a trainer
+    that had no targets, and where nothing had to be done."""
     synchronize_s: float = 0.0
     """Reducing gradients, the optimiser's step and handing out the weights."""
 

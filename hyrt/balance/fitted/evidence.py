@@ -44,6 +44,9 @@ class Period:
     """How many steps speak for `seconds`, float64 [columns]."""
     is_past: bool
     """Whether something has changed its speed since."""
+    sample_s: Floats
+    load_s: Floats
+    """`sample_s` and `load_s`: float64 [trainers], each trainer's part of `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,8 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     rows = np.array(
         [
             (
-                step.sample_s,
-                step.load_s,
+                sum(step.sample_s),
+                sum(step.load_s),
                 step.synchronize_s,
                 step.iteration_s,
                 *step.propagate_s,
@@ -90,6 +93,10 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
             for step in history
         ]
     )
+    shares = {
+        SAMPLE: np.array([step.sample_s for step in history]),
+        LOAD: np.array([step.load_s for step in history]),
+    }
     starts = [0] + [
         index
         for index in range(1, len(history))
@@ -114,11 +121,16 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
             noise, newest_change = _noise(part, changed_at), change
         settled = part[max(changed_at) + delay :, ITERATION]
         level[ITERATION] = max(_middle(settled) if len(settled) > 1 else 0.0, slowest(level))
-        if periods and not is_past:
-            is_past = _is_other(periods[0], history[start].assignment, level * factor, len(part))
-        periods.append(
-            Period(assignment=history[start].assignment, seconds=level * factor, steps=steps, is_past=is_past)
+        seconds = level * factor
+        sample_s, load_s = (
+            _parted(float(seconds[column]), of[start + changed_at[column] : end])
+            for column, of in shares.items()
         )
+        # Each is judged alone: what was different for a while may be as it was again.
+        is_other = is_past or (
+            bool(periods) and _is_other(periods[0], history[start].assignment, seconds, len(part))
+        )
+        periods.append(Period(history[start].assignment, seconds, steps, is_other, sample_s, load_s))
         factor = factor * change
         is_past = is_past or bool((change != 1.0).any())
         end = start
@@ -146,6 +158,13 @@ def _is_other(newest: Period, before: Assignment, seconds: Floats, steps: int) -
         if not min(parts) / _OTHER < ratio < max(parts) * _OTHER:
             return True
     return False
+
+
+def _parted(seconds: float, shares: Floats) -> Floats:
+    """A stage's time in the parts that its shares, [steps, trainers], took of it."""
+    parts: Floats = shares.sum(axis=0)
+    total = float(parts.sum())
+    return parts * (seconds / total) if total else parts
 
 
 def _no_change(rows: Floats) -> tuple[list[int], Floats]:

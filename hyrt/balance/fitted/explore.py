@@ -1,16 +1,19 @@
-"""Moves made to learn something: what an unknown trainer takes, or whether the host's stages get shorter."""
+"""Moves made to learn something: what an unknown trainer takes, or what is faster than the model says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
-from hyrt.balance.fitted.evidence import ITERATION, Evidence
-from hyrt.balance.fitted.fit import Fit, kinds_of
-from hyrt.balance.fitted.solve import whole, within_capacities
+from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, LOAD, SAMPLE, Evidence
+from hyrt.balance.fitted.fit import Fit, Line, kinds_of
+from hyrt.balance.fitted.growth import Growth
+from hyrt.balance.fitted.solve import best_assignment, lightest, whole, within_capacities
+from hyrt.balance.fitted.thread_curve import ThreadCurve
 from hyrt.balance.reason import change_in_words
 
 # A trainer without targets gets a few again after that many steps, to see whether it has become worth it.
@@ -19,24 +22,24 @@ _PROBE_STEPS = 1000
 # short run does not earn that back.
 _FIRST_PROBE_STEPS = 10
 _PROBE_PART = 64
-# The host's stages bound the iteration where they take so much longer than the trainers could.
-_HOST_BOUND = 1.15
-_HOST_PART = 0.9
 # Cores are all in use where the stages' threads are busy for this part of what there is.
 _BUSY_PART = 0.9
+# All wait for a stage that takes this part of the iteration.
+_WAITED_PART = 0.95
 # A stage has the threads it needs where it takes this part of the iteration.
 _NEEDED_PART = 0.8
 # A trainer's time is mostly launch where that alone is this part of the iteration; without it, the others may
 # be expected to take so much longer.
 _LAUNCH_BOUND = 0.7
 _DARING = 1.3
-# What a host's trainer without targets gets at most, as a part of all.
-_IDLE_PART = 0.125
 # Assignments that differ in less than this part of the targets are the same.
 _NEAR = 0.02
-# An experiment gives a kind of trainers, or one trainer, so many targets more than it has had, as a part of
-# all.
-_TRIED_PART = 0.25
+# An experiment must promise this much.
+_TRIED_GAIN = 0.05
+# Transfers that share what slows them may be so much faster alone.
+_CROWDED = 1.5
+# What an experiment leaves of the work of sampling and loading, at most.
+_LIGHTER_PART = 0.85
 
 
 def probe(
@@ -51,21 +54,26 @@ def probe(
     is_start
         Whether the history holds all steps of the run; a trainer is then known where another of its kind is.
     """
-    without = [index for index, most in enumerate(limits.most_units) if most and not present.split[index]]
+    total = sum(present.split)
+    # What so few targets take says little of what more would.
+    few = total // (8 * len(present.split)) if is_start else 0
+    without = [
+        index for index, most in enumerate(limits.most_units) if most > few and present.split[index] <= few
+    ]
     if not without or (is_start and len(history) < _FIRST_PROBE_STEPS):
         return None
     seen = {
         index
         for assignment in {step.assignment for step in history}
         for index, units in enumerate(assignment.split)
-        if units
+        if units > few
     }
     kinds = kinds_of(limits)
-    known = {kinds[index] for index in seen} if is_start else set()
+    # One of a kind stands for the others until there is time to look at each.
+    known = {kinds[index] for index in seen} if len(history) < 2 * _FIRST_PROBE_STEPS else set()
     idle = [index for index in without if index not in seen and kinds[index] not in known]
     if not idle:
         return None
-    total = sum(present.split)
     if is_start:
         idle = [
             index for place, index in enumerate(idle) if kinds[index] not in [kinds[i] for i in idle[:place]]
@@ -89,18 +97,33 @@ def probe(
     noun = "target" if given == 1 else "targets"
     return Decision(
         assignment=replace(present, split=tuple(split)),
-        reason=f"gave {names} {given} {noun} to measure their times: they had none in the last "
+        reason=f"gave {names} {given} {noun} to measure their times: they had few or none in the last "
         f"{len(history)} steps",
         is_trial=True,
     )
 
 
+Attempt = Callable[[Fit, Evidence, Assignment, AssignmentLimits], tuple[Assignment, str] | None]
+
+
 def experiment(
-    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+    model: Fit,
+    evidence: Evidence,
+    present: Assignment,
+    limits: AssignmentLimits,
+    attempts: Sequence[Attempt] = (),
 ) -> Decision | None:
-    """An assignment that may be better though the model does not know it; None where none is new."""
+    """An assignment that may be better though the model does not know it; None where none is new.
+
+    Parameters
+    ----------
+    model, evidence, present, limits
+        What is known, and how the run stands.
+    attempts
+        What to try; by default all that there is.
+    """
     known = [period.assignment for period in evidence.periods]
-    for attempt in (_fewer_threads, _idle_host, _fewer_trainers, _others):
+    for attempt in attempts or (_needless_threads, _fewer_threads, _more_threads, _fewer_trainers, lighter):
         found = attempt(model, evidence, present, limits)
         if found is not None and not any(is_near(found[0], other) for other in known):
             after, purpose = found
@@ -147,29 +170,40 @@ def _fewer_threads(
     return (after, "stages get faster if fewer threads share the cores") if after != present else None
 
 
-def _idle_host(
+def _more_threads(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Some targets for the host's idle trainer where trainers are slow: with other threads it is faster."""
-    host, threads, total = model.host, present.threads, sum(present.split)
-    if host is None or present.split[host]:
+    """Where stages share cores: twice the threads for the stage that the iteration waits for."""
+    if not limits.threads_are_shared:
         return None
-    iteration_s = model.iteration_s(present)
-    if model.host_s(present.split, threads) > _HOST_PART * iteration_s:
+    newest = evidence.periods[0].seconds
+    stage, column = ("sample", SAMPLE) if newest[SAMPLE] > newest[LOAD] else ("load", LOAD)
+    if newest[column] < _WAITED_PART * newest[ITERATION]:
         return None
-    most = min(model.capacity(host, iteration_s, threads.train), limits.most_units[host], total * _IDLE_PART)
-    given = int(most)
-    if not given:
+    more = min(limits.cores, 2 * getattr(present.threads, stage))
+    after = replace(present, threads=replace(present.threads, **{stage: more}))
+    return after, "the stage that all wait for gets more of the cores"
+
+
+def _needless_threads(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> tuple[Assignment, str] | None:
+    """What is best if a stage needs but one thread that has not been seen to gain from all it had."""
+    variant = model
+    for stage in ("sample", "load"):
+        counts = [getattr(period.assignment.threads, stage) for period in evidence.periods]
+        fewest = min(counts)
+        fitted = getattr(model, stage)
+        if fewest > 1 and fitted.curve.at(fewest) <= 1.05 * fitted.curve.at(limits.cores):
+            seconds = fitted.one_thread_s * fitted.curve.at(getattr(present.threads, stage))
+            one = replace(fitted, one_thread_s=seconds, curve=ThreadCurve(1.0))
+            variant = replace(variant, **{stage: one})
+    if variant is model:
         return None
-    giver = max(
-        range(len(present.split)),
-        key=lambda index: model.trainer_s(index, present.split[index], threads.train),
-    )
-    split = list(present.split)
-    given = min(given, split[giver])
-    split[giver] -= given
-    split[host] += given
-    return replace(present, split=tuple(split)), "the CPU can do some in the same time"
+    after = best_assignment(variant, present, limits)
+    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+        return None
+    return after, "a stage that gained nothing from its threads can do with fewer"
 
 
 def _fewer_trainers(
@@ -178,58 +212,68 @@ def _fewer_trainers(
     """Nothing for trainers whose time is mostly launch, where others may do their part."""
     threads, total = present.threads, sum(present.split)
     iteration_s = model.iteration_s(present)
-    split = [float(units) for units in present.split]
-    for index, line in enumerate(model.propagate):
-        if line is not None and line.launch_s + model.synchronize_s > _LAUNCH_BOUND * iteration_s:
-            split[index] = 0.0
-    missing = total - sum(split)
-    if not missing or not any(split):
-        return None
+    kept = [
+        units if line is None or line.launch_s + model.synchronize_s <= _LAUNCH_BOUND * iteration_s else 0
+        for units, line in zip(present.split, model.propagate, strict=True)
+    ]
     capacities = within_capacities(model, _DARING * iteration_s, threads.train, limits)
-    room = [max(most - units, 0.0) if units else 0.0 for units, most in zip(split, capacities, strict=True)]
-    if sum(room) < missing:
+    room = [max(most - units, 0.0) if units else 0.0 for units, most in zip(kept, capacities, strict=True)]
+    missing = total - sum(kept)
+    if not missing or sum(room) < missing:
         return None
-    split = [units + missing * space / sum(room) for units, space in zip(split, room, strict=True)]
+    split = [units + missing * space / sum(room) for units, space in zip(kept, room, strict=True)]
     after = replace(present, split=whole(split, total, limits.most_units))
     return after, "the others can do them in less time"
 
 
-def _others(
+def lighter(
     model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Where sampling or loading is the bottleneck: most targets to few trainers that never had many.
+    """Fewer, larger shares, so that less is sampled and loaded, if trainers can be as fast as they ever were.
 
-    A mini-batch twice as large has less than twice the input, and some trainers need none loaded; nothing
-    else shows it.
+    Stages slow each other where they share what the model does not know of: the host's memory, a switch.
     """
     threads, total = present.threads, sum(present.split)
-    host_s = model.host_s(present.split, threads)
-    trainers_s = max(
-        model.trainer_s(index, units, threads.train) for index, units in enumerate(present.split)
+    unhindered = _unhindered(model, evidence, limits)
+    within_s = float(evidence.periods[0].seconds[ITERATION]) / (1 + _TRIED_GAIN)
+    capacities = within_capacities(unhindered, within_s, threads.train, limits)
+    if sum(capacities) < total:
+        return None
+    split = whole(
+        lightest(model, capacities, total, threads, shares_cores=limits.threads_are_shared),
+        total,
+        limits.most_units,
     )
-    if host_s < _HOST_PART * trainers_s:
+    parts = [
+        stage.work_s(split) / max(stage.work_s(present.split), 1e-12) for stage in (model.sample, model.load)
+    ]
+    if min(parts) > _LIGHTER_PART or max(parts) > 1 + _NEAR:
         return None
-    if sum(within_capacities(model, host_s / _HOST_BOUND, threads.train, limits)) < total:
-        return None
-    capacities = within_capacities(model, host_s, threads.train, limits)
-    kinds = kinds_of(limits)
-    splits = [period.assignment.split for period in evidence.periods]
-    of_kind = {
-        kind: max(sum(u for u, other in zip(units, kinds, strict=True) if other == kind) for units in splits)
-        for kind in kinds
-    }
-    tried = [max(units) for units in zip(*splits, strict=True)]
-    split = [0.0] * len(capacities)
-    left = float(total)
-    for index in sorted(range(len(split)), key=lambda index: (of_kind[kinds[index]], tried[index])):
-        split[index] = float(min(capacities[index], left))
-        left -= split[index]
-    new = sum(
-        max(0.0, sum(u for u, other in zip(split, kinds, strict=True) if other == kind) - before)
-        for kind, before in of_kind.items()
-    )
-    more = max(split) - max(tried)
-    if left > 0 or max(new, more) < _TRIED_PART * total:
-        return None
-    after = replace(present, split=whole(split, total, limits.most_units))
-    return after, "sampling and loading get shorter"
+    return replace(present, split=split), "with less to sample and to load all stages get faster"
+
+
+def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:
+    """The model with trainers as fast for what they do as any of their kind was in any period."""
+    kinds, count = kinds_of(limits), len(limits.trainers)
+
+    def fastest(first: int, growth: Growth) -> dict[str, float]:
+        """Seconds a unit of work by kind."""
+        found = dict.fromkeys(kinds, math.inf)
+        for period in evidence.periods:
+            for index, units in enumerate(period.assignment.split):
+                if units:
+                    unit_s = float(period.seconds[first + index]) / growth.of(units)
+                    found[kinds[index]] = min(found[kinds[index]], unit_s)
+        return found
+
+    def lines(given: Sequence[Line | None], first: int, growth: Growth, faster: float) -> list[Line | None]:
+        unit_s = fastest(first, growth)
+        return [
+            line if line is None or host else Line(0.0, unit_s[kind] / faster, growth)
+            for line, host, kind in zip(given, limits.is_host, kinds, strict=True)
+        ]
+
+    propagate = lines(model.propagate, FIRST_TRAINER, model.sample.growth, 1.0)
+    # What transfers share may be what slows them: alone, they may be faster still.
+    transfer = lines(model.transfer, FIRST_TRAINER + count, model.load.growth, _CROWDED)
+    return replace(model, propagate=tuple(propagate), transfer=tuple(transfer))

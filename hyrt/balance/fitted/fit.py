@@ -17,8 +17,10 @@ from hyrt.balance.fitted.evidence import (
     SAMPLE,
     SYNCHRONIZE,
     Evidence,
+    Floats,
     Period,
 )
+from hyrt.balance.fitted.growth import PROPORTIONAL, Growth
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
@@ -40,10 +42,22 @@ _FORM_ERROR = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One stage of one trainer: launch_s + unit_s · units."""
+    """One stage of one trainer: launch_s + unit_s · growth of its units."""
 
     launch_s: float
     unit_s: float
+    growth: Growth = PROPORTIONAL
+
+    def seconds(self, units: float, relative: float = 1.0) -> float:
+        """The time of so many units, where one takes `relative` of what it usually does."""
+        return self.launch_s + self.unit_s * relative * self.growth.of(units)
+
+    def most(self, within_s: float, relative: float = 1.0) -> float:
+        """How many units it does in that time."""
+        if within_s < self.launch_s:
+            return 0.0
+        unit_s = self.unit_s * relative
+        return self.growth.units((within_s - self.launch_s) / unit_s) if unit_s > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +88,10 @@ class Fit:
         if propagate is None:
             return 0.0
         speed = self.train_curve.at(train_threads) if self.is_host[trainer] else 1.0
-        units = _most(propagate, within_s - self.synchronize_s) / speed
+        units = propagate.most(within_s - self.synchronize_s, speed)
         for line in (self.transfer[trainer], self.sample_on_device[trainer]):
             if line is not None:
-                units = min(units, _most(line, within_s))
+                units = min(units, line.most(within_s))
         return units
 
     def trainer_s(self, trainer: int, units: float, train_threads: int) -> float:
@@ -88,10 +102,10 @@ class Fit:
         seconds = 0.0
         propagate = self.propagate[trainer]
         if propagate is not None:
-            seconds = propagate.launch_s + propagate.unit_s * units * speed + self.synchronize_s
+            seconds = propagate.seconds(units, speed) + self.synchronize_s
         for line in (self.transfer[trainer], self.sample_on_device[trainer]):
             if line is not None:
-                seconds = max(seconds, line.launch_s + line.unit_s * units)
+                seconds = max(seconds, line.seconds(units))
         return seconds
 
     def core_s(self, split: Sequence[float], threads: Threads) -> float:
@@ -104,7 +118,7 @@ class Fit:
         if self.host is not None and split[self.host]:
             line = self.propagate[self.host]
             if line is not None:
-                seconds += line.launch_s + line.unit_s * split[self.host]
+                seconds += line.seconds(split[self.host])
         return seconds
 
     def host_s(self, split: Sequence[float], threads: Threads) -> float:
@@ -132,10 +146,8 @@ class Fit:
 
     def unit_costs(self, split: Sequence[float]) -> list[float]:
         """Seconds of sampling and loading, on one thread, that a unit costs each trainer that has so many."""
-        sample, load = self.sample, self.load
         return [
-            sample.one_thread_s * sample.weights[index] * units ** (sample.power - 1)
-            + load.one_thread_s * load.weights[index] * units ** (load.power - 1)
+            (self.sample.share_s(index, units) + self.load.share_s(index, units)) / units
             if units
             else math.inf
             for index, units in enumerate(split)
@@ -172,9 +184,26 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
 
     kinds = kinds_of(limits)
     of_kind = {kind: [index for index in range(trainers) if kinds[index] == kind] for kind in set(kinds)}
+    samples_itself = limits.samples_on_device or (False,) * trainers
+    splits = np.array([period.assignment.split for period in periods], dtype=np.float64)
+
+    def host_stage(column: int, stage: str, shares_s: Sequence[Floats], usual: Sequence[float]) -> HostStage:
+        threads = [getattr(period.assignment.threads, stage) for period in periods]
+        return fit_host_stage(
+            np.array(shares_s), splits, threads, [error[column] for error in errors], usual, kinds
+        )
+
+    sample = host_stage(
+        SAMPLE, "sample", [period.sample_s for period in periods], [float(not own) for own in samples_itself]
+    )
+    load = host_stage(LOAD, "load", [period.load_s for period in periods], (1.0,) * trainers)
+    # A trainer computes over the edges that sampling draws, and gets the rows that loading reads.
+    growths = (sample.growth, load.growth, sample.growth)
     train_curve = ThreadCurve()
     stages: list[tuple[Line | None, ...]] = []
-    for first in range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers):
+    for growth, first in zip(
+        growths, range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers), strict=True
+    ):
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
         # What others of its kind may know a trainer by: what it took last.
         as_mates = [
@@ -184,7 +213,7 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
         lines: list[Line | None] = []
         for trainer, seen in enumerate(points):
             if limits.is_host[trainer] and first == FIRST_TRAINER:
-                train_curve, line = _host_line(seen)
+                train_curve, line = _host_line(seen, growth)
                 lines.append(line)
                 continue
             mates = [
@@ -201,14 +230,11 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
             sizes = [point.units for point in seen]
             # What a trainer itself took with other sizes says more than others of its kind.
             knows_itself = bool(sizes) and max(sizes) > _OTHER_SIZE * min(sizes)
-            lines.append(_line(seen, () if knows_itself else mates)[0])
+            lines.append(_likeliest(seen, () if knows_itself else mates, growth))
         stages.append(tuple(lines))
-    samples_itself = limits.samples_on_device or (False,) * trainers
     fitted = Fit(
-        sample=_host_stage(
-            periods, errors, SAMPLE, "sample", tuple(0.0 if own else 1.0 for own in samples_itself), kinds
-        ),
-        load=_host_stage(periods, errors, LOAD, "load", (1.0,) * trainers, kinds),
+        sample=sample,
+        load=load,
         propagate=stages[0],
         transfer=stages[1],
         sample_on_device=stages[2],
@@ -226,12 +252,6 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
     ):
         return replace(fitted, core_part=iteration_s / core_s)
     return fitted
-
-
-def _most(line: Line, within_s: float) -> float:
-    if within_s < line.launch_s:
-        return 0.0
-    return (within_s - line.launch_s) / line.unit_s if line.unit_s > 0 else math.inf
 
 
 def _errors(evidence: Evidence, index: int) -> list[float]:
@@ -282,7 +302,10 @@ def _points(
 
 
 def _line(
-    seen: Sequence[Point], mates: Sequence[Point] = (), curve: ThreadCurve | None = None
+    seen: Sequence[Point],
+    mates: Sequence[Point] = (),
+    growth: Growth = PROPORTIONAL,
+    curve: ThreadCurve | None = None,
 ) -> tuple[Line | None, float]:
     """The line through the newest point, whose launch part the others say; and its misfit."""
     if not seen:
@@ -291,11 +314,12 @@ def _line(
     if newest.seconds <= 0:
         return Line(0.0, 0.0), 0.0
     speed = curve.at(newest.threads) if curve else 1.0
+    work = growth.of(newest.units) * speed
     weight = 1 / _LAUNCH_SPREAD**2
     total = _LAUNCH_PART * weight
     others = []
     for point in (*seen[1:], *mates):
-        part = point.units / newest.units * (curve.at(point.threads) / speed if curve else 1.0)
+        part = growth.of(point.units) * (curve.at(point.threads) if curve else 1.0) / work
         ratio = point.seconds / newest.seconds
         spread = max(
             (
@@ -316,32 +340,24 @@ def _line(
     misfit = (launch - _LAUNCH_PART) ** 2 / _LAUNCH_SPREAD**2
     for part, ratio, spread in others:
         misfit += min(((launch + (1 - launch) * part - ratio) / spread) ** 2, 25.0)
-    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / newest.units / speed), misfit / 2
+    return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), misfit / 2
 
 
-def _host_line(seen: Sequence[Point]) -> tuple[ThreadCurve, Line | None]:
+def _likeliest(seen: Sequence[Point], mates: Sequence[Point], growth: Growth) -> Line | None:
+    """In proportion to the units, or to the work that the host's stages have with them."""
+    return min((_line(seen, mates, each) for each in _told_apart(growth)), key=lambda found: found[1])[0]
+
+
+def _told_apart(growth: Growth) -> tuple[Growth, ...]:
+    return (PROPORTIONAL,) if growth.is_proportional else (PROPORTIONAL, growth)
+
+
+def _host_line(seen: Sequence[Point], growth: Growth) -> tuple[ThreadCurve, Line | None]:
     """Of the host's trainer: with the curve over its threads that explains its times best."""
     fits = [
-        (curve, *_line(seen, (), curve))
+        (curve, *_line(seen, (), each, curve))
         for curve in possible_curves([point.threads for point in seen] or [1])
+        for each in _told_apart(growth)
     ]
     curve, line, _ = min(fits, key=lambda found: found[2] + found[0].surprise)
     return curve, line
-
-
-def _host_stage(
-    periods: Sequence[Period],
-    errors: Sequence[Sequence[float]],
-    column: int,
-    stage: str,
-    usual: tuple[float, ...],
-    kinds: tuple[str, ...],
-) -> HostStage:
-    return fit_host_stage(
-        [float(period.seconds[column]) for period in periods],
-        np.array([period.assignment.split for period in periods], dtype=np.float64),
-        [getattr(period.assignment.threads, stage) for period in periods],
-        [(error[column] ** 2 + _FORM_ERROR**2) ** 0.5 for error in errors],
-        usual,
-        kinds,
-    )

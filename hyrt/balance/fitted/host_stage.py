@@ -8,43 +8,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.balance.fitted.growth import Growth, logarithms, possible_growths
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
 Floats = NDArray[np.float64]
 
-# A mini-batch twice as large has less than twice the vertices, since some are met again: units ** power, and
-# how far that usually is from the first of these.
-_USUAL_POWER = 0.9
-_POWERS = np.array([1.0, 0.9, 0.8, 0.65, 0.5, 0.3, 0.15])
-_POWER_SPREAD = 0.15
-# What a trainer's targets cost against those of the others: the same, give or take this much for its kind,
+# What a trainer's units cost against those of the others: the same, give or take this much for its kind,
 # which may take its input in another form, and for itself.
 _KIND_SPREAD = 0.25
 _OWN_SPREAD = 0.1
-_MOST_WEIGHT = 1.2
-# No single period counts more than one that is this many errors off.
-_MOST_ERRORS = 5.0
+# The form of the model is off by this much for a share, and by so much more for one e times smaller than the
+# largest: what does not grow with the units counts in small ones.
+_FORM_ERROR = 0.03
+_SMALL_ERROR = 0.05
+# This part of what a share takes at least, by what the others took, is nothing.
+_NOTHING = 0.02
+# So many of the newest periods say how the stage is.
+_PERIODS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of a step: one_thread_s · sum of weight · units ** power, over the threads."""
+    """Sampling or loading of a step: one_thread_s · sum of weight · growth of the units, over the threads."""
 
     one_thread_s: float
-    """The time of a trainer with one unit, weight 1 and one thread."""
+    """The time of a trainer with one unit of work, weight 1 and one thread."""
     weights: tuple[float, ...]
     """The weight of each trainer."""
-    power: float
-    """The power of the units."""
+    growth: Growth
+    """How a share's work grows with its units."""
     curve: ThreadCurve
     """How the time depends on the threads."""
 
+    def share_s(self, trainer: int, units: float) -> float:
+        """Time of a trainer's share with one thread."""
+        return self.one_thread_s * self.weights[trainer] * self.growth.of(units)
+
     def work_s(self, split: Sequence[float]) -> float:
         """Time of a step with one thread."""
-        power, work = self.power, 0.0
+        growth, work = self.growth, 0.0
         for weight, units in zip(self.weights, split, strict=True):
-            if units > 0:
-                work += weight * float(units) ** power
+            if units > 0 and weight:
+                work += weight * growth.of(units)
         return self.one_thread_s * work
 
     def seconds(self, split: Sequence[float], threads: int) -> float:
@@ -57,70 +62,63 @@ class HostStage:
 
 
 def fit_host_stage(
-    seconds: Sequence[float],
+    shares_s: Floats,
     splits: Floats,
     threads: Sequence[int],
     errors: Sequence[float],
     usual: Sequence[float],
     kinds: Sequence[str],
 ) -> HostStage:
-    """The stage that explains times best, the newest one exactly, and is much like stages usually are.
+    """The stage that explains the times of the shares best; the newest step's time is explained exactly.
+
+    The logarithm of a time is a constant, the growth, the curve, and what is not known of trainer, step and
+    share: normal, with known spreads. So the constant and the weights are linear in the logarithms (kriging),
+    and of all pairs of growth and curve the likeliest counts.
 
     Parameters
     ----------
-    seconds, threads, errors
-        Those of each period, the newest first; the errors are relative.
-    splits
-        float64 [periods, trainers].
+    shares_s, splits
+        float64 [periods, trainers], time and units of each share, the newest period first; 0 where a trainer
+        had none, or needs nothing done.
+    threads, errors
+        Those of each period; the errors of its times are relative.
     usual
-        The trainers' weights: 0 for one that does not need the stage.
+        The trainers' weights where nothing is known: 0 for one that does not need the stage.
     kinds
         The kind of each trainer.
     """
-    weights = np.array(usual)
     same = np.array([[one == other for other in kinds] for one in kinds])
-    # A kind that had units in a step without the stage does not need it.
-    without = splits[[index for index, time in enumerate(seconds) if time <= 0]].any(axis=0)
-    weights[same @ without] = 0.0
-    good = [index for index, time in enumerate(seconds) if time > 0 and splits[index] @ weights > 0]
-    if not good:
-        return HostStage(0.0, tuple(usual), 1.0, ThreadCurve())
+    # A kind does not need the stage if a share of it took next to nothing: work grows at most with the units.
+    parts = np.minimum(1.0, splits[:, :, None] / np.maximum(splits, 1.0)[:, None])
+    nothing = (splits > 0) & (shares_s <= _NOTHING * (parts * shares_s[:, None]).max(axis=2))
+    needs = np.array(usual) * ~(nothing.any(axis=0) @ same)
+    good = np.flatnonzero((shares_s * needs).any(axis=1))[:_PERIODS]
+    if not len(good):
+        return HostStage(0.0, tuple(usual), Growth(), ThreadCurve())
+    rows, trainers = np.nonzero(shares_s[good] * needs)
+    periods = good[rows]
+    units, took = splits[periods, trainers], np.log(shares_s[periods, trainers])
+    growths = possible_growths(float(splits[0].sum()))
     curves = possible_curves([threads[index] for index in good])
-    took = np.array([seconds[index] for index in good])
-    spreads = np.array([errors[index] for index in good])
-    chosen = splits[good]
-    # [powers, periods] and [curves, periods]: all pairs are tried.
-    powers = np.power(chosen[None], _POWERS[:, None, None]) * (chosen > 0)
-    work = np.log(powers @ weights)
-    counts = np.array([threads[index] for index in good], dtype=np.float64)
-    serial = np.array([curve.serial for curve in curves])[:, None]
-    most = np.array([curve.most for curve in curves])[:, None]
-    speed = np.log(serial + (1 - serial) / np.minimum(counts, most))
-    expected = (work - work[:, :1])[:, None] + (speed - speed[:, :1])[None]
-    off = (expected - np.log(took / took[0])) / spreads
-    misfit = np.minimum(off**2, _MOST_ERRORS**2).sum(axis=2) / 2
-    misfit += ((_POWERS - _USUAL_POWER) ** 2 / (2 * _POWER_SPREAD**2))[:, None]
-    misfit += np.array([curve.surprise for curve in curves])
-    best = int(np.argmin(misfit))
-    at, curve = best // len(curves), curves[best % len(curves)]
-    if len(good) > 1:
-        relative = np.exp(speed[best % len(curves)])
-        weights = _weights(powers[at], took / relative, spreads, weights, kinds)
-    start = float(powers[at][0] @ weights)
-    if start <= 0:
-        return HostStage(0.0, tuple(usual), 1.0, ThreadCurve())
-    one_thread_s = float(took[0]) / start / curve.at(threads[good[0]])
-    return HostStage(one_thread_s, tuple(weights.tolist()), float(_POWERS[at]), curve)
-
-
-def _weights(units: Floats, work: Floats, spreads: Floats, expected: Floats, kinds: Sequence[str]) -> Floats:
-    """What each trainer costs, by least squares that stay near what is usual (ridge regression)."""
-    scale = work[0] / (units[0] @ expected)
-    rows = units * scale / (work * spreads)[:, None]
-    off = 1 / spreads - rows @ expected
-    same = np.array([[one == other for other in kinds] for one in kinds])
+    grown = logarithms(growths, units)
+    speeds = np.log([[curve.at(count) for count in threads] for curve in curves])[:, periods]
+    off = (took - grown[:, None] - speeds[None]).reshape(-1, len(took))
     prior = _KIND_SPREAD**2 * same + _OWN_SPREAD**2 * np.eye(len(kinds))
-    prior *= (expected > 0)[:, None] * (expected > 0)
-    gain = prior @ rows.T
-    result: Floats = np.maximum(expected + gain @ np.linalg.solve(rows @ gain + np.eye(len(rows)), off), 0.0)
-    return result
+    of_share = _FORM_ERROR + _SMALL_ERROR * np.log(units.max() / units)
+    of_period = (periods[:, None] == periods) * np.square(errors)[periods]
+    precision = np.linalg.inv(prior[trainers[:, None], trainers] + of_period + np.diag(of_share**2))
+    ones = precision.sum(axis=0)
+    weighed = off @ precision
+    constant = weighed.sum(axis=1) / ones.sum()
+    misfit = ((weighed - constant[:, None] * ones) * off).sum(axis=1) / 2
+    misfit += np.add.outer(
+        [growth.surprise for growth in growths], [curve.surprise for curve in curves]
+    ).ravel()
+    best = int(np.argmin(misfit))
+    growth, curve = growths[best // len(curves)], curves[best % len(curves)]
+    known = weighed[best] - constant[best] * ones
+    weights = needs * np.exp(prior[:, trainers] @ known)
+    stage = HostStage(1.0, tuple(weights.tolist()), growth, curve)
+    newest = int(good[0])
+    one_thread_s = float(shares_s[newest].sum()) / stage.seconds(splits[newest].tolist(), threads[newest])
+    return HostStage(one_thread_s, stage.weights, growth, curve)

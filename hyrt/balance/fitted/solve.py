@@ -47,7 +47,7 @@ def best_assignment(fit: Fit, present: Assignment, limits: AssignmentLimits) -> 
     split = _nearest(present.split, capacities, total)
     if fit.host_s(split, threads) > upper * 1.001:
         capacities = within_capacities(fit, upper, threads.train, limits)
-        light = _lightest(fit, capacities, total, threads, shares_cores=limits.threads_are_shared)
+        light = lightest(fit, capacities, total, threads, shares_cores=limits.threads_are_shared)
         split = _between(fit, split, light, threads, upper * 1.001)
     units = whole(split, total, limits.most_units)
     return Assignment(split=units, threads=_without_waste(fit, units, threads, upper, limits))
@@ -81,7 +81,7 @@ def _plan(
         capacities = within_capacities(fit, within_s, train, limits)
         if sum(capacities) < total:
             capacities = [float(most) for most in limits.most_units]
-        split = _lightest(fit, capacities, total, now, shares_cores=shares)
+        split = lightest(fit, capacities, total, now, shares_cores=shares)
         sample = fit.sample.fewest_threads(fit.sample.work_s(split), within_s)
         load = fit.load.fewest_threads(fit.load.work_s(split), within_s)
         if max(sample, load) > limits.cores:
@@ -102,14 +102,14 @@ def _plan(
         return None
     if limits.threads_are_shared:
         # Cores that do not have to be shared make every stage faster.
-        split = _lightest(fit, capacities, total, now, shares_cores=shares)
+        split = lightest(fit, capacities, total, now, shares_cores=shares)
         kept = Threads(sample=max(counts[0], now.sample), load=max(counts[1], now.load), train=train)
         is_busy = fit.core_part * fit.core_s(split, kept) > _MARGIN * within_s
         threads = Threads(sample=counts[0], load=counts[1], train=train) if is_busy else kept
     else:
         threads = _threads(counts, train, present, limits, trains)
     if (
-        fit.host_s(_lightest(fit, capacities, total, threads, shares_cores=shares), threads)
+        fit.host_s(lightest(fit, capacities, total, threads, shares_cores=shares), threads)
         > within_s * 1.0001
     ):
         return None
@@ -153,7 +153,7 @@ def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) ->
     return split
 
 
-def _lightest(
+def lightest(
     fit: Fit, capacities: Sequence[float], total: int, threads: Threads, *, shares_cores: bool
 ) -> list[float]:
     """A split within the capacities, filled in the order of what units cost the host's stages."""
@@ -165,7 +165,7 @@ def _lightest(
     # What the host's own trainer computes keeps cores busy too.
     line = fit.propagate[host]
     if line is not None:
-        costs[host] += line.unit_s + line.launch_s / capacities[host]
+        costs[host] += line.seconds(capacities[host]) / capacities[host]
     other = _filled(costs, capacities, total)
     return min(split, other, key=lambda found: fit.host_s(found, threads))
 

@@ -190,8 +190,8 @@ def test_a_trainer_without_targets_is_tried_again_seldom_and_cheaply() -> None:
                 step=step,
                 assignment=present,
                 iteration_s=0.03,
-                sample_s=times.sample_s,
-                load_s=times.load_s,
+                sample_s=tuple(times.sample_s * units / 2048 for units in present.split),
+                load_s=times.trainer_load_s,
                 sample_on_device_s=(0.0, 0.0, 0.0),
                 transfer_s=times.trainer_transfer_s,
                 propagate_s=times.trainer_propagate_s,
@@ -237,8 +237,8 @@ def test_a_lost_trainers_targets_go_to_the_others() -> None:
         step=40,
         assignment=last,
         iteration_s=0.03,
-        sample_s=times.sample_s,
-        load_s=times.load_s,
+        sample_s=tuple(times.sample_s * units / 2048 for units in last.split),
+        load_s=times.trainer_load_s,
         sample_on_device_s=(0.0, 0.0, 0.0),
         transfer_s=times.trainer_transfer_s,
         propagate_s=times.trainer_propagate_s,
@@ -255,8 +255,8 @@ def test_steps_that_take_no_time_change_nothing() -> None:
         step=3,
         assignment=START,
         iteration_s=0.0,
-        sample_s=0.0,
-        load_s=0.0,
+        sample_s=(0.0,) * 3,
+        load_s=(0.0,) * 3,
         sample_on_device_s=(0.0,) * 3,
         transfer_s=(0.0,) * 3,
         propagate_s=(0.0,) * 3,
@@ -296,8 +296,8 @@ def test_a_decision_takes_less_than_a_millisecond() -> None:
                 step=step,
                 assignment=Assignment(split=units, threads=Threads(sample=4, load=8, train=4)),
                 iteration_s=0.03,
-                sample_s=0.01,
-                load_s=0.01 * rng.uniform(0.95, 1.05),
+                sample_s=tuple(0.01 * count / 2048 for count in units),
+                load_s=tuple(0.01 * count / 2048 * rng.uniform(0.95, 1.05) for count in units),
                 sample_on_device_s=(0.0,) * 5,
                 transfer_s=(0.0, *(1e-5 * count for count in units[1:])),
                 propagate_s=tuple(2e-5 * count * rng.uniform(0.95, 1.05) for count in units),
@@ -327,6 +327,19 @@ def test_policies_import_no_torch() -> None:
         env={"PYTHONPATH": f"{root}:{root / 'perfmodel'}"},
     )
     assert result.stdout.strip() == "[]"
+
+
+# What the model policy once left at 0.3 to 0.8 of the best: a trainer that needs nothing loaded; transfers
+# that grow far slower than the targets; host memory, then a switch, that transfers share; a CPU trainer that
+# starts with a few targets; sampling that gains nothing from threads, with cores shared and dealt out; a
+# stage that gets too few of the shared cores; a fast trainer of a slow kind; trainers that mostly launch.
+@pytest.mark.parametrize("seed", [70096, 70081, 70027, 71234, 71189, 71090, 70068, 71019, 83046, 83218])
+def test_machines_that_keep_something_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools" / "policies"))
+    from compare import outcomes
+
+    (found,) = outcomes(seed, ["model"])
+    assert found.settled >= 0.85
 
 
 def test_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:

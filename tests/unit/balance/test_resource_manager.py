@@ -288,10 +288,12 @@ def test_times_are_the_trainers_own(monkeypatch: pytest.MonkeyPatch) -> None:
             if split[1]:
                 assert 0 < seen.propagate_s[1] < 10
                 assert 0 < seen.transfer_s[1] < 10
+                assert min(seen.sample_s[1], seen.load_s[1]) > 0
             else:
                 assert (seen.propagate_s[1], seen.transfer_s[1]) == (0, 0)
+                assert (seen.sample_s[1], seen.load_s[1]) == (0, 0)
             assert seen.sample_on_device_s == (0, 0)
-            assert min(seen.sample_s, seen.load_s, seen.iteration_s, seen.synchronize_s) > 0
+            assert min(seen.sample_s[0], seen.load_s[0], seen.iteration_s, seen.synchronize_s) > 0
         limits = policy.limits[0]
         assert limits.trainers == ("cpu:0", "cpu:1")
         assert limits.is_host == (True, True)
@@ -310,7 +312,7 @@ def test_sampling_on_a_device_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     assert policy.limits[0].samples_on_device == (False, True)
     for seen in policy.observations:
         assert seen.sample_on_device_s[0] == 0 < seen.sample_on_device_s[1]
-        assert seen.sample_s > 0
+        assert seen.sample_s[1] == 0 < seen.sample_s[0]
 
 
 def test_threads_of_the_settings_stay() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,12 +72,14 @@ def test_a_policy_is_told_what_was_measured():
         assert last.assignment == run.assignments[step]
         assert present == (moved(EVEN, 5) if step > 10 else EVEN)
         assert last.iteration_s == pytest.approx(run.iteration_s[step])
-        assert last.sample_s == run.stage_s["sample"][step]
-        assert last.load_s == run.stage_s["load"][step]
+        assert sum(last.sample_s) == run.stage_s["sample"][step]
+        assert sum(last.load_s) == run.stage_s["load"][step]
         assert last.synchronize_s == run.stage_s["synchronize"][step]
         assert last.transfer_s == tuple(run.trainer_transfer_s[step])
         assert last.propagate_s == tuple(run.trainer_propagate_s[step])
         assert last.sample_on_device_s == (0.0,) * 4
+        expected = stage_times(machine(), training(), last.assignment).trainer_load_s
+        assert np.divide(last.load_s, sum(last.load_s)) == pytest.approx(np.divide(expected, sum(expected)))
         assert limits == AssignmentLimits(
             trainers=("cpu:0", "gpu:0", "gpu:1", "gpu:2"),
             is_host=(True, False, False, False),
@@ -95,7 +98,7 @@ def test_work_is_told_and_not_waiting():
     seen = policy.told[-1][0][-1]
     times = stage_times(platform, training(), start(0, 2000, 1000, 1000))
     assert seen.propagate_s == pytest.approx(times.trainer_propagate_s)
-    assert seen.iteration_s == pytest.approx(seen.load_s)
+    assert seen.iteration_s == pytest.approx(sum(seen.load_s))
     assert seen.iteration_s > 2 * max(seen.propagate_s)
     assert seen.propagate_s[0] == seen.transfer_s[0] == 0
 

@@ -1,0 +1,83 @@
+"""How work grows with the units of a share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Work of a share: units ** power, or where that has a bound, what is distinct of all that they meet.
+
+    A mini-batch twice as large has less than twice the vertices, since some are met again. With a bound, each
+    unit meets a random part of what there is: bound · (1 - exp(-units / bound)).
+    """
+
+    power: float = 1.0
+    """At most 1."""
+    bound: float = math.inf
+    """In units: the work that no share exceeds."""
+    surprise: float = 0.0
+    """How unusual it is, as a misfit."""
+
+    @property
+    def is_proportional(self) -> bool:
+        """Whether twice the units are twice the work."""
+        return self.power == 1 and self.bound == math.inf
+
+    def of(self, units: float) -> float:
+        """The work of that many units."""
+        if self.bound < math.inf:
+            return -self.bound * math.expm1(-units / self.bound)
+        return float(units) ** self.power if units > 0 else 0.0
+
+    def of_all(self, units: Floats) -> Floats:
+        """`of` each."""
+        if self.bound < math.inf:
+            return -self.bound * np.expm1(-units / self.bound)
+        result: Floats = np.power(units, self.power) * (units > 0)
+        return result
+
+    def units(self, work: float) -> float:
+        """How many have that work; infinite where any number has less."""
+        if work >= self.bound:
+            return math.inf
+        return (
+            -self.bound * math.log1p(-work / self.bound)
+            if self.bound < math.inf
+            else work ** (1 / self.power)
+        )
+
+
+PROPORTIONAL = Growth()
+
+_USUAL_POWER = 0.9
+_POWER_SPREAD = 0.15
+_POWERS = (0.9, 1.0, 0.8, 0.65, 0.5, 0.3, 0.15)
+_BOUNDS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
+_BOUND_SURPRISE = 2.0
+
+
+@lru_cache(maxsize=8)
+def possible_growths(total: float) -> tuple[Growth, ...]:
+    """Those that are told apart, for steps of that many units: powers, the usual one first, then bounds."""
+    powers = tuple(
+        Growth(power=power, surprise=(power - _USUAL_POWER) ** 2 / (2 * _POWER_SPREAD**2))
+        for power in _POWERS
+    )
+    return powers + tuple(Growth(bound=part * total, surprise=_BOUND_SURPRISE) for part in _BOUNDS)
+
+
+def logarithms(growths: Sequence[Growth], units: Floats) -> Floats:
+    """float64 [growths, units], the logarithms of work; `growths` has powers first, then bounds."""
+    powers = np.array([growth.power for growth in growths if growth.bound == math.inf])[:, None]
+    bounds = np.array([growth.bound for growth in growths if growth.bound < math.inf])[:, None]
+    return np.concatenate([powers * np.log(units), np.log(-bounds * np.expm1(-units / bounds))])
