@@ -81,6 +81,14 @@ class TrainConfig(Section):
     """The weight decay, passed to the optimizer; kinds of models have their own default."""
     optimizer_options: dict[str, Any] = Field(default={})
     """Further keyword arguments for the optimizer."""
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    """The largest norm of a step's gradient, over all parameters together; a longer one is scaled down to it.
+    0 does not clip."""
+    warmup_steps: Index = 0
+    """The number of steps in which the learning rate grows in proportion to the step, up to what `lr` and
+    `schedule` say; 0 starts with that."""
+    warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    """The same in epochs, which need not be whole. Give one of the two."""
     schedule: str | None = None
     """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau: with the
     training loss)."""
@@ -95,6 +103,10 @@ class TrainConfig(Section):
     class_weights: Literal["none", "balanced"] = "none"
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
+    """The part of each target's label that is spread evenly over all classes in training. Evaluations, the
+    loss among their metrics, keep to the plain labels. `opencl` computes such a loss on the host; `fpga`
+    refuses it."""
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
     `loss`. `auto` is the objective's first, which is accuracy for `classification`."""
@@ -107,6 +119,8 @@ class TrainConfig(Section):
         # Asking imports the objective, and torch with it: the defaults are known to be there.
         if {"objective", "metric"} & self.model_fields_set:
             check_metric(self.objective, self.metric)
+        if self.warmup_steps and self.warmup_epochs:
+            raise ValueError("warmup_steps and warmup_epochs are both given: give one of them")
         return self
 
     def epochs_of(self, steps_per_epoch: int) -> int:
@@ -121,8 +135,15 @@ class TrainConfig(Section):
         ConfigError
             If it refuses its options.
         """
-        weights = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
-        return build_objective(self.objective, {**weights, **self.objective_options})
+        given: dict[str, Any] = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
+        if self.label_smoothing:
+            given["label_smoothing"] = self.label_smoothing
+        return build_objective(self.objective, {**given, **self.objective_options})
+
+    def warm_up(self, step: int, steps_per_epoch: int) -> float:
+        """What the learning rate of a step, counted from 0, is multiplied with: 1 after the warm-up."""
+        steps = self.warmup_steps or self.warmup_epochs * steps_per_epoch
+        return min(1.0, (step + 1) / steps) if steps else 1.0
 
 
 class EvaluateConfig(Section):

@@ -107,10 +107,11 @@ def load_replica(
     """
     if isinstance(device, TakesObjective):
         device.take_objective(objective)
-    elif objective.name != "classification":
+    elif not objective.is_plain_classification:
+        smoothed = " with label smoothing" if objective.name == "classification" else ""
         raise UnsupportedModel(
-            f"objective {objective.name!r} on {device.info.name}: it computes classification only: train it "
-            "on a device that takes other objectives, such as cpu"
+            f"objective {objective.name!r}{smoothed} on {device.info.name}: it computes plain classification "
+            "only: train it on a device that takes other objectives, such as cpu"
         )
     device.load(model, parameters)
 

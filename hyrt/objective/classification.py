@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +21,15 @@ class Classification(Objective):
     ----------
     class_weights
         `balanced` weighs a class by the inverse of its share of the training targets.
+    label_smoothing
+        The part e of each label that is spread over all C classes: the loss is (1 - e) times the cross
+        entropy of the label, and e / C times that of every class (Szegedy et al., CVPR 2016). A weight
+        multiplies all of it.
 
     Raises
     ------
     ValueError
-        For other class weights.
+        For other class weights, or a label smoothing outside [0, 1).
     """
 
     name = "classification"
@@ -32,17 +37,27 @@ class Classification(Objective):
     metrics = ("accuracy", "macro_f1", "roc_auc", "loss")
     lowest_is_best = ("loss",)
 
-    def __init__(self, *, class_weights: Literal["none", "balanced"] = "none") -> None:
+    def __init__(
+        self, *, class_weights: Literal["none", "balanced"] = "none", label_smoothing: float = 0.0
+    ) -> None:
         if class_weights not in ("none", "balanced"):
             raise ValueError(f"class_weights is {class_weights!r}: give none or balanced")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}: give at least 0 and less than 1")
         self._balanced = class_weights == "balanced"
+        self._label_smoothing = label_smoothing
+
+    @property
+    def is_plain_classification(self) -> bool:
+        return not self._label_smoothing
 
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        if weights is None:
-            return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
-        return (torch.nn.functional.cross_entropy(scores, labels, reduction="none") * weights).sum()
+        losses = partial(
+            torch.nn.functional.cross_entropy, scores, labels, label_smoothing=self._label_smoothing
+        )
+        return losses(reduction="sum") if weights is None else (losses(reduction="none") * weights).sum()
 
     def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
         return {"correct": (scores.argmax(1) == labels).sum(), "targets": len(labels)}

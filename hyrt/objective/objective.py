@@ -20,9 +20,9 @@ class Objective(ABC):
     (`MiniBatch.normalizer`). So both must be sums over targets: no target's term may depend on another target
     of its mini-batch.
 
-    The constructor takes the options of `train.objective_options`, and `class_weights` where
-    `train.class_weights` is set, as keyword arguments; it raises TypeError or ValueError for those that do
-    not fit.
+    The constructor takes the options of `train.objective_options`, and `class_weights` and `label_smoothing`
+    where `train` sets them, as keyword arguments; it raises TypeError or ValueError for those that do not
+    fit.
     """
 
     name: ClassVar[str]
@@ -100,6 +100,11 @@ class Objective(ABC):
             The number of classes of the dataset.
         """
         return None
+
+    @property
+    def is_plain_classification(self) -> bool:
+        """Whether loss sum and counts are those that kernel devices know: softmax cross entropy and hits."""
+        return False
 
     def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         """Why one of `metrics` cannot choose the best epoch, with the remedy; empty where it can.

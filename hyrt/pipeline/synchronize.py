@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -71,6 +71,10 @@ class Synchronizer:
         The run's seed, for messages.
     reduction
         Adds the trainers' results.
+    clip_norm
+        The most that the norm of all of a step's gradients together may be; 0 does not clip.
+    warm_up
+        Gives what the learning rates of a step are multiplied with.
     """
 
     def __init__(
@@ -80,12 +84,16 @@ class Synchronizer:
         trainers: Sequence[Trainer],
         seed: int,
         reduction: Reduction = add_results,
+        clip_norm: float = 0.0,
+        warm_up: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
         self._parameters = list(parameters)
         self._optimizer = optimizer
         self._trainers = list(trainers)
         self._seed = seed
         self._reduction = reduction
+        self._clip_norm = clip_norm
+        self._warm_up = warm_up
 
     def step(self, work: StepWork) -> StepSummary:
         """Reduce gradient sums, divide once, step the optimizer once.
@@ -95,7 +103,8 @@ class Synchronizer:
         Raises
         ------
         Diverged
-            If a loss or a gradient is not finite, naming trainer, step and seed. The weights are unchanged.
+            If a loss, a gradient or the norm to be clipped is not finite, naming trainer, step and seed. The
+            weights are unchanged.
         """
         shares = work.results()
         for index, result in shares:
@@ -103,20 +112,41 @@ class Synchronizer:
                 math.isfinite(float(gradient.sum())) for gradient in result.gradients
             )
             if not finite:
-                raise Diverged(
-                    f"the loss or a gradient of {self._trainers[index].name} is not finite at step "
-                    f"{work.step} (seed {self._seed}): the step was not applied; lower train.lr, or "
-                    "check the features"
-                )
+                raise self._diverged(f"the loss or a gradient of {self._trainers[index].name}", work.step)
         total = self._reduction([result for _, result in shares])
         if total.gradients:
             for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
                 parameter.grad = gradient / total.normalizer
-            self._optimizer.step()
+            self._clip(work.step)
+            self._step_optimizer(self._warm_up(work.step))
         return StepSummary(
             loss=total.loss_sum / total.normalizer if total.normalizer else 0.0,
             counts=total.counts,
             normalizer=total.normalizer,
+        )
+
+    def _clip(self, step: int) -> None:
+        if not self._clip_norm:
+            return
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+        if not math.isfinite(norm):
+            raise self._diverged("the norm of the gradients", step)
+
+    def _step_optimizer(self, warm_up: float) -> None:
+        """Step it with that part of its learning rates, which stay those of the schedule."""
+        groups = self._optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        if warm_up < 1:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate * warm_up
+        self._optimizer.step()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    def _diverged(self, what: str, step: int) -> Diverged:
+        return Diverged(
+            f"{what} is not finite at step {step} (seed {self._seed}): the step was not applied; lower "
+            "train.lr, or check the features"
         )
 
 

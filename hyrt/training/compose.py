@@ -85,6 +85,10 @@ class RunParts:
         """Steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
+    def warm_up(self, step: int) -> float:
+        """What the learning rate of a step is multiplied with."""
+        return self.config.train.warm_up(step, self.steps_per_epoch)
+
     def say(self, notice: Notice | None) -> None:
         """Tell of a notice, if there is one."""
         if notice is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
@@ -58,10 +59,13 @@ class Learner:
         if self._schedule is None:
             return
         try:
-            if isinstance(self._schedule, ReduceLROnPlateau):
-                self._schedule.step(loss)
-            else:
-                self._schedule.step()
+            with warnings.catch_warnings():
+                # A resumed process may begin with what follows an epoch's steps.
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                if isinstance(self._schedule, ReduceLROnPlateau):
+                    self._schedule.step(loss)
+                else:
+                    self._schedule.step()
         except Exception as error:
             raise StageFailure(
                 f"train.schedule={self._train.schedule!r} with {self._train.schedule_options} failed after "

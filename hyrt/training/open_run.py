@@ -85,7 +85,13 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             hooks=parts.hooks,
         )
         synchronizer = Synchronizer(
-            learner.parameters, learner.optimizer, trainers, config.seed, parts.reduction
+            learner.parameters,
+            learner.optimizer,
+            trainers,
+            config.seed,
+            parts.reduction,
+            clip_norm=config.train.clip_norm,
+            warm_up=parts.warm_up,
         )
         yield OpenRun(stages, synchronizer, _managed(parts, state, stages), evaluate_workers)
 

@@ -90,6 +90,8 @@ class RunState:
     unevaluated: float | None = None
     """The loss of an epoch whose steps are done, but not its evaluation; None where there is no such epoch.
     """
+    first_loss: float | None = None
+    """The loss of the run's first step; None before it, and after checkpoints that do not have it."""
     totals: Totals = field(default_factory=Totals)
     best: Best = field(default_factory=Best)
     """`totals` and `best`: sums over all steps, and the best evaluation."""
@@ -111,6 +113,7 @@ class RunState:
             unevaluated=kept["unevaluated"],
             totals=Totals(**(kept.get("totals") or {})),
             best=Best(**{each.name: kept["best"][each.name] for each in fields(Best)}),
+            first_loss=kept.get("first_loss"),
             torch_generator=kept["torch_generator"],
             balance=kept.get("balance"),
         )
@@ -124,6 +127,7 @@ class RunState:
             "epoch_sums": self.epoch_sums,
             "totals": asdict(self.totals),
             "unevaluated": self.unevaluated,
+            "first_loss": self.first_loss,
             # Not asdict, which would copy the weights.
             "best": {each.name: getattr(self.best, each.name) for each in fields(Best)},
             "torch_generator": torch.get_rng_state(),

@@ -24,6 +24,10 @@ from hyrt.training.run_started import run_started
 from hyrt.training.run_state import RunState
 from hyrt.training.step_group import StepGroups
 
+# A loss that is so many times the first one has diverged; a first one above this is too large itself.
+_DIVERGED = 1000.0
+_LARGE = 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
@@ -53,6 +57,7 @@ class Training:
     def __init__(self, parts: RunParts) -> None:
         self.parts = parts
         self.state = RunState()
+        self._has_warned = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -126,8 +131,10 @@ class Training:
             summary = self._synchronize(run, source, work)
             times = work.times(time.perf_counter() - before)
             self._count(work, summary, times.iteration_s)
+            self._watch_loss(work.step, summary.loss)
             state.totals.add(times)
-            groups.add(work, summary, times, stages.schedule.of(work.step), parts.learner.lr)
+            lr = parts.learner.lr * parts.warm_up(work.step)
+            groups.add(work, summary, times, stages.schedule.of(work.step), lr)
             run.manager.observe(work, times)
             if state.step % per_epoch == 0:
                 groups.flush()
@@ -171,6 +178,20 @@ class Training:
             loss_sum + summary.loss * summary.normalizer,
             normalizer + summary.normalizer,
             edges + work.num_edges,
+        )
+
+    def _watch_loss(self, step: int, loss: float) -> None:
+        """Warn, once, of a loss so far above the first one that the run has diverged."""
+        state = self.state
+        if state.first_loss is None:
+            state.first_loss = loss
+        if self._has_warned or loss <= _DIVERGED * min(max(abs(state.first_loss), 1.0), _LARGE):
+            return
+        self._has_warned = True
+        self.parts.warn(
+            f"the loss is {loss:.3g} at step {step}, after {state.first_loss:.3g} at first: the training has "
+            "diverged, although all its numbers are still finite. Stop it, and lower train.lr (now "
+            f"{self.parts.learner.lr:g}), set train.clip_norm or train.warmup_steps, or check the features"
         )
 
     def _end_steps_of_epoch(self) -> None:

@@ -101,7 +101,7 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
             return cls(_noted(info, note), device, options)
 
     def take_objective(self, objective: Objective) -> None:
-        self._host_objective = None if objective.name == "classification" else objective
+        self._host_objective = None if objective.is_plain_classification else objective
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()

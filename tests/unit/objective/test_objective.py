@@ -159,6 +159,29 @@ def test_classification_sums_cross_entropy_and_counts_hits(weights: torch.Tensor
     assert {name: int(value) for name, value in counts.items()} == {"correct": hits, "targets": 30}
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("smoothing", [0.1, 0.75])
+def test_smoothed_labels_are_those_of_their_definition_and_of_torch(
+    weights: torch.Tensor | None, smoothing: float
+) -> None:
+    objective = Classification(label_smoothing=smoothing)
+    labels = (1 - smoothing) * torch.nn.functional.one_hot(LABELS, 4).double() + smoothing / 4
+    losses = -(labels * torch.log_softmax(SCORES.double(), 1)).sum(1)
+    found = objective.loss_sum(SCORES, LABELS, weights)
+    wanted = (losses * (1 if weights is None else weights.double())).sum()
+    assert float(found) == pytest.approx(float(wanted), rel=1e-6)
+    if weights is None:
+        of_torch = torch.nn.CrossEntropyLoss(reduction="sum", label_smoothing=smoothing)
+        assert float(found) == float(of_torch(SCORES, LABELS))
+    assert not objective.is_plain_classification
+    assert Classification().is_plain_classification
+
+
+def test_an_evaluation_keeps_to_the_plain_labels() -> None:
+    found = Classification(label_smoothing=0.3).evaluate(SCORES.numpy(), LABELS.numpy())
+    assert found == Classification().evaluate(SCORES.numpy(), LABELS.numpy())
+
+
 def test_training_metrics_come_from_added_counts() -> None:
     counts = added([{"correct": 3, "targets": 10}, {}, {"correct": 5, "targets": 6}])
     assert counts == {"correct": 8, "targets": 16}
@@ -198,6 +221,11 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
         ConfigError, match=r"train.class_weights=balanced: objective squares does not support"
     ):
         balanced.train.build_objective()
+    smoothed = build_config({"train": {"objective": "squares", "label_smoothing": 0.1}})
+    with pytest.raises(ConfigError, match=r"refuses \{'label_smoothing': 0.1\}"):
+        smoothed.train.build_objective()
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        build_config({"train": {"label_smoothing": 1.0}})
 
 
 @pytest.mark.usefixtures("declared")
@@ -265,7 +293,8 @@ def test_the_metric_is_one_of_the_objectives() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "opencl"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_devices_train_for_an_objective_of_a_third_party(name: str, weighted: bool) -> None:
+@pytest.mark.parametrize("objective", [Squares(times=0.5), Classification(label_smoothing=0.2)])
+def test_devices_train_for_what_no_kernel_computes(name: str, weighted: bool, objective: Objective) -> None:
     if name == "opencl":
         pytest.importorskip("pyopencl")
     backend, info = find_device(name)
@@ -275,7 +304,7 @@ def test_devices_train_for_an_objective_of_a_third_party(name: str, weighted: bo
     batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS, class_weights=weighted)
     device = backend.open(info, DeviceOptions(threads=1))
     try:
-        load_replica(device, model, trainable(model), Squares(times=0.5))
+        load_replica(device, model, trainable(model), objective)
         found = step(device, batch)
         load_replica(device, model, trainable(model), Classification())
         assert set(step(device, batch).counts) == {"correct", "targets"}
@@ -285,7 +314,7 @@ def test_devices_train_for_an_objective_of_a_third_party(name: str, weighted: bo
     wide = torch.from_numpy(cases.dense_rows(graph, batch.blocks[0].sources))  # type: ignore[arg-type]
     scores = twin(batch.blocks, wide)
     weights = None if batch.target_weights is None else torch.from_numpy(batch.target_weights).double()
-    wanted = Squares(times=0.5).loss_sum(scores, torch.from_numpy(batch.labels), weights)
+    wanted = objective.loss_sum(scores, torch.from_numpy(batch.labels), weights)
     wanted.backward()
     assert found.loss_sum == pytest.approx(wanted.item(), rel=1e-5)
     assert found.counts["targets"] == len(batch.targets)
@@ -300,7 +329,12 @@ def test_a_device_that_computes_classification_only_refuses_another(name: str) -
     model = cases.model_cases()[0].build()
     device = backend.open(info, DeviceOptions())
     try:
-        with pytest.raises(UnsupportedModel, match=f"'squares' on {name}:0: it computes classification only"):
+        with pytest.raises(
+            UnsupportedModel, match=f"'squares' on {name}:0: it computes plain classification only"
+        ):
             load_replica(device, model, trainable(model), Squares())
+        with pytest.raises(UnsupportedModel, match=f"'classification' with label smoothing on {name}:0: "):
+            load_replica(device, model, trainable(model), Classification(label_smoothing=0.1))
+        load_replica(device, model, trainable(model), Classification())
     finally:
         device.close()

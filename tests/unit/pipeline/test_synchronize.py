@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
+from hyrt.config.tree import TrainConfig
 from hyrt.device import StepResult
+from hyrt.errors import Diverged
 from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.synchronize import Reduction, Synchronizer, add_results
 
@@ -59,3 +61,91 @@ def test_a_reduction_over_other_processes_gives_the_step_of_all_trainers() -> No
 
     for weights, wanted in zip(weights_after(mine, with_the_other), weights_after(given), strict=True):
         torch.testing.assert_close(weights, wanted)
+
+
+def of_targets(count: int, gradients: list[torch.Tensor]) -> StepResult:
+    """Each target has a loss of 1."""
+    return StepResult(
+        loss_sum=float(count), counts={"targets": count}, normalizer=float(count), gradients=gradients
+    )
+
+
+def stepped(
+    cuts: Sequence[int],
+    optimizer: type[torch.optim.Optimizer],
+    *,
+    clip_norm: float = 0.0,
+    warm_up: Callable[[int], float] = lambda step: 1.0,
+) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
+    """Weights after five steps of eight targets, dealt out to trainers by `cuts`; and the mean gradients."""
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in SHAPES]
+    synchronizer = Synchronizer(
+        parameters, optimizer(parameters, LR), [], 0, clip_norm=clip_norm, warm_up=warm_up
+    )
+    random = torch.Generator().manual_seed(1)
+    means = []
+    for step in range(5):
+        # Small whole numbers: their sums are exact, however they are added.
+        each = [[torch.randint(-9, 9, shape, generator=random).float() for shape in SHAPES] for _ in range(8)]
+        means.append([sum(of_one) / 8 for of_one in zip(*each, strict=True)])
+        work = StepWork(step)
+        for index, part in enumerate(np.split(np.arange(8), cuts)):
+            sums = [sum(of_one) for of_one in zip(*(each[target] for target in part), strict=True)]
+            result = of_targets(len(part), sums)
+            work.shares.append(Share(work, index, part, result=result))
+        synchronizer.step(work)
+    return [parameter.detach() for parameter in parameters], means
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("clip_norm", [0.0, 2.0, 1e6])
+@pytest.mark.parametrize("warm_up_steps", [0, 4])
+def test_clipping_and_warm_up_are_torchs_own_for_any_split(
+    optimizer: type[torch.optim.Optimizer], clip_norm: float, warm_up_steps: int
+) -> None:
+    def warm_up(step: int) -> float:
+        return TrainConfig(warmup_steps=warm_up_steps).warm_up(step, 7)
+
+    one, means = stepped([], optimizer, clip_norm=clip_norm, warm_up=warm_up)
+    for cuts in ([5], [1, 4], [1, 2, 6]):
+        for mine, other in zip(
+            one, stepped(cuts, optimizer, clip_norm=clip_norm, warm_up=warm_up)[0], strict=True
+        ):
+            assert torch.equal(mine, other)
+    twins = [torch.nn.Parameter(torch.ones(shape)) for shape in SHAPES]
+    made = optimizer(twins, LR)
+    scheduler = None
+    if warm_up_steps:
+        scheduler = torch.optim.lr_scheduler.LinearLR(made, 1 / warm_up_steps, 1.0, warm_up_steps - 1)
+    for gradients in means:
+        for twin, gradient in zip(twins, gradients, strict=True):
+            twin.grad = gradient.clone()
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_(twins, clip_norm)
+        made.step()
+        if scheduler is not None:
+            scheduler.step()
+    for mine, twin in zip(one, twins, strict=True):
+        torch.testing.assert_close(mine, twin.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_a_norm_that_is_not_finite_is_not_applied() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(3))]
+    synchronizer = Synchronizer(parameters, torch.optim.SGD(parameters, LR), [], 0, clip_norm=1.0)
+    work = StepWork(6)
+    # Each number is finite in float32; the sum of their squares is not.
+    result = of_targets(1, [torch.full((3,), 1e30)])
+    work.shares = [Share(work, 0, np.arange(1), result=result)]
+    with pytest.raises(Diverged, match="the norm of the gradients is not finite at step 6"):
+        synchronizer.step(work)
+    assert torch.equal(parameters[0].detach(), torch.ones(3))
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_the_sums_of_many_trainers_are_those_of_all(count: int) -> None:
+    given = results(count + 1)
+    total = add_results(given)
+    assert total.loss_sum == total.normalizer == total.counts["targets"] == count * (count + 1) / 2
+    for at, gradient in enumerate(total.gradients):
+        wanted = np.sum([result.gradients[at].double().numpy() for result in given[:-1]], axis=0)
+        np.testing.assert_allclose(gradient.numpy(), wanted, rtol=1e-6, atol=1e-6)

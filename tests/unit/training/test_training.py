@@ -91,6 +91,63 @@ def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert equal_models(run, whole)
 
 
+def rates(run: Run) -> list[float]:
+    return [event.lr for event in run.heard if isinstance(event, StepGroup)]
+
+
+@pytest.mark.parametrize("given", [{"warmup_steps": 8}, {"warmup_epochs": 8 / STEPS}])
+def test_the_learning_rate_warms_up_over_interruptions(tmp_path: Path, given: dict[str, float]) -> None:
+    settings = {**given, "lr": 0.02, "clip_norm": 0.05, "schedule": "StepLR", "label_smoothing": 0.1}
+    settings["schedule_options"] = {"step_size": 1, "gamma": 0.5}
+    whole, told, heard = Run(None, **settings), [], []
+    for part in range(100):
+        run = Run(tmp_path, StepGroup, resume=part > 0, **settings)
+        told += run.told()
+        heard += rates(run)
+        if run.result.status == "finished":
+            break
+    assert told == whole.told()
+    assert equal_models(run, whole)
+    # A step group is a step here; the schedule halves the rate after each epoch, warm-up or not.
+    wanted = [0.02 * 0.5 ** (step // STEPS) * min(1, (step + 1) / 8) for step in range(4 * STEPS)]
+    assert heard == rates(whole) == pytest.approx(wanted)
+
+
+def test_the_schedule_goes_on_where_it_was(tmp_path: Path) -> None:
+    settings = {
+        "lr": 0.02,
+        "schedule": "ReduceLROnPlateau",
+        "schedule_options": {"patience": 0, "threshold": 0.9999},
+    }
+    whole = Run(None, **settings)
+    first = Run(tmp_path, EpochEnded, **settings)
+    second = Run(tmp_path, resume=True, **settings)
+    # The second epoch and those after it are no better by that much: the rate falls, but not after the first.
+    assert rates(whole)[::STEPS] == pytest.approx([0.02, 0.02, 0.002, 2e-4])
+    assert rates(first) + rates(second) == rates(whole)
+
+
+def test_warm_up_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="warmup_steps and warmup_epochs are both given"):
+        build_config({"train": {"warmup_steps": 3, "warmup_epochs": 1}})
+
+
+def warnings(run: Run) -> list[str]:
+    return [event.text for event in run.heard if isinstance(event, Notice) and event.kind == "warning"]
+
+
+def test_a_loss_that_has_diverged_is_warned_of_once(tmp_path: Path) -> None:
+    settings = {"optimizer": "Adam", "lr": 30.0}
+    run = Run(tmp_path, StepGroup, **settings)
+    assert warnings(run) == []
+    # Also after a checkpoint the first loss is known.
+    (text,) = warnings(Run(tmp_path, resume=True, **settings))
+    assert "at step 1" in text
+    assert "train.lr" in text
+    assert "train.clip_norm" in text
+    assert warnings(Run(None)) == []
+
+
 def test_an_early_stop_stays_one(tmp_path: Path) -> None:
     # With this rate nothing is learned after the first step.
     settings = {"epochs": 30, "optimizer": "SGD", "lr": 1e-9, "patience": 3}
