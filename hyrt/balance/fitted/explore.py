@@ -11,7 +11,7 @@ from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, LOAD, SAMPLE, Evidence
 from hyrt.balance.fitted.fit import Fit, Line, kinds_of
-from hyrt.balance.fitted.growth import Growth
+from hyrt.balance.fitted.growth import ShareGrowth
 from hyrt.balance.fitted.solve import best_assignment, lightest, whole, within_capacities
 from hyrt.balance.fitted.thread_curve import ThreadCurve
 from hyrt.balance.reason import change_in_words
@@ -256,7 +256,7 @@ def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit
     """The model with trainers as fast for what they do as any of their kind was in any period."""
     kinds, count = kinds_of(limits), len(limits.trainers)
 
-    def fastest(first: int, growth: Growth) -> dict[str, float]:
+    def fastest(first: int, growth: ShareGrowth) -> dict[str, float]:
         """Seconds a unit of work by kind."""
         found = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:
@@ -266,7 +266,9 @@ def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit
                     found[kinds[index]] = min(found[kinds[index]], unit_s)
         return found
 
-    def lines(given: Sequence[Line | None], first: int, growth: Growth, faster: float) -> list[Line | None]:
+    def lines(
+        given: Sequence[Line | None], first: int, growth: ShareGrowth, faster: float
+    ) -> list[Line | None]:
         unit_s = fastest(first, growth)
         return [
             line if line is None or host else Line(0.0, unit_s[kind] / faster, growth)

@@ -20,7 +20,7 @@ from hyrt.balance.fitted.evidence import (
     Floats,
     Period,
 )
-from hyrt.balance.fitted.growth import PROPORTIONAL, Growth
+from hyrt.balance.fitted.growth import PROPORTIONAL, ShareGrowth
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
@@ -46,7 +46,7 @@ class Line:
 
     launch_s: float
     unit_s: float
-    growth: Growth = PROPORTIONAL
+    growth: ShareGrowth = PROPORTIONAL
 
     def seconds(self, units: float, relative: float = 1.0) -> float:
         """The time of so many units, where one takes `relative` of what it usually does."""
@@ -304,7 +304,7 @@ def _points(
 def _line(
     seen: Sequence[Point],
     mates: Sequence[Point] = (),
-    growth: Growth = PROPORTIONAL,
+    growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadCurve | None = None,
 ) -> tuple[Line | None, float]:
     """The line through the newest point, whose launch part the others say; and its misfit."""
@@ -343,16 +343,16 @@ def _line(
     return Line(launch * newest.seconds, (1 - launch) * newest.seconds / work, growth), misfit / 2
 
 
-def _likeliest(seen: Sequence[Point], mates: Sequence[Point], growth: Growth) -> Line | None:
+def _likeliest(seen: Sequence[Point], mates: Sequence[Point], growth: ShareGrowth) -> Line | None:
     """In proportion to the units, or to the work that the host's stages have with them."""
     return min((_line(seen, mates, each) for each in _told_apart(growth)), key=lambda found: found[1])[0]
 
 
-def _told_apart(growth: Growth) -> tuple[Growth, ...]:
+def _told_apart(growth: ShareGrowth) -> tuple[ShareGrowth, ...]:
     return (PROPORTIONAL,) if growth.is_proportional else (PROPORTIONAL, growth)
 
 
-def _host_line(seen: Sequence[Point], growth: Growth) -> tuple[ThreadCurve, Line | None]:
+def _host_line(seen: Sequence[Point], growth: ShareGrowth) -> tuple[ThreadCurve, Line | None]:
     """Of the host's trainer: with the curve over its threads that explains its times best."""
     fits = [
         (curve, *_line(seen, (), each, curve))

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class ShareGrowth:
     """Work of a share: units ** power, or where that has a bound, what is distinct of all that they meet.
 
     A mini-batch twice as large has less than twice the vertices, since some are met again. With a bound, each
@@ -57,7 +57,7 @@ class Growth:
         )
 
 
-PROPORTIONAL = Growth()
+PROPORTIONAL = ShareGrowth()
 
 _USUAL_POWER = 0.9
 _POWER_SPREAD = 0.15
@@ -67,16 +67,16 @@ _BOUND_SURPRISE = 2.0
 
 
 @lru_cache(maxsize=8)
-def possible_growths(total: float) -> tuple[Growth, ...]:
+def possible_growths(total: float) -> tuple[ShareGrowth, ...]:
     """Those that are told apart, for steps of that many units: powers, the usual one first, then bounds."""
     powers = tuple(
-        Growth(power=power, surprise=(power - _USUAL_POWER) ** 2 / (2 * _POWER_SPREAD**2))
+        ShareGrowth(power=power, surprise=(power - _USUAL_POWER) ** 2 / (2 * _POWER_SPREAD**2))
         for power in _POWERS
     )
-    return powers + tuple(Growth(bound=part * total, surprise=_BOUND_SURPRISE) for part in _BOUNDS)
+    return powers + tuple(ShareGrowth(bound=part * total, surprise=_BOUND_SURPRISE) for part in _BOUNDS)
 
 
-def logarithms(growths: Sequence[Growth], units: Floats) -> Floats:
+def logarithms(growths: Sequence[ShareGrowth], units: Floats) -> Floats:
     """float64 [growths, units], the logarithms of work; `growths` has powers first, then bounds."""
     powers = np.array([growth.power for growth in growths if growth.bound == math.inf])[:, None]
     bounds = np.array([growth.bound for growth in growths if growth.bound < math.inf])[:, None]

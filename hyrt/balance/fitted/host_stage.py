@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.balance.fitted.growth import Growth, logarithms, possible_growths
+from hyrt.balance.fitted.growth import ShareGrowth, logarithms, possible_growths
 from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class HostStage:
     """The time of a trainer with one unit of work, weight 1 and one thread."""
     weights: tuple[float, ...]
     """The weight of each trainer."""
-    growth: Growth
+    growth: ShareGrowth
     """How a share's work grows with its units."""
     curve: ThreadCurve
     """How the time depends on the threads."""
@@ -94,7 +94,7 @@ def fit_host_stage(
     needs = np.array(usual) * ~(nothing.any(axis=0) @ same)
     good = np.flatnonzero((shares_s * needs).any(axis=1))[:_PERIODS]
     if not len(good):
-        return HostStage(0.0, tuple(usual), Growth(), ThreadCurve())
+        return HostStage(0.0, tuple(usual), ShareGrowth(), ThreadCurve())
     rows, trainers = np.nonzero(shares_s[good] * needs)
     periods = good[rows]
     units, took = splits[periods, trainers], np.log(shares_s[periods, trainers])

@@ -13,7 +13,7 @@ from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
 from hyrt.balance.fitted.fit import fit
-from hyrt.balance.fitted.growth import Growth, possible_growths
+from hyrt.balance.fitted.growth import ShareGrowth, possible_growths
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.solve import best_assignment
 from hyrt.balance.fitted.thread_curve import ThreadCurve
@@ -149,7 +149,7 @@ def test_a_host_stage_learns_from_the_sizes_of_its_shares_how_its_work_grows(wor
 
 
 @given(st.floats(0.1, 1e4), st.sampled_from(possible_growths(4096.0)))
-def test_growth_and_its_inverse(units: float, growth: Growth) -> None:
+def test_growth_and_its_inverse(units: float, growth: ShareGrowth) -> None:
     work = growth.of(units)
     assert growth.of_all(np.array([units]))[0] == pytest.approx(work)
     # Near its bound a double does not tell units apart.

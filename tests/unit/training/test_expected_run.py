@@ -119,5 +119,5 @@ def test_a_step_has_no_more_targets_than_there_are(devices: list[str]) -> None:
 
 
 def test_a_prediction_of_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"does not share 48 units among \['cpu:1', 'cpu:0'\]"):
+    with pytest.raises(ValueError, match=r"does not share 48 targets among \['cpu:1', 'cpu:0'\]"):
         run(data={"batch_size": 48})
