@@ -12,7 +12,10 @@ from hyrt.cli.options import Data, Devices, Model, Output, Settings
 
 if TYPE_CHECKING:
     from hyrt.config import Config
+    from hyrt.graph.graph import Graph
+    from hyrt.machine.stop_signals import StopSignals
     from hyrt.report.records.run_folder import RunFolder
+    from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
 
 
@@ -21,11 +24,21 @@ def run(
     data: Data = None,
     model: Model = None,
     devices: Devices = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Resume the run or the series in this folder.")
+    ] = None,
     output: Output = Path("runs"),
     name: Annotated[
         str | None,
         typer.Option(help="The name of the run folder. By default the time, the model and the dataset."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Train with N seeds; print mean and deviation of each metric."),
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(metavar="all|0,1,...", help="Train on several splits of the dataset, with each seed."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder.")
@@ -52,7 +65,11 @@ def run(
       hyrt run
       hyrt run --data cora.npz --model gcn train.epochs=100 model.hidden=16
       hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
+      hyrt run --data minesweeper.npz --seeds 3 --splits all
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
+
+    With --seeds or --splits, the runs are a series: each has a run folder of its own in that of the series,
+    and --resume continues the series.
 
     Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C exits at once.
     """  # noqa: D301
@@ -62,13 +79,22 @@ def run(
     overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
     if trace:
         overrides = ["runtime.trace=true", *overrides]
+    series = None
     if resume is None:
         config = new_config(file, overrides)
     else:
-        from hyrt.report.records.run_folder import RunFolder
+        from hyrt.errors import ConfigError
+        from hyrt.report.records.run_folder import SERIES, RunFolder
+        from hyrt.report.records.run_series import RunSeries
 
-        folder = RunFolder.open(resume)
-        config = resumed_config(folder.config(), file, overrides)
+        if seeds is not None or splits is not None:
+            raise ConfigError("--seeds and --splits start a series: omit them to resume one")
+        if (resume / SERIES).is_file() and file is None:
+            series = RunSeries.open(resume, overrides)
+            config = series.config
+        else:
+            folder = RunFolder.open(resume)
+            config = resumed_config(folder.config(), file, overrides)
     shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
     if tensorboard:
         from hyrt.report.records.tensorboard import check_tensorboard
@@ -78,10 +104,12 @@ def run(
         from hyrt.config import to_yaml
 
         typer.echo(to_yaml(config), nl=False)
-    elif resume is None:
-        _start(config, output, name, shown)
-    else:
+    elif series is not None:
+        _resume_series(series, shown)
+    elif resume is not None:
         _resume(config, folder, shown)
+    else:
+        _start(config, output, name, shown, seeds, splits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +126,17 @@ class _Shown:
 
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
+    def say(self, text: str) -> None:
+        """Print a line between runs, unless quiet."""
+        if not self.quiet:
+            from hyrt.report.terminal.printed_lines import print_wrapped
 
-def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> None:
+            print_wrapped([text])
+
+
+def _start(
+    config: Config, output: Path, name: str | None, shown: _Shown, seeds: int | None, splits: str | None
+) -> None:
     from hyrt.machine.stop_signals import StopSignals
 
     with StopSignals() as signals:
@@ -113,22 +150,86 @@ def _start(config: Config, output: Path, name: str | None, shown: _Shown) -> Non
         from hyrt.predict.choose_devices import resolve_auto
         from hyrt.report.records.run_folder import RunFolder
         from hyrt.report.records.run_lock import locked
+        from hyrt.report.records.run_series import RunSeries, chosen_splits
 
         config = located(config)
         # Opened first, so that bad data leaves nothing behind.
         graph = open_graph(config.data.source, normalize=config.data.normalize)
         config, choice = resolve_auto(config, graph)
-        with (
-            RunFolder.create(output, name, config) as folder,
-            locked(folder.path),
-            shown.progress() as progress,
-        ):
-            if choice is not None and choice.unused:
-                unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
-                progress.handle(Notice(kind="info", text=f"devices that are not used: {unused}"))
-            session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
-            exit_code = session.run(None, is_new=True)
+        unused = ""
+        if choice is not None and choice.unused:
+            unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
+            unused = f"devices that are not used: {unused}"
+        if seeds is not None or splits is not None:
+            numbers = chosen_splits(splits, config, graph)
+            series = RunSeries.create(output, name, config, seeds, numbers)
+            if unused:
+                shown.say(unused)
+            exit_code = _run_series(series, graph, shown, signals)
+        else:
+            with (
+                RunFolder.create(output, name, config) as folder,
+                locked(folder.path),
+                shown.progress() as progress,
+            ):
+                if unused:
+                    progress.handle(Notice(kind="info", text=unused))
+                session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
+                exit_code = session.run(None, is_new=True)
     raise typer.Exit(exit_code)
+
+
+def _resume_series(series: RunSeries, shown: _Shown) -> None:
+    from hyrt.machine.stop_signals import StopSignals
+
+    with StopSignals() as signals:
+        from hyrt.machine.process_settings import prepare_process
+
+        prepare_process()
+        from hyrt.graph import open_graph
+
+        data = series.config.data
+        exit_code = _run_series(series, open_graph(data.source, normalize=data.normalize), shown, signals)
+    raise typer.Exit(exit_code)
+
+
+def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSignals) -> int:
+    """Train the runs of a series that are not done, and print what all come to; returns the exit code."""
+    from hyrt.cli.run_session import Session, newest_checkpoint
+    from hyrt.config.command_line import check_same_training
+    from hyrt.report.records.run_lock import locked
+    from hyrt.report.tables.series_table import series_lines
+    from hyrt.report.terminal.printed_lines import print_wrapped, shell_word
+
+    exit_code = 0
+    runs = series.runs
+    with locked(series.path):
+        for number, (path, config) in enumerate(runs, 1):
+            try:
+                folder, is_new = series.folder_of(path, config)
+                if folder.is_finished(config.train.epochs):
+                    continue
+                with folder, locked(path), shown.progress() as progress:
+                    shown.say(f"run {number} of {len(runs)}: split {config.data.split}, seed {config.seed}")
+                    folder.remove_leftovers()
+                    checkpoint = None if is_new else newest_checkpoint(folder, progress)
+                    if checkpoint is not None:
+                        check_same_training(config, checkpoint.state["config"])
+                    session = Session(
+                        *(config, graph, folder, progress, signals),
+                        tensorboard=shown.tensorboard,
+                        resumes=series.path,
+                    )
+                    exit_code = session.run(checkpoint, is_new=is_new)
+            except BaseException:
+                series.discard()
+                raise
+            if exit_code:
+                break
+        summary = series.summarize()
+    print_wrapped(series_lines(summary, len(runs)))
+    print_wrapped([f"series {shell_word(series.path)} · summary {shell_word(series.path / 'summary.json')}"])
+    return exit_code
 
 
 def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:

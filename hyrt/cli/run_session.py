@@ -57,6 +57,8 @@ class Session:
     signals: StopSignals
     tensorboard: bool
     """Whether to write a log for TensorBoard into the folder."""
+    resumes: Path | None = None
+    """The folder to name in what resumes it: that of its series; None for its own."""
     _log: TensorboardLog | None = field(default=None, init=False)
     _checkpoint: Checkpoint | None = field(default=None, init=False)
     _is_new: bool = field(default=True, init=False)
@@ -162,7 +164,7 @@ class Session:
         self.progress.handle(Notice(kind=kind, text=text))
 
     def _how_to_go_on(self) -> str:
-        return f"Resume with: hyrt run --resume {shell_word(self.folder.path)}"
+        return f"Resume with: hyrt run --resume {shell_word(self.resumes or self.folder.path)}"
 
     def _last_words(self) -> str:
         if self._has_ended:

@@ -47,6 +47,9 @@ _NAMES = {
     Notice: "notice",
 }
 
+SERIES = "series.json"
+"""The file that tells the folder of a series of runs from that of a run."""
+
 # As `write_atomically` names them.
 _LEFTOVER = re.compile(r"\..+\.\d+\.partial")
 
@@ -121,6 +124,8 @@ class RunFolder:
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
         run = cls(path)
+        if (path / SERIES).is_file():
+            raise CheckpointError(f"{path}: a series of runs: give one of the run folders in it")
         if not (path / "config.yaml").is_file():
             raise CheckpointError(f"{path}: not the folder of a run: config.yaml is missing")
         if not run.checkpoints.is_dir():

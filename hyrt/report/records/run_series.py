@@ -1,0 +1,186 @@
+"""A series of runs: the same settings with several seeds and splits, a run folder each, and their means."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyrt.config import Config
+from hyrt.config.command_line import resumed_config
+from hyrt.errors import ConfigError, DataError
+from hyrt.graph.graph import Graph
+from hyrt.machine.atomic_write import write_atomically
+from hyrt.report.records.run_folder import SERIES, RunFolder
+from hyrt.report.records.write_errors import explained
+
+_DONE = ("finished", "early-stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeries:
+    """The folder of a series; each of its runs has a run folder in it, `split-<split>-seed-<seed>`."""
+
+    path: Path
+    config: Config
+    """The settings that all runs share; the seed is the first one."""
+    seeds: tuple[int, ...]
+    splits: tuple[int, ...]
+
+    @classmethod
+    def create(
+        cls, root: Path, name: str | None, config: Config, seeds: int | None, splits: Sequence[int]
+    ) -> RunSeries:
+        """Make the folder of a new series.
+
+        Parameters
+        ----------
+        root, name, config
+            As for `RunFolder.create`.
+        seeds
+            How many, from the seed of the settings on; None for that one.
+        splits
+            The numbers of the dataset's splits.
+
+        Raises
+        ------
+        HyrtError
+            As `RunFolder.create` does.
+        """
+        folder = RunFolder.create(root, name, config)
+        folder.checkpoints.rmdir()
+        folder.metrics_path.unlink()
+        numbers = range(config.seed, config.seed + (seeds or 1))
+        series = cls(path=folder.path, config=config, seeds=tuple(numbers), splits=tuple(splits))
+        series._write(SERIES, {"seeds": series.seeds, "splits": series.splits})
+        return series
+
+    @classmethod
+    def open(cls, path: Path, overrides: Sequence[str] = ()) -> RunSeries:
+        """Open the folder of a series, with changes to settings that a resumed run may have.
+
+        Raises
+        ------
+        DataError
+            If its series.json is damaged.
+        ConfigError
+            If a setting may not change.
+        """
+        file = path / SERIES
+        try:
+            told = json.loads(file.read_bytes())
+            seeds, splits = (tuple(int(number) for number in told[key]) for key in ("seeds", "splits"))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DataError(f"{file}: cannot be read ({error}): start a new series") from None
+        folder = RunFolder(path)
+        config = resumed_config(folder.config(), None, overrides)
+        # A run that is longer now stays so, whoever resumes it next.
+        folder.set_config(config)
+        return cls(path=path, config=config, seeds=seeds, splits=splits)
+
+    @property
+    def runs(self) -> list[tuple[Path, Config]]:
+        """The folder and the settings of each run, split by split."""
+        return [
+            (
+                self.path / f"split-{split}-seed-{seed}",
+                self.config.model_copy(
+                    update={
+                        "seed": seed,
+                        "data": self.config.data.model_copy(update={"split": split}),
+                    }
+                ),
+            )
+            for split in self.splits
+            for seed in self.seeds
+        ]
+
+    def folder_of(self, path: Path, config: Config) -> tuple[RunFolder, bool]:
+        """The folder of one of the runs, made if need be, and whether it was made."""
+        if (path / "config.yaml").is_file():
+            return RunFolder.open(path), False
+        # What a process that was killed has begun to make.
+        shutil.rmtree(path, ignore_errors=True)
+        return RunFolder.create(path.parent, path.name, config), True
+
+    def summarize(self) -> dict[str, Any]:
+        """Write summary.json, and return what it holds.
+
+        `status` is `finished` where all runs are done, else `unfinished`; `runs` has the folder, the seed,
+        the split and the metrics of each run that is done; `metrics`, by `val` and `test` and name, have the
+        `mean`, the `deviation` (of a sample: with n - 1; None of one run), the `lowest`, the `highest` and
+        the number of `runs`.
+        """
+        done = []
+        for path, config in self.runs:
+            with suppress(FileNotFoundError):
+                summary = json.loads((path / "summary.json").read_bytes())
+                if summary["status"] in _DONE:
+                    known = {key: summary[key] for key in ("status", "best_epoch", "metrics")}
+                    done.append({"run": path.name, "seed": config.seed, "split": config.data.split, **known})
+        summary = {
+            "status": "finished" if len(done) == len(self.runs) else "unfinished",
+            "seeds": self.seeds,
+            "splits": self.splits,
+            "metrics": _over_runs([run["metrics"] for run in done]),
+            "runs": done,
+        }
+        self._write("summary.json", summary)
+        return summary
+
+    def discard(self) -> None:
+        """Remove the folder of a series whose first run was refused."""
+        if not any(path.exists() for path, _ in self.runs):
+            shutil.rmtree(self.path)
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        with explained(self.path / name):
+            write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _over_runs(
+    runs: Sequence[Mapping[str, Mapping[str, float | None]]],
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for split in dict.fromkeys(split for run in runs for split in run):
+        for name in dict.fromkeys(name for run in runs for name in run.get(split, {})):
+            told = [run.get(split, {}).get(name) for run in runs]
+            values = [value for value in told if value is not None]
+            if values:
+                found.setdefault(split, {})[name] = {
+                    "mean": statistics.fmean(values),
+                    "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                    "lowest": min(values),
+                    "highest": max(values),
+                    "runs": len(values),
+                }
+    return found
+
+
+def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
+    """The splits that `--splits` names: `all`, or numbers with commas; by default that of the settings.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither, or the dataset has no such split.
+    """
+    if text is None:
+        return [config.data.split]
+    if text == "all":
+        return list(range(graph.num_splits))
+    try:
+        splits = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2") from None
+    if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
+        raise ConfigError(
+            f"--splits {text}: {graph.name} has {graph.num_splits} splits, numbered from 0: give each number "
+            "once"
+        )
+    return splits
