@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -72,6 +73,8 @@ def main() -> NoReturn:
     With HYRT_TRACEBACK=1 in the environment such errors show where they came from.
     """
     _occupy_closed_streams()
+    # What crashes in a driver or a plug-in is named with its Python line, not by the signal alone.
+    faulthandler.enable()
     # So that a command's `finally` clears up its temporary files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     warnings.showwarning = _show_warning

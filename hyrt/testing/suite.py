@@ -8,11 +8,11 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import get_args
 
 from hyrt.device import Device, DeviceInfo, InputForm
@@ -176,8 +176,8 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
         thread.join()
         return verdicts[0]
     frame = sys._current_frames().get(thread.ident or 0)
-    where = traceback.extract_stack(frame)[-1] if frame is not None else None
-    at = f"; it is at {where.filename}:{where.lineno} in {where.name}" if where else ""
+    frames = [] if frame is None else list(traceback.walk_stack(frame))[::-1]
+    at = f"; it is at {_place(frames, trial)}" if frames else ""
     return Verdict(check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{at}", limit_s)
 
 
@@ -198,15 +198,19 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     except BaseException as error:  # A backend may raise anything, anywhere; this is the check's own thread.
         told = one_line(f"{type(error).__name__}: {error}")
         told = textwrap.shorten(told, _LONGEST, placeholder=" ...")
-        return "failed", f"expected no exception; got {told}, at {_place(error, trial)}"
+        return "failed", f"expected no exception; got {told}, at {_place(_frames(error), trial)}"
     return "passed", ""
 
 
-def _place(error: BaseException, trial: Trial) -> str:
-    """The backend's innermost line on the way to an error or its first cause; else the innermost one."""
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The way to an error, or to its first cause."""
     while error.__cause__ is not None:
         error = error.__cause__
-    frames = list(traceback.walk_tb(error.__traceback__))
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def _place(frames: Sequence[tuple[FrameType, int]], trial: Trial) -> str:
+    """The backend's innermost line; where it has none, the innermost one."""
     packages = {name.partition(".")[0] for name in trial.modules}
     own = [each for each in frames if each[0].f_globals.get("__name__", "").partition(".")[0] in packages]
     frame, line = (own or frames)[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,17 @@ def test_a_plug_in_that_ends_the_run_is_named(
     done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, PYTHONPATH=site)
     assert f"hyrt: {noun} 'ending' has ended the process while it was loaded" in done.stderr
     assert "acme_ending:Kind is from acme-ending 1.0; update or uninstall" in done.stderr
+
+
+def test_a_backend_that_crashes_in_a_run_is_named_with_its_line(tmp_path: Path) -> None:
+    text = (
+        "import ctypes\nfrom hyrt.device import DeviceInfo\nfrom hyrt_devices.null import NullDevice\n\n"
+        "class Kind(NullDevice):\n    @classmethod\n    def probe(cls):\n"
+        "        return [DeviceInfo(kind='crashing', index=0, description='crashes', memory_bytes=0)]\n"
+        "    @classmethod\n    def open(cls, info, options):\n        return ctypes.string_at(0)\n"
+    )
+    site = declared(tmp_path / "site", "hyrt.devices", "crashing", text)
+    words = ["--devices", "cpu=1,crashing=1"]
+    done = hyrt("run", *TINY, *words, cwd=tmp_path, code=-signal.SIGSEGV, PYTHONPATH=site)
+    assert "Segmentation fault" in done.stderr
+    assert f'File "{site}/acme_crashing.py", line 11 in open' in done.stderr

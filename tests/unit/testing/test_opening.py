@@ -1,13 +1,15 @@
-"""A device that cannot be opened is said before any check."""
+"""A device that cannot be opened, and one that hangs."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
+from hyrt_devices.cpu import CpuDevice
 
 from hyrt.errors import DeviceUnavailable
-from hyrt.testing import check_device
+from hyrt.testing import ConformanceError, check_device
 
 
 def test_an_open_that_raises() -> None:
@@ -21,3 +23,25 @@ def test_an_open_that_raises() -> None:
 def test_an_open_that_returns_nothing() -> None:
     with pytest.raises(DeviceUnavailable, match="NoneType: not a device"):
         check_device(lambda options: None)  # type: ignore[arg-type,return-value]
+
+
+def test_nothing_is_asked_of_a_device_after_it_hung() -> None:
+    end = threading.Event()
+
+    class Hanging(CpuDevice):
+        def transfer(self, batch: Any) -> Any:
+            return self.stuck()
+
+        def stuck(self) -> None:
+            end.wait()
+
+    info = CpuDevice.probe()[0]
+    try:
+        with pytest.raises(
+            ConformanceError, match=r"end within 3 s; it hangs; it is at .* in stuck"
+        ) as error:
+            check_device(lambda options: Hanging(info, options), limit_s=3)
+    finally:
+        end.set()
+    (failed,) = error.value.report.failed
+    assert error.value.report.verdicts[-1] == failed
