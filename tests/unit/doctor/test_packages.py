@@ -79,3 +79,9 @@ def test_a_package_that_hides_another_is_a_warning() -> None:
     ((_, state, found),) = states(Requirement("numpy", "1.26"), said("99.1", "/mine/numpy.py"))
     assert state == "warning"
     assert found.startswith("reports version 99.1 (/mine/numpy.py), but ")
+
+
+def test_zeros_at_the_end_of_a_version_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for installed, running, least in [("2", "2", "2.0"), ("2.0.0", "2", "1.26"), ("2", "2.0.0", "2.0.0")]:
+        monkeypatch.setattr(metadata, "version", lambda package, installed=installed: installed)
+        assert states(Requirement("numpy", least), said(running)) == []

@@ -73,11 +73,14 @@ def test_a_child_that_cannot_start_is_an_answer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_ended_a_process_is_imported_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "first_package.py").write_text("import os\nos._exit(2)")
     (tmp_path / "ending_package.py").write_text("import os\nos._exit(3)")
     (tmp_path / "user_package.py").write_text("import ending_package")
     monkeypatch.syspath_prepend(str(tmp_path))
     with Children() as children:
-        first = children.ask(PACKAGE_CHECK, ["ending_package"], limit_s=20.0, bar=True)["ending_package"]
+        first = children.ask(PACKAGE_CHECK, ["first_package", "ending_package"], limit_s=20.0, bar=True)[
+            "ending_package"
+        ]
         second = children.ask(PACKAGE_CHECK, ["user_package"], limit_s=20.0)["user_package"]
     assert first.problem == "ends its process with exit code 3"
     assert second.problem == f"ImportError: {first.problem}"

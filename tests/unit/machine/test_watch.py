@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,26 @@ def test_real_processes() -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert activity_of(process.pid) is None
+
+
+def test_a_session_is_stopped_only_if_its_leader_is(tmp_path: Path) -> None:
+    """From files like those of Linux: a leader, one that it started, and one of another session."""
+
+    def write(pid: int, state: str, session: int, ticks: int) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        rest = ["0"] * 7 + [str(ticks), "0"]
+        text = " ".join([str(pid), "(a ) b)", state, "1", str(session), str(session), *rest, "0"])
+        (tmp_path / str(pid) / "stat").write_text(text)
+
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    write(10, "S", 10, 3)
+    write(11, "T", 10, 4)
+    write(12, "R", 12, 50)
+    found = activity_of(10, tmp_path)
+    assert found is not None
+    assert (found.is_ready, found.is_stopped) == (False, False)
+    assert found.cpu_s == pytest.approx(7 * tick_s)
+    write(11, "R", 10, 4)
+    assert activity_of(10, tmp_path) == Activity(7 * tick_s, is_ready=True)
+    write(10, "T", 10, 3)
+    assert activity_of(10, tmp_path) == Activity(3 * tick_s, is_stopped=True)
