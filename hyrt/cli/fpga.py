@@ -212,8 +212,7 @@ def _work(
     config = new_config(file, [*chosen, *overrides])
     if why := why_no_kernels(config):
         raise ConfigError(why)
-    assumptions = assumptions_of(config)
-    return configured_workload(config, sparse_as_rows=assumptions), assumptions
+    return configured_workload(config), assumptions_of(config)
 
 
 def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:

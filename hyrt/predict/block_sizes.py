@@ -15,8 +15,8 @@ from hyrt.predict.dataset_sizes import DatasetSizes
 
 if TYPE_CHECKING:
     from hyrt.machine.workers import Workers
-    from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import Sampler
+    from hyrt.sampling.sampler_settings import SamplerSettings
 
 # Into how many equal pieces steps are cut: what a trainer gets may be any part of one.
 _PIECES = (16, 8, 4, 2, 1)
@@ -55,26 +55,17 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
     return found
 
 
-def sizes_of(batch: MiniBatch) -> BlockSizes:
-    """The sizes of a mini-batch that was sampled."""
-    blocks = batch.blocks
-    return BlockSizes(
-        vertices=(float(blocks[0].num_src), *(float(block.num_dst) for block in blocks)),
-        edges=tuple(float(block.num_edges) for block in blocks),
-    )
-
-
-def sampled_block_sizes(sampler: Sampler, workers: Workers) -> SampledSizes:
+def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> SampledSizes:
     """Sample pieces of a run's first steps, and take the means of their sizes.
 
     Parameters
     ----------
-    sampler
-        The run's sampler; a unit is a target.
+    settings, sampler
+        The run's sampler and its settings.
     workers
         The threads that sample.
     """
-    steps = [sampler.units(step) for step in range(min(_STEPS, sampler.steps_per_epoch()))]
+    steps = [sampler.units(step) for step in range(_STEPS)]
     whole = [units for units in steps if len(units) == len(steps[0])]
     measured = {}
     for pieces in _PIECES:
@@ -85,10 +76,13 @@ def sampled_block_sizes(sampler: Sampler, workers: Workers) -> SampledSizes:
         for step, units in enumerate(whole):
             for first in range(0, size * pieces, size):
                 batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
-                found.append(sizes_of(batch))
+                found.append(settings.sizes_of(batch, size))
                 batch.release()
         measured[float(size)] = BlockSizes(
-            vertices=_means(sizes.vertices for sizes in found), edges=_means(sizes.edges for sizes in found)
+            vertices=_means(sizes.vertices for sizes in found),
+            edges=_means(sizes.edges for sizes in found),
+            walk_steps=statistics.fmean(sizes.walk_steps for sizes in found),
+            scanned_edges=statistics.fmean(sizes.scanned_edges for sizes in found),
         )
     return SampledSizes(measured)
 

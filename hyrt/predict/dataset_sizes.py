@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8
-# A dense row that is made of a sparse one is float32.
-_DENSE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +121,18 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """The sizes of an open graph; sparse rows count as the dense float32 rows that are made of them."""
-    from hyrt.graph.row_source import DenseFeatures
+    """The sizes of an open graph."""
+    from hyrt.graph.row_source import SparseFeatures
 
     features = graph.features
-    value_bytes = features.values.itemsize if isinstance(features, DenseFeatures) else _DENSE_BYTES
+    stored = len(features.columns) if isinstance(features, SparseFeatures) else None
+    rows_bytes = float(graph.num_vertices) * graph.num_features * features.value_bytes
     return DatasetSizes(
         features=graph.num_features,
         classes=graph.num_classes,
         targets=len(targets),
-        value_bytes=value_bytes,
-        feature_bytes=float(graph.num_vertices) * graph.num_features * value_bytes,
+        value_bytes=features.value_bytes,
+        feature_bytes=float(features.nbytes) if isinstance(features, SparseFeatures) else rows_bytes,
         graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
+        row_entries=None if stored is None else stored / graph.num_vertices,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.prediction.extra_terms import Terms
@@ -19,6 +20,8 @@ from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, graph_sizes, published_sizes
 
 if TYPE_CHECKING:
+    from hyrt_perfmodel.platforms.platform import Platform
+
     from hyrt.graph.graph import Graph
     from hyrt.sampling.sampler import Sampler
 
@@ -47,28 +50,31 @@ def training_workload(
 
     def at(targets: float) -> Workload:
         found = sizes(targets)
-        return model_workload(
+        work = model_workload(
             costs,
             found.vertices,
             found.edges,
             widths,
             heads=model.heads,
             bytes_per_value=dataset.value_bytes,
+            row_entries=dataset.row_entries,
         )
+        return replace(work, walk_steps=found.walk_steps, scanned_edges=found.scanned_edges)
 
+    units_per_epoch = config.sampler.units_per_epoch(dataset.targets)
     return TrainingWorkload(
         at=at,
-        targets_per_epoch=dataset.targets,
-        batch_size=min(config.units_per_step, dataset.targets),
+        targets_per_epoch=units_per_epoch,
+        batch_size=min(config.units_per_step, units_per_epoch),
         model=costs,
-        best_form=_best_form(config),
+        best_form=_best_form(config) if dataset.row_entries is None else "sparse",
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
     )
 
 
 def _best_form(config: Config) -> LoadForm:
-    """The form of input that costs the configured model least, where a trainer takes it."""
+    """The form of dense input that costs the configured model least, where a trainer takes it."""
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
@@ -88,19 +94,14 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
     """
     # Expected once at some sizes of mini-batches, and interpolated: the best split is searched among
     # thousands.
-    most = min(config.data.batch_size, max(1, dataset.targets))
+    most = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
     counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
     return training_workload(config, dataset, sizes.at)
 
 
-def sampled_workload(
-    config: Config, graph: Graph, sampler: Sampler | None = None, *, sparse_as_rows: bool = False
-) -> TrainingWorkload | None:
-    """The work of a run on an open graph, from sampled mini-batches; None where the model cannot say.
-
-    Those are runs over sampled subgraphs, over sparse features, without training vertices, and of models that
-    do not say what they cost.
+def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
+    """The work of a run on an open graph, from sampled mini-batches.
 
     Parameters
     ----------
@@ -110,25 +111,34 @@ def sampled_workload(
         The graph to be trained on.
     sampler
         The run's sampler; one is built where there is no run.
-    sparse_as_rows
-        Whether sparse features count as the dense rows that a device without a sparse form gets.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no words for the run, or there are no training vertices.
     """
-    from hyrt.graph.row_source import DenseFeatures
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
 
-    has_costs = bool(find_model(config.model.kind).costs_like) and not config.sampler.unpredictable
-    if not has_costs or not (isinstance(graph.features, DenseFeatures) or sparse_as_rows):
-        return None
+    _check_predictable(config)
     targets = graph.split("train", config.data.split)
     if not len(targets):
-        return None
+        raise ConfigError(f"{graph.name} cannot be predicted: the data has no training vertices")
     with Workers(1, "hyrt.predict") as workers:
-        sizes = sampled_block_sizes(sampler or build_sampler(config, graph, targets), workers)
+        built = sampler or build_sampler(config, graph, targets)
+        sizes = sampled_block_sizes(config.sampler, built, workers)
     return training_workload(config, graph_sizes(graph, targets), sizes.at)
 
 
-def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = None) -> TrainingWorkload:
+def _check_predictable(config: Config) -> None:
+    sampler, model = config.sampler, config.model
+    if sampler.unpredictable:
+        raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
+    if not find_model(model.kind).costs_like:
+        raise ConfigError(f"model.kind={model.kind} cannot be predicted: it does not say what it costs")
+
+
+def configured_workload(config: Config) -> TrainingWorkload:
     """The work of a run that the settings name.
 
     Published and generated datasets are not loaded; others are opened, and a few of their mini-batches
@@ -138,9 +148,6 @@ def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = No
     ----------
     config
         All settings.
-    sparse_as_rows
-        Called with a sentence that says so where sparse features are counted as dense rows. Without it sparse
-        features are refused.
 
     Raises
     ------
@@ -150,35 +157,14 @@ def configured_workload(config: Config, *, sparse_as_rows: list[str] | None = No
         If the dataset is missing or damaged.
     """
     source = config.data.source
-    if config.sampler.unpredictable:
-        raise ConfigError(
-            f"sampler.kind={config.sampler.kind} cannot be predicted: {config.sampler.unpredictable}"
-        )
-    if not find_model(config.model.kind).costs_like:
-        raise ConfigError(
-            f"model.kind={config.model.kind} cannot be predicted: it does not say what it costs"
-        )
+    _check_predictable(config)
     if source in DATASETS:
         return expected_workload(config, published_sizes(DATASETS[source]))
     if source.startswith(_GENERATED):
         return expected_workload(config, generated_sizes(source))
-    from hyrt.graph.row_source import SparseFeatures
     from hyrt.graph.source import open_graph
 
-    graph = open_graph(source, normalize=config.data.normalize)
-    is_sparse = isinstance(graph.features, SparseFeatures)
-    training = sampled_workload(config, graph, sparse_as_rows=sparse_as_rows is not None)
-    if training is None:
-        reason = "the data has no training vertices"
-        if is_sparse and sparse_as_rows is None:
-            reason = "the features are sparse, and the performance model counts only dense rows"
-        raise ConfigError(f"{source} cannot be predicted: {reason}")
-    if is_sparse and sparse_as_rows is not None:
-        sparse_as_rows.append(
-            f"{source} has sparse features: the model counts the dense rows of {graph.num_features:,} "
-            "float32 values that the device gets"
-        )
-    return training
+    return sampled_workload(config, open_graph(source, normalize=config.data.normalize))
 
 
 def assumptions_of(config: Config) -> list[str]:
@@ -196,6 +182,18 @@ def assumptions_of(config: Config) -> list[str]:
     elif source.startswith(_GENERATED):
         found.append(f"{source} has the degrees of the distribution that it is drawn from")
     return [*found, of_model] if of_model else found
+
+
+def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
+    """A sentence on the trainers that get sparse features as dense rows, if there are any."""
+    step = work.at(1.0)
+    names = sorted({each.device.kind for each in platform.trainers() if each.taken(step) != step})
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)} takes no sparse features: the model counts the dense rows of "
+        f"{step.features[0]:,} float32 values that it gets"
+    ]
 
 
 def terms_of(config: Config) -> Terms:

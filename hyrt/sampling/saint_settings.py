@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hyrt.sampling.sampler_settings import SamplerSettings
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
+    from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.saint import SaintSampler
 
 _COUNT_BYTES = 4
@@ -27,7 +28,6 @@ class SaintSettings(SamplerSettings):
     preparation: ClassVar[str] = (
         "counting the vertices and edges of random walks, for GraphSAINT's normalisation ..."
     )
-    unpredictable: ClassVar[str] = "its mini-batches are random walks: use neighbor"
 
     roots: Count = 2000
     """The number of random walks that make one subgraph."""
@@ -43,17 +43,25 @@ class SaintSettings(SamplerSettings):
     def describe(self, layers: int, batch_size: int) -> str:
         return f"GraphSAINT {self.units} x {self.roots} walks of {self.walk_length}"
 
+    def units_per_epoch(self, num_targets: int) -> int:
+        """As many as let the walks make as many steps as there are targets, in whole steps of the run."""
+        return -(-num_targets // (self.roots * self.walk_length * self.units)) * self.units
+
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        """Distinct vertices as if steps of walks were drawn uniformly, with the edges of all neighbours."""
-        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+        from hyrt_perfmodel.sizes.subgraphs import expected_subgraphs
 
-        vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
-        starts = _distinct(num_targets, self.roots)
-        met = min(vertices, starts + _distinct(vertices, self.roots * self.walk_length))
-        inside = min(edges, met * edges / vertices)
-        return BlockSizes(vertices=(units * met,) * (layers + 1), edges=(units * inside,) * layers)
+        return expected_subgraphs(
+            degrees, layers=layers, roots=self.roots, walk_length=self.walk_length, subgraphs=units
+        )
+
+    def sizes_of(self, batch: MiniBatch, units: int) -> BlockSizes:
+        return replace(
+            super().sizes_of(batch, units),
+            walk_steps=float(units * self.roots * (self.walk_length + 1)),
+            scanned_edges=float(batch.blocks[0].degrees.sum()),
+        )
 
     def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
         return _COUNT_BYTES * (num_vertices + num_edges)
@@ -84,7 +92,3 @@ class SaintSettings(SamplerSettings):
                 class_weights=class_weights,
                 workers=team,
             )
-
-
-def _distinct(among: float, draws: float) -> float:
-    return among * -math.expm1(-draws / among)

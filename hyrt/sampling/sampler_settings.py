@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
+    from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import Sampler
 
 SAMPLERS = EntryPointGroup("hyrt.samplers", "sampler.kind")
@@ -105,6 +106,20 @@ class SamplerSettings(Section):
         The sizes, or None where the kind cannot say: then only runs on an open graph can be predicted.
         """
         return None
+
+    def units_per_epoch(self, num_targets: int) -> int:
+        """How many units the steps of an epoch have together."""
+        return num_targets
+
+    def sizes_of(self, batch: MiniBatch, units: int) -> BlockSizes:
+        """The sizes of a mini-batch that was sampled, of which `units` units were asked for."""
+        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+        blocks = batch.blocks
+        return BlockSizes(
+            vertices=(float(blocks[0].num_src), *(float(block.num_dst) for block in blocks)),
+            edges=tuple(float(block.num_edges) for block in blocks),
+        )
 
     def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
         """The bytes that the sampler keeps besides the graph for the whole run."""

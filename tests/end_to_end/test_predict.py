@@ -111,7 +111,6 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--platform", "w.yaml"], "w.yaml: unknown key"),
         (["--platform", "."], "cannot be read"),
         (["--devices", "cpu", "--platform", GPU], "--devices chooses among the devices of this machine"),
-        (["--platform", GPU, "sampler.kind=saint"], "sampler.kind=saint cannot be predicted"),
         (["--platform", GPU, "model.hiden=4"], "did you mean 'model.hidden'"),
         (["--platform", GPU, "--data", "none.npz"], "none.npz"),
     ],

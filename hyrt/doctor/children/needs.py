@@ -24,7 +24,6 @@ _FLOAT_BYTES = 4
 # Settings, counters and the state of the generator, in a checkpoint.
 _STATE_BYTES = 10_000
 # A stored value of a sparse row with its column; its row's offset, id and number.
-_ENTRY_BYTES, _SPARSE_ROW_BYTES = 8, 24
 # Numbers that torch.optim keeps for each weight; of optimizers that are not here nothing is counted.
 _MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
 _MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
@@ -61,8 +60,8 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     moments = num_moments(config.train.optimizer, config.train.optimizer_options)
     # Weights, moments and the best weights.
     checkpoint = (2 + moments) * weights + _STATE_BYTES
-    batches = config.runtime.depth * sum(_staged_bytes(workload, sizes) for workload in both)
-    batches += sum(_computed_bytes(workload, sizes) for workload in here) + config.sampler.kept_bytes(
+    batches = config.runtime.depth * sum(mini_batch_bytes(workload) for workload in both)
+    batches += sum(activations_bytes(workload) for workload in here) + config.sampler.kept_bytes(
         sizes.degrees.num_vertices, sizes.degrees.num_edges
     )
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
@@ -137,28 +136,8 @@ def _trainers(
             have = info["memory_bytes"] or None
             if limit is not None:
                 have = min(round(limit * _GIB), have or round(limit * _GIB))
-            own[name] = (have, workload)
+            own[name] = (have, replace(workload, sparse=None))
     return here, own
-
-
-def _staged_bytes(workload: Workload, sizes: DatasetSizes) -> float:
-    """Input rows and blocks of one mini-batch in host memory."""
-    if sizes.row_entries is None:
-        return mini_batch_bytes(workload)
-    blocks = mini_batch_bytes(replace(workload, features=(0, *workload.features[1:])))
-    return blocks + workload.vertices[0] * (_SPARSE_ROW_BYTES + _ENTRY_BYTES * sizes.row_entries)
-
-
-def _computed_bytes(workload: Workload, sizes: DatasetSizes) -> float:
-    """Activations of one mini-batch that is computed in host memory.
-
-    The first layer multiplies every sparse row, and keeps the products in place of dense rows.
-    """
-    if sizes.row_entries is None:
-        return activations_bytes(workload)
-    products = workload.vertices[0] * workload.features[1] / max(1.0, workload.vertices[1])
-    later = [workload.f_in(layer) for layer in range(2, workload.layers + 1)]
-    return activations_bytes(replace(workload, widths_in=(products, *later)))
 
 
 def num_moments(optimizer: str, options: dict[str, Any]) -> int:

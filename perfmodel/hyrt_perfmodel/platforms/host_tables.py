@@ -18,7 +18,7 @@ class LoadCost:
     """Loading random rows of a matrix with some threads."""
 
     form: LoadForm
-    """`rows` are copied, `aggregated` ones summed."""
+    """`rows` are copied, `aggregated` ones summed, `sparse` ones copied without their zeros."""
     model: str = ""
     """Kind of model whose aggregate it is: its factors on the rows cost too. Empty for rows."""
     matrix_bytes: Positive
@@ -56,6 +56,42 @@ class SampleCost:
 
     def __post_init__(self) -> None:
         check_numbers("sampling", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkCost:
+    """Sampling subgraphs of random walks from a graph with some threads."""
+
+    graph_bytes: Positive
+    """Size of the topology."""
+    threads: Count
+    """Threads of the sample stage."""
+    step_s: NotNegative
+    """What a step of a walk costs, with finding and numbering the vertices met."""
+    scan_s: NotNegative
+    """What an edge into the subgraph's vertices costs, of which those inside are kept."""
+
+    def __post_init__(self) -> None:
+        check_numbers("walking", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseCost:
+    """Multiplying sparse rows by weights and computing the weights' gradient, with some threads."""
+
+    product_width: Positive
+    """Columns of the product."""
+    weight_bytes: Positive
+    """Size of the weights: rows of what lies in a cache are read faster."""
+    threads: Count
+    """Threads of the CPU trainer."""
+    macs_per_s: Positive
+    """Multiply-accumulates a second."""
+    weight_s: NotNegative
+    """What each weight costs: turning the matrix, and clearing and turning its gradient."""
+
+    def __post_init__(self) -> None:
+        check_numbers("sparse", self)
 
 
 def load_seconds(
@@ -100,6 +136,59 @@ def edges_per_second(
 
     entries = [entry for entry in table if entry.renumbers == renumbers]
     return between(threads, _grouped(entries, lambda entry: entry.threads, by_graph))
+
+
+def walk_seconds(
+    table: Sequence[WalkCost], *, steps: float, scanned_edges: float, graph_bytes: float, threads: int
+) -> float:
+    """Time to sample subgraphs, interpolated as in `load_seconds`."""
+
+    def by_graph(entries: Sequence[WalkCost]) -> float:
+        return between(
+            graph_bytes,
+            {each.graph_bytes: steps * each.step_s + scanned_edges * each.scan_s for each in entries},
+        )
+
+    return between(threads, _grouped(table, lambda entry: entry.threads, by_graph))
+
+
+def sparse_seconds(
+    table: Sequence[SparseCost],
+    *,
+    macs: float,
+    weights: float,
+    product_width: int,
+    weight_bytes: float,
+    threads: int,
+) -> float:
+    """Time of a product of sparse rows and of its gradient, interpolated as in `load_seconds`.
+
+    Parameters
+    ----------
+    table
+        What was measured.
+    macs
+        Multiply-accumulates of both.
+    weights
+        Weights of all products.
+    product_width
+        Columns of a product.
+    weight_bytes
+        Bytes of one product's weights.
+    threads
+        Threads of the CPU trainer.
+    """
+
+    def by_weights(entries: Sequence[SparseCost]) -> float:
+        return between(
+            weight_bytes,
+            {each.weight_bytes: macs / each.macs_per_s + weights * each.weight_s for each in entries},
+        )
+
+    def by_width(entries: Sequence[SparseCost]) -> float:
+        return between(product_width, _grouped(entries, lambda entry: entry.product_width, by_weights))
+
+    return between(threads, _grouped(table, lambda entry: entry.threads, by_width))
 
 
 def _grouped(

@@ -18,8 +18,8 @@ from hyrt_perfmodel.checks import (
     check_numbers,
 )
 from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.workloads.workload import LoadForm
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
+from hyrt_perfmodel.workloads.workload import LoadForm, Workload
 
 _GB = 1e9
 
@@ -102,8 +102,12 @@ class Host:
     `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
-    """`loading` and `sampling`: what the first two stages were measured to take; empty where only bandwidths
-    are known."""
+    walking: tuple[WalkCost, ...] = ()
+    """`loading`, `sampling` and `walking`: what the first two stages were measured to take, the last one for
+    subgraphs of random walks; empty where only bandwidths are known."""
+    sparse: tuple[SparseCost, ...] = ()
+    """What the CPU trainer's products of sparse rows were measured to take; empty where they go at its rate
+    for dense ones."""
     shared_memory_gb_s: Positive | None = None
     """What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
     second, in a simulation; None where they do not slow each other."""
@@ -204,6 +208,12 @@ class PlatformTrainer:
     """The host's rates with one thread, where they were measured."""
     is_host: bool = False
     """Whether the host's cores are the trainer: its threads are part of the assignment."""
+
+    def taken(self, work: Workload) -> Workload:
+        """The work as it reaches the trainer: with dense rows where it does not take sparse ones."""
+        if work.sparse is None or "sparse" in self.device.forms:
+            return work
+        return replace(work, sparse=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,12 @@ def _changes(
         kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     # The kernels of a known design take rows of float32 only.
-    if training.at(1.0).bytes_per_value == 4 and all(each.design is None for each in platform.accelerators):
+    sample = training.at(1.0)
+    if (
+        sample.bytes_per_value == 4
+        and sample.sparse is None
+        and all(each.design is None for each in platform.accelerators)
+    ):
         yield (
             "features in 16 bits",
             platform,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hyrt_perfmodel.platforms.platform import PlatformTrainer
 from hyrt_perfmodel.prediction.extra_terms import topology_bytes
+from hyrt_perfmodel.prediction.sparse_terms import multiplied_first
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 # One is computed while the next is transferred.
@@ -21,17 +22,21 @@ def weights_bytes(workload: Workload) -> float:
 
 def mini_batch_bytes(workload: Workload) -> float:
     """Input rows and blocks of one staged mini-batch."""
-    inputs = workload.vertices[0] * workload.features[0] * workload.bytes_per_value
-    return inputs + topology_bytes(workload)
+    return workload.vertices[0] * workload.row_bytes + topology_bytes(workload)
 
 
 def activations_bytes(workload: Workload) -> float:
-    """What each layer multiplies and gives, kept for backward, and the gradient of the largest of them."""
+    """What each layer multiplies and gives, kept for backward, and the gradient of the largest of them.
+
+    A first layer over sparse rows keeps the product of each instead of a dense row.
+    """
+    products = 0.0 if workload.sparse is None else workload.vertices[0] * workload.sparse.product_width
+    workload = multiplied_first(workload)
     layers = range(1, workload.layers + 1)
-    kept = sum(
+    kept = products + sum(
         workload.vertices[layer] * (workload.f_in(layer) + workload.features[layer]) for layer in layers
     )
-    largest = max(workload.vertices[layer] * workload.f_in(layer) for layer in layers)
+    largest = max(products, *(workload.vertices[layer] * workload.f_in(layer) for layer in layers))
     return (kept + largest) * workload.bytes_per_value
 
 
@@ -79,7 +84,9 @@ def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     if trainer.device.memory_gib is None:
         return training.batch_size
     have = trainer.device.memory_gib * _GIB
-    return most_that(training.batch_size, lambda units: trainer_memory_bytes(training.at(units)) <= have)
+    return most_that(
+        training.batch_size, lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= have
+    )
 
 
 def most_that(limit: int, fits: Callable[[int], bool]) -> int:

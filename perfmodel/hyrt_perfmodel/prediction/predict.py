@@ -197,11 +197,13 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
     host = platform.host
     needs = {
         "host": host_memory_bytes(
-            [training.at(units) for _, units in given if units],
+            [trainer.taken(training.at(units)) for trainer, units in given if units],
             training,
             _DEPTH,
             computed_here=[
-                training.at(n) for trainer, n in given if n and math.isinf(trainer.device.link_gb_s)
+                trainer.taken(training.at(n))
+                for trainer, n in given
+                if n and math.isinf(trainer.device.link_gb_s)
             ],
         )
     }
@@ -210,7 +212,9 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
         if math.isfinite(trainer.device.link_gb_s):
             # One without targets keeps its replica.
             needs[trainer.name] = (
-                trainer_memory_bytes(training.at(units)) if units else weights_bytes(training.at(1.0))
+                trainer_memory_bytes(trainer.taken(training.at(units)))
+                if units
+                else weights_bytes(training.at(1.0))
             )
             has[trainer.name] = trainer.device.memory_gib
     return {

@@ -11,10 +11,11 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
-from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds
+from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds, sparse_seconds, walk_seconds
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.prediction import extra_terms, stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs, sparse_weights
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 _GB = 1e9
@@ -165,17 +166,22 @@ class StepModel:
     def load_form(self, trainer: PlatformTrainer) -> LoadForm:
         """In which form a trainer gets its input."""
         best = self.training.best_form
-        return best if self.terms.load_forms and best in trainer.device.forms else "rows"
+        # Sparse rows stay so in the paper's form, too: it is how they are stored.
+        allowed = self.terms.load_forms or best == "sparse"
+        return best if allowed and best in trainer.device.forms else "rows"
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
         form, host = self.load_form(trainer), self.host
         if form == "in_place":
             return 0.0
-        row_bytes = work.features[0] * work.bytes_per_value
-        if host.loading:
-            # An aggregate reads a row for every edge, and each destination's own.
-            rows = work.vertices[0] if form == "rows" else work.edges[0] + work.vertices[1]
+        if not host.loading:
+            bytes_per_s = host.memory_gb_s * _GB
+            if host.thread_load_gb_s is not None:
+                bytes_per_s = min(bytes_per_s, threads.load * host.thread_load_gb_s * _GB)
+            return self.load_bytes(trainer, work) / bytes_per_s
+
+        def table_s(form: LoadForm, rows: float, row_bytes: float) -> float:
             return load_seconds(
                 host.loading,
                 form,
@@ -185,32 +191,59 @@ class StepModel:
                 matrix_bytes=self.training.feature_bytes,
                 threads=threads.load,
             )
-        bytes_per_s = host.memory_gb_s * _GB
-        if host.thread_load_gb_s is not None:
-            bytes_per_s = min(bytes_per_s, threads.load * host.thread_load_gb_s * _GB)
+
+        dense_bytes = work.features[0] * work.bytes_per_value
         if form == "aggregated":
-            return work.edges[0] * work.features[0] * work.bytes_per_value / bytes_per_s
-        return stages.load_s(work, bytes_per_s)
+            # An aggregate reads a row for every edge, and each destination's own.
+            return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
+        if work.sparse is None:
+            return table_s("rows", work.vertices[0], dense_bytes)
+        seconds = table_s("sparse", work.vertices[0], work.sparse.row_bytes)
+        if form == "rows":
+            # Made dense after they have been gathered, which writes what copying dense rows would.
+            seconds += table_s("rows", work.vertices[0], dense_bytes)
+        return seconds
+
+    def load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
+        """Bytes that loading reads for one trainer: |V^0| rows, or |E^1| where they are aggregated.
+
+        Sparse rows count as they are stored for a trainer that takes them so, else as dense ones.
+        """
+        form = self.load_form(trainer)
+        if form == "in_place":
+            return 0.0
+        rows = work.edges[0] if form == "aggregated" else work.vertices[0]
+        return rows * trainer.taken(work).row_bytes
+
+    def link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
+        """Bytes of the inputs on their way to one trainer; none where it reads host memory in place."""
+        if math.isinf(trainer.device.link_gb_s):
+            return 0.0
+        if self.load_form(trainer) == "aggregated":
+            return work.vertices[1] * work.f_in(1) * work.bytes_per_value
+        return work.vertices[0] * trainer.taken(work).row_bytes
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
         """T_transfer of one trainer; nothing where it reads host memory in place."""
         if math.isinf(trainer.device.link_gb_s):
             return 0.0
         link = trainer.device.link_gb_s * _GB
-        if self.load_form(trainer) == "aggregated":
-            seconds = work.vertices[1] * work.f_in(1) * work.bytes_per_value / link
-        else:
-            seconds = stages.transfer_s(work, link)
+        seconds = self.link_bytes(trainer, work) / link
         if self.terms.topology:
             seconds += extra_terms.topology_s(work, link)
         return seconds + (trainer.device.link_latency_s if self.terms.launch else 0.0)
 
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_trainer of one trainer; the host's goes with its threads."""
-        host = self.host
-        if self.load_form(trainer) == "aggregated":
+        host, form = self.host, self.load_form(trainer)
+        work = trainer.taken(work)
+        if form == "aggregated":
             # The load stage has read the first layer's edges already.
             work = replace(work, edges=(0.0, *work.edges[1:]))
+        if work.sparse is not None:
+            return self._sparse_s(trainer, work, threads) + self.propagate_s(
+                trainer, multiplied_first(work), threads
+            )
         if trainer.device.design is not None and self.terms.cycles and is_plain(work):
             return self._tasks_s(trainer.device.design, trainer.device.task_targets, work)
         if not trainer.is_host:
@@ -221,6 +254,22 @@ class StepModel:
         together = min(alone, self._computing_s(trainer, trainer.rates, 1.0, work))
         serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
         return serial_s + (alone - serial_s) / min(threads.train, host.cores)
+
+    def _sparse_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
+        """The first layer's product of sparse rows, measured or else at the rate of dense ones."""
+        assert work.sparse is not None
+        host, macs = self.host, sparse_macs(work)
+        if not (trainer.is_host and host.sparse):
+            part = _host_part(host, threads.train) if trainer.is_host else 1.0
+            return macs / (trainer.rates.macs_per_s * part)
+        return sparse_seconds(
+            host.sparse,
+            macs=macs,
+            weights=sparse_weights(work),
+            product_width=work.sparse.product_width,
+            weight_bytes=work.features[0] * work.sparse.product_width * work.bytes_per_value,
+            threads=threads.train,
+        )
 
     def synchronize_s(self, together: str) -> float:
         """Over the slowest link; the host's own replica is there already.
@@ -269,24 +318,36 @@ class StepModel:
         )
 
     def _sample_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], threads: Threads) -> float:
-        host, training = self.host, self.training
+        training = self.training
         if training.sample_s is not None:
             return training.sample_s
+        return sum(
+            self._sample_one_s(self.load_form(trainer), work, threads.sample) for trainer, work in busy
+        )
+
+    def _sample_one_s(self, form: LoadForm, work: Workload, threads: int) -> float:
+        host, graph_bytes = self.host, self.training.graph_bytes
+        if work.walk_steps and host.walking:
+            return walk_seconds(
+                host.walking,
+                steps=work.walk_steps,
+                scanned_edges=work.scanned_edges,
+                graph_bytes=graph_bytes,
+                threads=threads,
+            )
         if host.sampling:
-            return sum(
-                work.num_edges
-                / edges_per_second(
-                    host.sampling,
-                    renumbers=self.load_form(trainer) == "rows",
-                    graph_bytes=training.graph_bytes,
-                    edges=work.num_edges,
-                    threads=threads.sample,
-                )
-                for trainer, work in busy
+            return work.num_edges / edges_per_second(
+                host.sampling,
+                renumbers=form in ("rows", "sparse"),
+                graph_bytes=graph_bytes,
+                edges=work.num_edges,
+                threads=threads,
             )
         if host.thread_edges_per_s is None:
             return 0.0
-        return sum(work.num_edges for _, work in busy) / (host.thread_edges_per_s * threads.sample)
+        # Every step of a walk and every edge that is looked at is an access like a drawn edge's.
+        looked_at = work.walk_steps + work.scanned_edges if work.walk_steps else work.num_edges
+        return looked_at / (host.thread_edges_per_s * threads)
 
     def _core_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], synchronize_s: float) -> float | None:
         """Seconds of the host's cores that one iteration uses: what it would take with one thread a stage."""

@@ -10,6 +10,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
 from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.sparse_terms import multiplied_first
 from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel
 from hyrt_perfmodel.simulation.changes import Speeds, host_with_memory
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
@@ -126,13 +127,13 @@ class _Use:
         self, load_s: tuple[float, ...], transfer_s: tuple[float, ...], propagate_s: tuple[float, ...]
     ) -> tuple[tuple[float, ...], ...]:
         pairs = list(zip(self._trainers, self._works, strict=True))
-        loaded = sum(self._load_bytes(trainer, work) for trainer, work in pairs if work is not None)
+        loaded = sum(self._model.load_bytes(trainer, work) for trainer, work in pairs if work is not None)
         rows = [
             self._row(cores=self._threads.sample),
             self._row(cores=self._threads.load, memory=_rate(loaded, sum(load_s))),
         ]
         for (trainer, work), seconds, switch in zip(pairs, transfer_s, self._switches, strict=True):
-            sent = 0.0 if work is None else self._link_bytes(trainer, work)
+            sent = 0.0 if work is None else self._model.link_bytes(trainer, work)
             rows.append(self._row(memory=_rate(sent, seconds), switch=switch))
         for (trainer, work), seconds in zip(pairs, propagate_s, strict=True):
             read = 0.0 if work is None else self._aggregated_bytes(trainer, work)
@@ -156,22 +157,11 @@ class _Use:
         threads = min(self._threads.train, host.cores or self._threads.train)
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
 
-    def _load_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        row_bytes = work.features[0] * work.bytes_per_value
-        form = self._model.load_form(trainer)
-        return {"rows": work.vertices[0], "aggregated": work.edges[0], "in_place": 0.0}[form] * row_bytes
-
-    def _link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        if math.isinf(trainer.device.link_gb_s):
-            return 0.0
-        if self._model.load_form(trainer) == "aggregated":
-            return work.vertices[1] * work.f_in(1) * work.bytes_per_value
-        return work.vertices[0] * work.features[0] * work.bytes_per_value
-
     def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Of a trainer that computes in host memory: all layers forward, all but the first backward."""
         if not math.isinf(trainer.device.link_gb_s):
             return 0.0
+        work = multiplied_first(trainer.taken(work))
         layers = [stages.aggregate_s(work, layer, 1.0) for layer in range(1, work.layers + 1)]
         if self._model.load_form(trainer) == "aggregated":
             layers[0] = 0.0

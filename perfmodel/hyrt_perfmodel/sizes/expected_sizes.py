@@ -32,6 +32,9 @@ class BlockSizes:
     """|V^0| .. |V^L|, the targets last."""
     edges: tuple[float, ...]
     """|E^1| .. |E^L|."""
+    walk_steps: float = 0.0
+    scanned_edges: float = 0.0
+    """`walk_steps` and `scanned_edges`: what sampling subgraphs of random walks takes, as in `Workload`."""
 
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:
@@ -39,7 +42,7 @@ class BlockSizes:
                 f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: give "
                 "one more vertex count than edge counts"
             )
-        if not min((*self.vertices, *self.edges)) >= 0:
+        if not min((*self.vertices, *self.edges, self.walk_steps, self.scanned_edges)) >= 0:
             raise ValueError(f"sizes: a size of {self.vertices} and {self.edges} is negative or not a number")
 
 

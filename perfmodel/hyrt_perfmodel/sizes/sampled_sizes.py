@@ -45,7 +45,7 @@ class SampledSizes:
             )
         self._layers = layers.pop()
         targets = sorted(measured)
-        rows = [(*measured[count].vertices, *measured[count].edges) for count in targets]
+        rows = [_row(measured[count]) for count in targets]
         table = np.maximum.accumulate(np.array(rows, np.float64), axis=0)
         self._targets = np.log(np.array(targets, np.float64))
         self._sizes = np.log(np.maximum(table, _NONE))
@@ -61,13 +61,16 @@ class SampledSizes:
         """
         if not targets >= 0:
             raise ValueError(f"sampled sizes: targets is {targets!r}: give a number of at least 0")
-        if targets == 0:
-            return BlockSizes(vertices=(0.0,) * (self._layers + 1), edges=(0.0,) * self._layers)
-        sizes = np.exp(self._logarithms(float(np.log(targets))))
-        sizes[sizes <= 2 * _NONE] = 0.0
+        sizes = np.zeros(2 * self._layers + 3)
+        if targets > 0:
+            sizes = np.exp(self._logarithms(float(np.log(targets))))
+            sizes[sizes <= 2 * _NONE] = 0.0
+        *blocks, walk_steps, scanned_edges = sizes.tolist()
         return BlockSizes(
-            vertices=tuple(sizes[: self._layers + 1].tolist()),
-            edges=tuple(sizes[self._layers + 1 :].tolist()),
+            vertices=tuple(blocks[: self._layers + 1]),
+            edges=tuple(blocks[self._layers + 1 :]),
+            walk_steps=walk_steps,
+            scanned_edges=scanned_edges,
         )
 
     def _logarithms(self, targets: float) -> NDArray[np.float64]:
@@ -89,6 +92,10 @@ class SampledSizes:
             first + t * (3 * rise - 2 * first - last + t * (first + last - 2 * rise))
         )
         return grown
+
+
+def _row(sizes: BlockSizes) -> tuple[float, ...]:
+    return (*sizes.vertices, *sizes.edges, sizes.walk_steps, sizes.scanned_edges)
 
 
 def _slopes(known: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.workloads.workload import SparseInput, Workload
 
 KINDS = ("graphsage", "gcn", "gin", "gat")
 """The models whose costs are known."""
@@ -18,6 +18,7 @@ def model_workload(
     *,
     heads: int = 1,
     bytes_per_value: int = 4,
+    row_entries: float | None = None,
 ) -> Workload:
     """The workload of one mini-batch for one of hyrt's models.
 
@@ -35,6 +36,8 @@ def model_workload(
         Attention heads of GAT.
     bytes_per_value
         The bytes of a value, S.
+    row_entries
+        The mean number of stored values of an input row, where rows are sparse.
 
     Raises
     ------
@@ -45,6 +48,15 @@ def model_workload(
         raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")
     widths_in: tuple[float, ...] | None = None
     layers = range(1, len(edges) + 1)
+    sparse = None
+    if row_entries is not None:
+        averages = kind == "gat" and len(edges) == 1
+        sparse = SparseInput(
+            row_entries=row_entries,
+            product_width=features[1] * (heads if averages else 1),
+            own_rows=kind == "graphsage",
+            width_in=features[1] if kind == "gin" else 0.0,
+        )
     if kind == "gin":
         widths_in = tuple(float(features[layer - 1] + features[layer]) for layer in layers)
     elif kind == "gat":
@@ -59,4 +71,5 @@ def model_workload(
         bytes_per_value=bytes_per_value,
         widths_in=widths_in,
         rows_per_edge=heads if kind == "gat" else 1,
+        sparse=sparse,
     )

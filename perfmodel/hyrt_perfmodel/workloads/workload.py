@@ -10,8 +10,35 @@ from typing import Literal
 
 from hyrt_perfmodel.checks import Count, NotNegative, check_numbers
 
-LoadForm = Literal["rows", "aggregated", "in_place"]
-"""What the load stage hands on: gathered rows, their first aggregate, or the whole matrix where it lies."""
+LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
+"""What the load stage hands on: gathered rows, their first aggregate, the whole matrix where it lies, or rows
+that stay sparse."""
+
+_ENTRY_BYTES = 8
+_SPARSE_ROW_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseInput:
+    """Feature rows of which only the values that are not 0 are stored, and what a first layer does to them.
+
+    It multiplies them before it aggregates: the same sums, for one multiply-accumulate a stored value and
+    column of the product.
+    """
+
+    row_entries: float
+    """Mean number of stored values of a row."""
+    product_width: int
+    """Columns of a source row's product, which is what is aggregated."""
+    own_rows: bool = False
+    """Whether the destinations' own rows are multiplied too, by weights of their own (GraphSAGE)."""
+    width_in: float = 0.0
+    """f_in of what the layer multiplies after the aggregation (GIN's second product), else 0."""
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row: a column number and a value for each entry, and an offset."""
+        return self.row_entries * _ENTRY_BYTES + _SPARSE_ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +66,12 @@ class Workload:
     by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
     rows_per_edge: int = 1
     """Rows that an edge reads: one a head with attention, else one."""
+    sparse: SparseInput | None = None
+    """What stands for the input's rows where they are stored sparse; None for dense ones."""
+    walk_steps: float = 0.0
+    scanned_edges: float = 0.0
+    """`walk_steps` and `scanned_edges`: vertices that the random walks of its subgraphs meet, with repeats,
+    and edges that enter them, among which those inside are looked for. 0 where neighbours are drawn."""
 
     def __post_init__(self) -> None:
         layers = len(self.edges)
@@ -72,12 +105,19 @@ class Workload:
             return self.widths_in[layer - 1]
         return self.features[layer - 1] * (2 if self.concat else 1)
 
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of an input row as it is stored."""
+        return self.features[0] * self.bytes_per_value if self.sparse is None else self.sparse.row_bytes
+
     def scaled(self, factor: float) -> Workload:
         """The same with `factor` times as many vertices and edges."""
         return replace(
             self,
             vertices=tuple(count * factor for count in self.vertices),
             edges=tuple(count * factor for count in self.edges),
+            walk_steps=self.walk_steps * factor,
+            scanned_edges=self.scanned_edges * factor,
         )
 
 
@@ -94,12 +134,12 @@ class TrainingWorkload:
     at: Callable[[float], Workload]
     """The expected workload of one trainer's mini-batch with that many targets."""
     targets_per_epoch: Count
-    """Training vertices."""
+    """Training vertices; subgraphs of an epoch where the units of the split are subgraphs."""
     batch_per_trainer: Count | None = None
     """What each trainer takes in the paper's form, where nothing is re-split; None for an equal part of
     `batch_size`."""
     batch_size: Count
-    """Targets of a step, summed over all trainers."""
+    """Targets (or subgraphs) of a step, summed over all trainers."""
     sample_s: NotNegative | None = None
     """T_sample of a step with the threads it was measured with; None where it follows from the host's rate.
     """

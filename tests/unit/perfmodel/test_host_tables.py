@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, edges_per_second, load_seconds
+from hyrt_perfmodel.platforms.host_tables import (
+    LoadCost,
+    SampleCost,
+    SparseCost,
+    WalkCost,
+    edges_per_second,
+    load_seconds,
+    sparse_seconds,
+    walk_seconds,
+)
 
 LOADING = [
     LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),
@@ -71,3 +80,49 @@ def test_costs_that_are_none(change: dict) -> None:
     given = {"form": "rows", "matrix_bytes": 1.0, "threads": 1, "row_s": 0.0, "gb_s": 1.0}
     with pytest.raises(ValueError, match=next(iter(change))):
         LoadCost(**{**given, **change})
+
+
+def test_walks_cost_their_steps_and_the_edges_they_look_at() -> None:
+    table = [
+        WalkCost(graph_bytes=graph, threads=threads, step_s=1e-7 * graph / 1e6 / threads, scan_s=1e-9)
+        for graph in (1e6, 1e8)
+        for threads in (1, 4)
+    ]
+
+    def seconds(graph_bytes: float, threads: int) -> float:
+        return walk_seconds(table, steps=3000, scanned_edges=50_000, graph_bytes=graph_bytes, threads=threads)
+
+    assert seconds(1e6, 1) == pytest.approx(3000e-7 + 50e-6)
+    assert seconds(1e9, 4) == pytest.approx(3000 * 1e-5 / 4 + 50e-6)
+    assert seconds(1e7, 1) == pytest.approx(math.sqrt(seconds(1e6, 1) * seconds(1e8, 1)))
+    assert seconds(1e6, 2) == pytest.approx(math.sqrt(seconds(1e6, 1) * seconds(1e6, 4)))
+
+
+def test_sparse_products_know_widths_weights_and_threads() -> None:
+    table = [
+        SparseCost(
+            product_width=width,
+            weight_bytes=weight_bytes,
+            threads=threads,
+            macs_per_s=1e9 * width * threads / weight_bytes * 1e6,
+            weight_s=1e-9,
+        )
+        for width in (16, 256)
+        for weight_bytes in (1e6, 1e8)
+        for threads in (1, 2)
+    ]
+
+    def seconds(width: int, weight_bytes: float, threads: int) -> float:
+        return sparse_seconds(
+            table,
+            macs=1e6,
+            weights=1e4,
+            product_width=width,
+            weight_bytes=weight_bytes,
+            threads=threads,
+        )
+
+    assert seconds(16, 1e6, 1) == pytest.approx(1e6 / 16e9 + 1e-5)
+    assert seconds(256, 1e8, 2) == pytest.approx(1e6 / (512e9 / 100) + 1e-5)
+    assert seconds(64, 1e6, 1) == pytest.approx(math.sqrt(seconds(16, 1e6, 1) * seconds(256, 1e6, 1)))
+    assert seconds(8, 1e9, 9) == seconds(16, 1e8, 2)
