@@ -11,7 +11,6 @@ import typer
 from hyrt.cli.options import AsJson, Data, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platforms.platform import Platform
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
@@ -32,7 +31,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="The devices of this-machine that train. By default all that were calibrated.",
+            help="The devices of this-machine that train, as for hyrt run.",
         ),
     ] = None,
     accelerators: Annotated[
@@ -63,8 +62,11 @@ def predict(
     """  # noqa: D301
     from dataclasses import asdict
 
+    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
+
     from hyrt.errors import ConfigError, numbers_named
     from hyrt.predict.any_machine import machine, predict_on
+    from hyrt.predict.this_run import devices_of
     from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
     from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
@@ -74,14 +76,23 @@ def predict(
         raise ConfigError("--plot plots the scaling table: give a range, such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
+    here = platform == THIS_MACHINE
+    if devices is not None and not here:
+        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
     with numbers_named():
-        there, stale = machine(platform, devices)
+        there, stale = machine(platform)
         for reason in stale:
             typer.echo(
                 f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
             )
-        work, config = _work(arguments or [], data, model, workload, there, platform)
-        found = predict_on(there, work, config, counts=counts, paper=paper)
+        work, config = _work(arguments or [], data, model, workload, devices)
+        if here:
+            from hyrt.predict.choose_devices import resolve_auto_for
+
+            config = resolve_auto_for(config, work)
+            there = devices_of(config, there)
+        settings = None if workload is not None else config
+        found = predict_on(there, work, settings, here=here, counts=counts, paper=paper)
     if plot is not None:
         plot_scaling(found.scaling, plot)
     if as_json:
@@ -126,20 +137,16 @@ def _work(
     data: str | None,
     model: str | None,
     workload: Path | None,
-    there: Platform,
-    platform: str,
-) -> tuple[TrainingWorkload, Config | None]:
-    """The work, and the settings it follows from where it is not given in sizes."""
-    if workload is not None:
-        return workload_alone(workload, arguments, {"data": data, "model": model}), None
-    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
-
+    devices: str | None,
+) -> tuple[TrainingWorkload, Config]:
+    """The work, and the settings it follows from; where it is given in sizes, these name the devices only."""
     from hyrt.config.command_line import new_config, option_overrides, sort_arguments
     from hyrt.predict.workload import configured_workload
 
+    if workload is not None:
+        work = workload_alone(workload, arguments, {"data": data, "model": model})
+        return work, new_config(None, option_overrides(devices=devices))
     file, overrides = sort_arguments(arguments)
-    # On this machine `devices` are the trainers that are predicted.
-    names = ",".join(trainer.name for trainer in there.trainers()) if platform == THIS_MACHINE else None
-    options = option_overrides(data__source=data, model__kind=model, devices=names)
+    options = option_overrides(data__source=data, model__kind=model, devices=devices)
     config = new_config(file, [*options, *overrides])
     return configured_workload(config), config

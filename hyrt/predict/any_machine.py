@@ -10,7 +10,6 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.calibration_file import CalibrationError
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE, load_platform, platform_names
-from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
 from hyrt_perfmodel.prediction.advice import Advice, advise
 from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
@@ -20,18 +19,17 @@ from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
-from hyrt.predict.workload import assumptions_of, terms_of
+from hyrt.predict.this_run import first_assignment
+from hyrt.predict.workload import assumptions_of, dense_rows, terms_of
 
 
-def machine(name: str, devices: str | None) -> tuple[Platform, list[str]]:
+def machine(name: str) -> tuple[Platform, list[str]]:
     """A platform by name or file.
 
     Parameters
     ----------
     name
         A built-in platform, a .yaml file, or `this-machine`.
-    devices
-        Names of this machine's trainers, separated by commas; None for all that were calibrated.
 
     Returns
     -------
@@ -42,23 +40,12 @@ def machine(name: str, devices: str | None) -> tuple[Platform, list[str]]:
     ConfigError
         If there is no such platform, or this machine's calibration cannot be used.
     """
-    if name != THIS_MACHINE and devices is not None:
-        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
     try:
         found = load_platform(name)
     except CalibrationError as error:
         others = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
         raise ConfigError(f"{error}, or give a platform: {others}, or a .yaml file") from error
-    stale = _stale() if name == THIS_MACHINE else []
-    if devices is None:
-        return found, stale
-    chosen = with_trainers(found, [full_name(part.strip()) for part in devices.split(",")])
-    if chosen is None:
-        there = ", ".join(trainer.name for trainer in found.trainers())
-        raise ConfigError(
-            f"--devices {devices}: the calibrated devices are {there}: run `hyrt calibrate` for others"
-        )
-    return chosen, stale
+    return found, _stale() if name == THIS_MACHINE else []
 
 
 def _stale() -> list[str]:
@@ -96,6 +83,7 @@ def predict_on(
     work: TrainingWorkload,
     config: Config | None,
     *,
+    here: bool = False,
     counts: Sequence[int] = (),
     paper: bool = False,
 ) -> MachinePrediction:
@@ -107,6 +95,9 @@ def predict_on(
         The machine and the work.
     config
         The settings of the work; None where it was given in sizes, with a batch for each trainer.
+    here
+        Whether the platform is this machine with the trainers of the settings: then the assignment is the
+        one that a run would start with.
     counts
         Numbers of accelerators: one replaces the platform's, several are predicted one by one.
     paper
@@ -122,7 +113,10 @@ def predict_on(
         platform = with_accelerators(platform, counts[0])
     platform, no_kernels = with_kernels(platform, work, config, paper=paper)
     on_it, steps = _prepared(platform, work, config)
-    given = None if config is None or paper else _given(config, on_it, steps)
+    given = None
+    if config is not None and not paper:
+        as_run = here and not counts
+        given = first_assignment(config, on_it, steps) if as_run else _given(config, on_it, steps)
     now = predict(on_it, steps, assignment=given, terms=terms, paper=paper)
     advice = advise(on_it, steps, now, terms=terms, paper=paper)
     scaling = []
@@ -131,7 +125,7 @@ def predict_on(
         scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
-    known = [] if config is None else assumptions_of(config)
+    known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
     return MachinePrediction(
         machine=on_it,
         now=now,

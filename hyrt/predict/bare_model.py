@@ -1,4 +1,4 @@
-"""The configured model without memory for its weights, for questions that its shapes answer."""
+"""The configured model for widths alone, where there is no graph."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hyrt.nn.model import GNN
 from hyrt.training.setup import build_model
 
 
-def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
-    """The configured model on torch's meta device: shapes without values.
+def small_model(config: Config, num_features: int, num_classes: int) -> GNN:
+    """The configured model for a graph of these widths.
 
     Raises
     ------
@@ -29,5 +29,10 @@ def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
         labels=np.full(1, num_classes - 1, np.int64),
         masks={},
     )
+    return build_model(config, narrow)
+
+
+def bare_model(config: Config, num_features: int, num_classes: int) -> GNN:
+    """`small_model` on torch's meta device: shapes without values, for questions that these answer."""
     with torch.device("meta"):
-        return build_model(config, narrow)
+        return small_model(config, num_features, num_classes)

@@ -24,6 +24,7 @@ from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
+from hyrt.predict.bare_model import small_model
 from hyrt.predict.block_sizes import expected_block_sizes
 from hyrt.predict.calibrate.machine import measure_devices
 from hyrt.predict.calibrate.store import keep, known_speed, read_measured, real_devices
@@ -66,7 +67,24 @@ def resolve_auto(
     """
     if config.device_requests[0].name != AUTO:
         return config, None
-    module = build_model(config, graph) if model is None else model
+    return _resolved(
+        config,
+        build_model(config, graph) if model is None else model,
+        lambda: _work(config, graph),
+    )
+
+
+def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
+    """As `resolve_auto`, for work whose graph is not open."""
+    if config.device_requests[0].name != AUTO:
+        return config
+    widths = work.at(1.0).features
+    return _resolved(config, small_model(config, widths[0], widths[-1]), lambda: work)[0]
+
+
+def _resolved(
+    config: Config, module: torch.nn.Module, work_of: Callable[[], TrainingWorkload | None]
+) -> tuple[Config, Choice]:
     surveys = survey_devices()
     calibration, work = read_measured(), None
     candidates = real_devices(surveys)
@@ -74,7 +92,7 @@ def resolve_auto(
     if costs and any(not info.host_cores for info in candidates):
         # There is something to compare the CPU with.
         calibration = _with_cpu(candidates, calibration, costs)
-        work = _work(config, graph)
+        work = work_of()
     choice = choose(
         surveys,
         lambda info: _step_s(info, calibration, costs, work),
@@ -180,7 +198,7 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
         The work, of which one step counts.
     """
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
-    # All of it: what the load stage would aggregate, too.
+    # All of it: what the load stage would aggregate, too. Sparse rows stay sparse.
     model = StepModel(Platform(name="one trainer", host=host), work, Terms(load_forms=False))
     step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
     computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
@@ -192,8 +210,8 @@ def _work(config: Config, graph: Graph) -> TrainingWorkload | None:
     targets = graph.split("train", config.data.split)
     if not len(targets):
         return None
-    if not config.sampler.unpredictable:
-        return sampled_workload(config, graph, sparse_as_rows=True)
+    if not config.sampler.preparation:
+        return sampled_workload(config, graph)
     degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
     sizes = replace(graph_sizes(graph, targets), degrees=degrees)
     return training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))

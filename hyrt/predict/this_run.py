@@ -1,24 +1,26 @@
-"""The prediction of a run that is about to start, from this machine's calibration."""
+"""What a run on this machine starts with, and its prediction, from this machine's calibration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.assignment import Threads as StageThreads
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
 from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
-from hyrt.graph.graph import Graph
-from hyrt.predict.calibrate.store import usable
+from hyrt.errors import ConfigError
 from hyrt.predict.workload import sampled_workload, terms_of
-from hyrt.sampling.sampler import Sampler
 from hyrt.training.expected_run import ExpectedRun
-from hyrt.training.setup import assign_threads, first_split
+
+if TYPE_CHECKING:
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.sampler import Sampler
 
 
 def predict_run(
@@ -29,8 +31,7 @@ def predict_run(
 ) -> ExpectedRun | None:
     """What the performance model expects of a run on this machine; None where it is not calibrated.
 
-    Also None for runs that it has no words for: subgraph sampling, sparse features, devices that were not
-    measured.
+    Also None for runs that it has no words for, and for devices or models that were not measured.
 
     Parameters
     ----------
@@ -43,49 +44,94 @@ def predict_run(
     say
         Receives the reason if there is no prediction although the machine was calibrated.
     """
+    from hyrt.predict.calibrate.store import usable
+
     calibration, reason = usable()
     if calibration is None:
         if reason:
             say(f"no prediction: {reason}")
         return None
-    names = [full_name(request.name) for request in config.device_requests]
-    platform = with_trainers(calibration.platform, names)
-    training = sampled_workload(config, graph, sampler) if platform is not None else None
-    if platform is None or training is None:
-        lacking = "devices" if platform is None else "sampler or sparse features"
-        say(f"no prediction: the calibration does not cover this run's {lacking}")
+    try:
+        platform = devices_of(config, calibration.platform)
+        training = sampled_workload(config, graph, sampler)
+        assignment = first_assignment(config, platform, training)
+    except ConfigError as error:
+        say(f"no prediction: {error}")
         return None
-    trainers = platform.trainers(training.model)
-    if any(training.model not in models for models in _measured_models(platform)):
-        return None
-    host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
-    given = assign_threads(config, host_trainers)
-    terms = terms_of(config)
-    threads = StageThreads(sample=given.sample, load=given.load, train=given.train)
-    # The platform has the host first, whatever the order of the settings.
-    order = sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))
-    if config.gives_split:
-        given_split = first_split(config, names, None, training.targets_per_epoch)
-        # A step cannot have more targets than there are.
-        split = split_by_shares(training.batch_size, [given_split[i] for i in order])
-        assignment = Assignment(split=tuple(split), threads=threads)
-    else:
-        assignment = initial_assignment(platform, training, threads=threads, terms=terms)
-    prediction = predict(platform, training, assignment=assignment, terms=terms)
+    prediction = predict(platform, training, assignment=assignment, terms=terms_of(config))
     split = split_by_shares(config.units_per_step, prediction.assignment.split)
-    by_name = {names[i]: split[place] for place, i in enumerate(order)}
+    names = _names(config)
     return ExpectedRun(
         stages_s=prediction.stages_s,
         iteration_s=prediction.iteration_s,
         epoch_s=prediction.epoch_s,
         relative_error=prediction.relative_error,
         bottleneck=prediction.bottleneck,
-        split={name: by_name[name] for name in names},
-        threads=threads,
+        split={names[i]: split[place] for place, i in sorted(enumerate(_order(names)), key=lambda at: at[1])},
+        threads=assignment.threads,
     )
 
 
-def _measured_models(platform: Platform) -> list[set[str]]:
-    """The kinds of model each trainer was measured with."""
-    found = [set(accelerator.models) for accelerator in platform.accelerators]
-    return [set(platform.host.models), *found] if platform.host.trains else found
+def devices_of(config: Config, platform: Platform) -> Platform:
+    """The part of a calibrated machine that a run trains on.
+
+    Raises
+    ------
+    ConfigError
+        If a device was not calibrated.
+    """
+    found = with_trainers(platform, _names(config))
+    if found is None:
+        there = ", ".join(trainer.name for trainer in platform.trainers())
+        raise ConfigError(
+            f"--devices {','.join(config.devices)}: the calibrated devices are {there}: run `hyrt calibrate` "
+            "for others"
+        )
+    return found
+
+
+def first_assignment(config: Config, platform: Platform, training: TrainingWorkload) -> Assignment:
+    """The split and the threads that a run on this machine starts with.
+
+    Parameters
+    ----------
+    config
+        All settings; `devices` names the trainers.
+    platform
+        The machine with these trainers, the host's first.
+    training
+        The run's work.
+
+    Raises
+    ------
+    ConfigError
+        If a device was not measured with the run's kind of model.
+    """
+    from hyrt.training.setup import assign_threads, first_split
+
+    trainers = platform.trainers(training.model)
+    for trainer in trainers:
+        models = platform.host.models if trainer.is_host else trainer.device.models
+        if training.model not in models:
+            raise ConfigError(
+                f"{trainer.name} was not calibrated with model.kind={config.model.kind}: run `hyrt "
+                "calibrate`, or choose another device with --devices"
+            )
+    host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
+    threads = assign_threads(config, host_trainers)
+    if config.gives_split or not config.balance.predict:
+        names = _names(config)
+        given = first_split(config, names, None, training.targets_per_epoch)
+        # A step cannot have more targets than there are.
+        split = split_by_shares(training.batch_size, [given[i] for i in _order(names)])
+        return Assignment(split=tuple(split), threads=threads)
+    return initial_assignment(platform, training, threads=threads, terms=terms_of(config))
+
+
+def _names(config: Config) -> list[str]:
+    return [full_name(request.name) for request in config.device_requests]
+
+
+def _order(names: list[str]) -> list[int]:
+    """Places of the trainers in the settings, the host's first, as a platform has them."""
+    return sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))

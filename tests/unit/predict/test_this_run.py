@@ -1,0 +1,170 @@
+"""`hyrt predict` and `hyrt run` start from one assignment, on the same devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.platforms.calibration_file import Calibration
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from typer.testing import CliRunner
+
+from hyrt.cli.commands import app
+from hyrt.config import build_config
+from hyrt.config.yaml_text import apply_overrides
+from hyrt.graph import open_graph
+from hyrt.machine.cores import available_cores
+from hyrt.predict.calibrate.store import keep, kept, real_devices, shares_cores, this_machine
+from hyrt.predict.this_run import predict_run
+from hyrt.training.expected_run import ExpectedRun
+
+RATES = {
+    kind: TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)
+    for kind in ("graphsage", "gcn", "gin")
+}
+CORES = available_cores()
+HOST = Host(
+    memory_gb_s=8.0,
+    macs_per_s=4e10,
+    cores=CORES,
+    models=RATES,
+    forms=("rows", "sparse", "aggregated", "in_place"),
+    loading=tuple(
+        LoadCost(form=form, matrix_bytes=1e6, threads=1, row_s=1e-8, gb_s=2.0)
+        for form in ("rows", "sparse", "aggregated")
+    ),
+    sampling=tuple(
+        SampleCost(renumbers=renumbers, graph_bytes=1e6, edges=1e4, threads=1, edges_per_s=2e7)
+        for renumbers in (False, True)
+    ),
+)
+OPENCL = Accelerator(
+    kind="opencl",
+    memory_gb_s=8.0,
+    macs_per_s=4e10,
+    link_gb_s=float("inf"),
+    host_cores=1,
+    models={kind: replace(rates, macs_per_s=2e10) for kind, rates in RATES.items()},
+)
+
+
+@pytest.fixture
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
+    """A made-up calibration of this machine, with a device that shares its cores."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine = this_machine({"cpu:0": "made up", "opencl:0": "made up"})
+    platform = Platform(name="this-machine", host=HOST, accelerators=(OPENCL,), source="measured")
+    found = Calibration(machine=machine, date="2026-01-01", seconds=1.0, platform=platform, measured={})
+    keep(found)
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A graph with sparse rows in a file: both commands open it and sample it."""
+    graph = open_graph("synthetic:tiny")
+    count, random = graph.num_vertices, np.random.default_rng(0)
+    columns = np.sort([random.choice(50, 3, replace=False) for _ in range(count)], axis=1)
+    path = tmp_path / "bags.npz"
+    np.savez(
+        path,
+        indptr=graph.topology.indptr,
+        indices=graph.topology.indices,
+        labels=graph.labels,
+        feat_indptr=np.arange(0, 3 * count + 1, 3),
+        feat_indices=columns.ravel().astype(np.int32),
+        feat_values=np.ones(3 * count, np.float32),
+        feat_shape=np.array([count, 50]),
+        **{f"{name}_mask": mask for name, mask in graph.masks.items()},
+    )
+    return path
+
+
+def predicted(data: Path, *words: str) -> dict:
+    done = CliRunner().invoke(app, ["predict", "--data", str(data), "--json", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def expected(data: Path, *settings: str) -> ExpectedRun:
+    said: list[str] = []
+    config = build_config(apply_overrides({"data": {"source": str(data)}}, settings))
+    found = predict_run(config, open_graph(str(data)), say=said.append)
+    assert found is not None, said
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["data.batch_size=256", "model.kind=gcn"],
+        ["devices=opencl", "data.batch_size=128"],
+        ["devices=[cpu, opencl]"],
+        ["devices=[opencl, cpu]", "data.batch_size=300"],
+        ["devices=[cpu=1, opencl=3]"],
+        ["devices=[opencl, cpu]", "split=[1000, 24]"],
+        ["devices=[cpu, opencl]", "balance.predict=false"],
+        ["runtime.sample_threads=1", "runtime.load_threads=1", "runtime.train_threads=1"],
+        ["runtime.depth=1"],
+        ["sampler.kind=saint", "sampler.roots=50", "model.kind=gin"],
+        ["sampler.kind=saint", "sampler.roots=50", "sampler.units=5", "devices=[opencl, cpu]"],
+    ],
+)
+def test_predict_says_what_a_run_starts_with(
+    calibrated: Calibration, data: Path, settings: list[str]
+) -> None:
+    printed, run = predicted(data, *settings), expected(data, *settings)
+    assert printed["assignment"]["split"] == dict(run.split)
+    assert Threads(**printed["assignment"]["threads"]) == run.threads
+    assert printed["iteration_s"] == pytest.approx(run.iteration_s)
+    assert printed["stages_s"] == pytest.approx(dict(run.stages_s))
+    assert printed["epoch_s"] == pytest.approx(run.epoch_s)
+
+
+def test_alone_it_predicts_the_device_that_runs_have_by_default(calibrated: Calibration, data: Path) -> None:
+    assert list(predicted(data)["assignment"]["split"]) == ["cpu:0"]
+    assert list(predicted(data, "--devices", "cpu,opencl")["assignment"]["split"]) == ["cpu:0", "opencl:0"]
+    # What shares the cores is not chosen by itself.
+    assert list(predicted(data, "--devices", "auto")["assignment"]["split"]) == ["cpu:0"]
+
+
+def test_auto_needs_no_open_graph(calibrated: Calibration) -> None:
+    assert list(predicted(Path("synthetic:tiny"), "--devices", "auto")["assignment"]["split"]) == ["cpu:0"]
+
+
+def test_a_run_that_cannot_be_predicted_says_which_part(calibrated: Calibration, data: Path) -> None:
+    graph = open_graph(str(data))
+    for settings, says in (
+        ({"devices": ["cpu", "null"]}, "the calibrated devices are cpu:0, opencl:0"),
+        ({"model": {"kind": "gat"}}, "cpu:0 was not calibrated with model.kind=gat"),
+    ):
+        said: list[str] = []
+        assert predict_run(build_config(settings), graph, say=said.append) is None
+        assert len(said) == 1
+        assert said[0].startswith("no prediction: ")
+        assert says in said[0]
+
+
+def test_what_shares_the_cores_need_not_be_calibrated(
+    calibrated: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = replace(real_devices()[0], description="made up")
+    sharing = replace(cpu, kind="opencl", host_cores=2)
+    other = replace(cpu, kind="cuda", host_cores=0, description="a card")
+    assert shares_cores(sharing)
+    assert not shares_cores(cpu)
+    assert not shares_cores(other)
+    alone = replace(
+        calibrated,
+        machine=this_machine({"cpu:0": "made up"}),
+        platform=replace(calibrated.platform, accelerators=()),
+    )
+    keep(alone)
+    assert kept([cpu, sharing])[1] == []
+    assert kept([cpu, other])[1] == ["made without cuda:0"]
