@@ -19,12 +19,20 @@ def calibrate(
         bool,
         typer.Option("--show", help="Print the stored calibration instead, and say whether it still holds."),
     ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Also measure devices that compute on the CPU's cores, which takes minutes.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast this machine is.
 
     `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes less
-    than a minute; run nothing else meanwhile.
+    than a minute on two cores, more on many cores, and longer with each accelerator. Run nothing else
+    meanwhile.
 
     \b
     Examples:
@@ -48,7 +56,8 @@ def calibrate(
         if found is None:
             raise DeviceUnavailable(stale[0])
     else:
-        found, stale = measure(lambda text: typer.echo(f"measuring {text} ...", err=True)), []
+        found = measure(lambda text: typer.echo(f"measuring {text} ...", err=True), everything=everything)
+        stale = []
         keep(found)
     if as_json:
         typer.echo(json.dumps({**plain(asdict(found)), "stale": stale, "file": str(calibration_file())}))
@@ -96,8 +105,8 @@ def _lines(found: Calibration) -> list[str]:
     runs = measured["runs"]
     errors = [abs(run["error"]) for run in runs]
     lines.append(
-        f"error over its own {len(runs)} short runs: {sum(errors) / len(errors):.1%} on average, "
-        f"{max(errors):.1%} at worst"
+        f"checked against the {len(runs)} short training runs: the predicted time of a step is "
+        f"{sum(errors) / len(errors):.1%} off on average, {max(errors):.1%} at worst"
     )
     spread = measured["spread"]
     noisy = [f"{what} {value:.0%}" for what, value in spread.items() if value > 0.1]

@@ -6,33 +6,47 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+import torch
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.workloads.workload import LoadForm
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.workers import Workers
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers, working
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint_settings import SaintSettings
 
-REPETITIONS = 7
+REPETITIONS, _SHORT_REPETITIONS = 5, 15
 # The smaller graph and its rows fit into most last-level caches, the larger ones into none.
 SMALL = "synthetic:community,vertices=30k"
-LARGE = "synthetic:products-s,features=4"
+LARGE = "synthetic:products-s,vertices=300k,features=4"
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024, 4096)
 _LOADED_BATCH = 1024
-# More than most last-level caches hold.
-_CACHE_BYTES = 2**26
+# More than a core's own cache, and than its part of most shared ones.
+_CACHE_BYTES = 2**25
+# Stored values of sparse rows, whose columns are as unevenly frequent as words are.
+_ROW_ENTRIES = (8, 64)
+# Walks of a subgraph, and the edges a vertex keeps where steps of walks shall be most of the work.
+_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 2, 3
+# Columns of sparse rows and of their products: weights that a core's own cache holds, and others.
+_SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 64, 256)
+_SPARSE_ROWS, _SPARSE_ENTRIES = 1000, 32
 # As the models' first layers aggregate.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
+    ("sparse", ""): InputPlan("sparse"),
     ("aggregated", "graphsage"): InputPlan("aggregated", Aggregation("mean", "concat")),
     ("aggregated", "gcn"): InputPlan("aggregated", Aggregation("gcn", "add")),
     ("aggregated", "gin"): InputPlan("aggregated", Aggregation("sum", "add")),
@@ -133,17 +147,115 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
                 yield cost, measured.spread
 
 
+def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
+    """The table of random walks over a graph.
+
+    What a step costs and what an edge costs that is looked at follow from two graphs: this one, and the same
+    with few edges a vertex.
+    """
+    few = _with_few_edges(graph)
+    for threads in thread_counts(cores):
+        rows, seconds = [], []
+        with Workers(threads, "hyrt.calibrate.sample") as workers:
+            for each in (graph, few):
+                settings = SaintSettings(kind="saint", roots=_ROOTS, walk_length=_WALK_LENGTH)
+                # The counts of its normalisation change nothing in what sampling takes.
+                sampler = SaintSampler(
+                    each, each.split("train"), 2, _ROOTS, _WALK_LENGTH, 1, 0, coverage=1, workers=workers
+                )
+                sizes, spent = _walked(sampler, settings, workers)
+                rows.append([sizes.walk_steps, sizes.scanned_edges])
+                seconds.append(spent)
+        step_s, scan_s = np.linalg.solve(np.array(rows), np.array(seconds)).tolist()
+        if min(step_s, scan_s) < 0:
+            # Lost in the noise: both cost as much.
+            step_s = scan_s = seconds[0] / sum(rows[0])
+        yield WalkCost(graph_bytes=graph_bytes, threads=threads, step_s=step_s, scan_s=scan_s)
+
+
+def _walked(sampler: SaintSampler, settings: SaintSettings, workers: Workers) -> tuple[BlockSizes, float]:
+    """The sizes of a subgraph, and seconds to sample one."""
+    sweep, spent = CacheSweep(), []
+    for step in range(_SHORT_REPETITIONS + 2):
+        sweep()
+        started = time.perf_counter()
+        batch = sampler.sample(step, sampler.units(step), workers)
+        spent.append(time.perf_counter() - started)
+        sizes = settings.sizes_of(batch, 1)
+        batch.release()
+    return sizes, summarize(spent[2:]).seconds
+
+
+def _with_few_edges(graph: Graph) -> Graph:
+    indptr, indices = graph.topology.indptr, graph.topology.indices
+    place = np.arange(len(indices)) - np.repeat(indptr[:-1], np.diff(indptr))
+    kept = place < _FEW_EDGES
+    degrees = np.minimum(np.diff(indptr), _FEW_EDGES)
+    few = np.zeros_like(indptr)
+    np.cumsum(degrees, out=few[1:])
+    return replace(graph, topology=Topology(few, indices[kept]))
+
+
+def sparse_products(cores: int) -> Iterator[SparseCost]:
+    """The table of products of sparse rows."""
+    for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
+        with Workers(threads, "hyrt.calibrate.train") as workers, working(workers):
+            many, one = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
+        yield SparseCost(
+            product_width=width,
+            weight_bytes=4 * columns * width,
+            threads=threads,
+            macs_per_s=2 * _SPARSE_ROWS * _SPARSE_ENTRIES * width / max(many - one, many / 10),
+            weight_s=one / (columns * width),
+        )
+
+
+def _product_s(rows: int, columns: int, width: int) -> float:
+    """Seconds for a product of sparse rows and the weights' gradient."""
+    sparse = SparseRows.of(sparse_features(rows, columns, _SPARSE_ENTRIES))
+    weight = torch.ones(width, columns, requires_grad=True)
+    grad = torch.ones(rows, width)
+
+    def multiply() -> None:
+        weight.grad = None
+        torch.autograd.backward(sparse_linear(sparse, weight), grad)
+
+    return timing(multiply, _SHORT_REPETITIONS).seconds
+
+
+def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
+    """Rows of equally many stored values; column k is 10 / (10 + k) times as frequent as the first."""
+    random = np.random.default_rng(0)
+    frequency = 1.0 / (10.0 + np.arange(columns))
+    drawn = np.searchsorted(np.cumsum(frequency) / frequency.sum(), random.random(rows * entries))
+    found = random.permutation(columns).astype(np.int32)[np.minimum(drawn, columns - 1)]
+    indptr = np.arange(0, rows * entries + 1, entries, dtype=np.int64)
+    return SparseFeatures(indptr, found, np.ones(rows * entries, np.float32), columns)
+
+
 def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
     """The loading table of a graph's size: costs of a row and of its bytes, from two widths."""
     sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, _LOADED_BATCH, 0)
-    matrices = [np.ones((graph.num_vertices, width), np.float32) for width in _WIDTHS]
+    count = graph.num_vertices
+    dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
+    # What is gathered depends on how many values are stored, not on which.
+    sparse = [
+        SparseFeatures(
+            np.arange(0, count * entries + 1, entries, dtype=np.int64),
+            np.zeros(count * entries, np.int32),
+            np.ones(count * entries, np.float32),
+            max(_ROW_ENTRIES),
+        )
+        for entries in _ROW_ENTRIES
+    ]
     sweep = CacheSweep()
     for threads, ((form, model), plan) in itertools.product(thread_counts(cores), _PLANS.items()):
         rows = 0.0
         measured = []
+        sources: Sequence[DenseFeatures | SparseFeatures] = sparse if form == "sparse" else dense
         with Workers(threads, "hyrt.calibrate.load") as workers:
-            for matrix in matrices:
-                loader = Loader(DenseFeatures(matrix))
+            for source in sources:
+                loader = Loader(source)
                 spent = []
                 # Another mini-batch each time: rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):
@@ -157,13 +269,13 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
                     batch.release()
                 # The first ones compile and make the buffers.
                 measured.append(summarize(spent[2:]))
-        narrow, wide = (matrix.shape[1] * matrix.itemsize for matrix in matrices)
+        narrow, wide = (source.nbytes / count for source in sources)
         byte_s = max(1e-13, (measured[1].seconds - measured[0].seconds) / rows / (wide - narrow))
         row_s = max(0.0, measured[0].seconds / rows - byte_s * narrow)
         cost = LoadCost(
             form=form,
             model=model,
-            matrix_bytes=statistics.fmean(matrix.nbytes for matrix in matrices),
+            matrix_bytes=statistics.fmean(source.nbytes for source in sources),
             threads=threads,
             row_s=row_s,
             gb_s=1e-9 / byte_s,

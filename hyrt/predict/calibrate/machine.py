@@ -18,13 +18,13 @@ from hyrt_perfmodel.platforms.calibration_file import (
     why_other_device,
     why_other_machine,
 )
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, WalkCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 from hyrt_perfmodel.prediction.extra_terms import weight_gradients_s
 from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import LoadForm, Workload
 
-from hyrt.config import build_config
+from hyrt.config import Config, build_config
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
@@ -37,12 +37,18 @@ from hyrt.machine.workers import Workers
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.host import LARGE, SMALL
 from hyrt.predict.calibrate.short_run import short_run
-from hyrt.predict.calibrate.store import accelerators_by_name, read_measured, real_devices, this_machine
-from hyrt.predict.calibrate.trainers import PROBES, Measured, fit_link, fit_trainer, measure, with_widths
+from hyrt.predict.calibrate.store import (
+    accelerators_by_name,
+    read_measured,
+    real_devices,
+    shares_cores,
+    this_machine,
+)
+from hyrt.predict.calibrate.trainers import PROBES, Measured, Probe, Widths, fit_link, fit_trainer, measure
 from hyrt.predict.workload import sampled_workload
 
 KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
-_FORMS: dict[str, LoadForm] = {"rows": "rows", "aggregated": "aggregated", "in_place": "in_place"}
+_FORMS: tuple[LoadForm, ...] = ("rows", "aggregated", "in_place", "sparse")
 
 Say = Callable[[str], None]
 """Called with what is being measured."""
@@ -61,8 +67,15 @@ class _Trainer:
     reached: dict[str, float] = field(default_factory=dict)
 
 
-def calibrate(say: Say = lambda text: None) -> Calibration:
-    """Measure this machine. Takes under a minute on a machine with one or two devices.
+def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Calibration:
+    """Measure this machine: on two cores in less than a minute, and longer with every device beside them.
+
+    Parameters
+    ----------
+    say
+        Called with what is being measured.
+    everything
+        Whether devices that share the CPU's cores are measured too. Most of their time is compiling kernels.
 
     Raises
     ------
@@ -74,11 +87,19 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
     say("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
+    widened = Widths(large)
+    found = real_devices()
+    wanted = [info for info in found if everything or not shares_cores(info)]
     trainers, left_out = _measure_trainers(
-        real_devices(), large, say, lambda info: 1 if info.kind == "cpu" else max(1, cores // 2)
+        wanted, widened, say, lambda info: 1 if info.kind == "cpu" else max(1, cores // 2)
     )
+    left_out |= {
+        info.name: "computes on the CPU's cores; `hyrt calibrate --all` measures it, which takes minutes"
+        for info in found
+        if info not in wanted
+    }
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
-    together = _measure_trainer(cpu.info, large, cores) if cores > 1 else cpu
+    together = _measure_trainer(cpu.info, widened, cores) if cores > 1 else cpu
     host = _with_cpu(host, together, cpu)
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
@@ -87,7 +108,7 @@ def calibrate(say: Say = lambda text: None) -> Calibration:
         accelerators=tuple(_accelerator(trainer) for trainer in others),
         source=f"measured {date}",
     )
-    runs = _runs(platform, {SMALL: small, LARGE: large}, cpu, others, say)
+    runs = _runs(platform, {SMALL: Widths(small), LARGE: widened}, cpu, others, say)
     overlap = fit_overlap(runs)
     platform = replace(
         platform,
@@ -142,7 +163,7 @@ def measure_devices(
         known = None
     trainers, left_out = _measure_trainers(
         infos,
-        open_graph(LARGE),
+        Widths(open_graph(LARGE)),
         say,
         lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
         kinds,
@@ -194,10 +215,12 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
         together = host_measurements.sequential_gb_s(all_cores)
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
+    walking: list[WalkCost] = []
     for graph in (small, large):
         graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
         sampling += host_measurements.sampling(graph, graph_bytes, cores)
         loading += host_measurements.loading(graph, cores)
+        walking += host_measurements.walking(graph, graph_bytes, cores)
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)
     host = Host(
@@ -207,6 +230,8 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
         memory_gib=psutil.virtual_memory().total / 2**30,
         loading=tuple(cost for cost, _ in loading),
         sampling=tuple(cost for cost, _ in sampling),
+        walking=tuple(walking),
+        sparse=tuple(host_measurements.sparse_products(cores)),
     )
     figures = {
         "memory_gb_s": {
@@ -225,7 +250,7 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
 
 def _measure_trainers(
     infos: Sequence[DeviceInfo],
-    graph: Graph,
+    graph: Widths,
     say: Say,
     threads: Callable[[DeviceInfo], int],
     kinds: Sequence[str] = KINDS,
@@ -246,7 +271,7 @@ def _measure_trainers(
 
 
 def _measure_trainer(
-    info: DeviceInfo, graph: Graph, threads: int, kinds: Sequence[str] = KINDS, most: int = len(KINDS)
+    info: DeviceInfo, graph: Widths, threads: int, kinds: Sequence[str] = KINDS, most: int = len(KINDS)
 ) -> _Trainer:
     """Rates of a device for the kinds of models that it runs, for so many of them at most."""
     backend, there = find_device(info.name)
@@ -257,7 +282,7 @@ def _measure_trainer(
             break
         try:
             with opened(backend, there, DeviceOptions(threads=threads)) as device:
-                measured = [measure(device, kind, probe, graph) for probe in PROBES]
+                measured = [measure(device, kind, probe, graph.of(probe)) for probe in PROBES]
         except UnsupportedModel:
             continue
         fit = fit_trainer(measured)
@@ -323,7 +348,7 @@ def _accelerator(trainer: _Trainer) -> Accelerator:
 
 
 def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
-    return tuple(_FORMS[form] for form in info.forms if form in _FORMS)
+    return tuple(form for form in _FORMS if form in info.forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,29 +356,37 @@ class _Run:
     """A short run: its widths are a probe's, so that nothing is compiled anew. `steps` count."""
 
     kind: str
-    probe: int
+    probe: Probe
     batch: int
     graph: str
     steps: int
+    walks: int = 0
+    """Random walks of a subgraph; 0 draws neighbours."""
 
 
+# Many weights and few values: what the weights cost shows.
+_SPARSE = Probe(features=4096, hidden=128, classes=47, targets=1, fanouts=(10, 10), row_entries=24)
 # Long steps and short ones, on a graph beyond the caches and on one within them.
 _RUNS = (
-    _Run("graphsage", 0, 1024, LARGE, 24),
-    _Run("graphsage", 0, 256, LARGE, 40),
-    _Run("gcn", 4, 1024, LARGE, 32),
-    _Run("gin", 5, 512, SMALL, 120),
-    _Run("graphsage", 5, 1024, SMALL, 120),
-    _Run("gcn", 5, 128, SMALL, 200),
+    _Run("graphsage", PROBES[0], 1024, LARGE, 16),
+    _Run("graphsage", PROBES[0], 256, LARGE, 30),
+    _Run("gcn", PROBES[4], 1024, LARGE, 24),
+    _Run("gin", PROBES[5], 512, SMALL, 80),
+    _Run("graphsage", PROBES[5], 1024, SMALL, 80),
+    _Run("gcn", PROBES[5], 128, SMALL, 150),
+    _Run("graphsage", PROBES[5], 1, SMALL, 40, walks=1000),
+    _Run("gcn", _SPARSE, 512, SMALL, 30),
 )
 _WARM = 9
 
 
 def _runs(
-    platform: Platform, graphs: Mapping[str, Graph], cpu: _Trainer, others: Sequence[_Trainer], say: Say
+    platform: Platform, graphs: Mapping[str, Widths], cpu: _Trainer, others: Sequence[_Trainer], say: Say
 ) -> list[MeasuredRun]:
     """Train the CPU alone, every accelerator alone, and both together, for a second each."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
+    # What a step asks for is the same on all of them.
+    works = {what: sampled_workload(_config(what), graphs[what.graph].of(what.probe)) for what in _RUNS}
     runs = []
     for trainers in sets:
         say(f"short runs on {' and '.join(trainer.info.name for trainer in trainers)}")
@@ -363,33 +396,35 @@ def _runs(
             host=replace(platform.host, trains="cpu" in kinds),
             accelerators=tuple(a for a in platform.accelerators if a.kind in kinds),
         )
-        runs += [
-            _run(part, graphs[what.graph], trainers, what) for what in _RUNS if _can(trainers, what.kind)
-        ]
+        for what, work in works.items():
+            if all(_can(trainer, what) for trainer in trainers):
+                graph = graphs[what.graph].of(what.probe)
+                run = short_run(_config(what, trainers), graph, warm=_WARM, steps=what.steps)
+                assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
+                runs.append(MeasuredRun(part, work, assignment, run.iteration_s))
     return runs
 
 
-def _can(trainers: Sequence[_Trainer], kind: str) -> bool:
-    return all(kind in trainer.rates for trainer in trainers)
+def _can(trainer: _Trainer, what: _Run) -> bool:
+    """Dense rows of so many columns would say nothing of what a run is like."""
+    return what.kind in trainer.rates and (not what.probe.row_entries or "sparse" in trainer.info.forms)
 
 
-def _run(platform: Platform, graph: Graph, trainers: Sequence[_Trainer], what: _Run) -> MeasuredRun:
-    probe, batch = PROBES[what.probe], what.batch
-    graph = with_widths(graph, probe)
-    config = build_config(
-        {
-            "model": {"kind": what.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},
-            "sampler": {"fanout": list(probe.fanouts)},
-            "data": {"batch_size": batch},
-            "devices": [trainer.info.name for trainer in trainers],
-            "split": split_by_shares(batch, [1 / trainer.first_probe_s for trainer in trainers]),
-        }
-    )
-    training = sampled_workload(config, graph)
-    assert training is not None
-    run = short_run(config, graph, warm=_WARM, steps=what.steps)
-    assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
-    return MeasuredRun(platform, training, assignment, run.iteration_s)
+def _config(what: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
+    """The settings of a short run; by default on the devices that runs have by default."""
+    probe = what.probe
+    settings: dict[str, Any] = {
+        "model": {"kind": what.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},
+        "sampler": {"fanout": list(probe.fanouts)},
+        "data": {"batch_size": what.batch},
+    }
+    if what.walks:
+        settings["sampler"] = {"kind": "saint", "roots": what.walks, "units": what.batch}
+    if trainers:
+        shares = [1 / trainer.first_probe_s for trainer in trainers]
+        settings["devices"] = [trainer.info.name for trainer in trainers]
+        settings["split"] = split_by_shares(what.batch, shares)
+    return build_config(settings)
 
 
 def _lines(runs: Sequence[MeasuredRun], overlap: Overlap) -> list[dict[str, Any]]:

@@ -67,6 +67,11 @@ def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
     return [info for info in found if info.kind != "cpu" or info.index == 0]
 
 
+def shares_cores(info: DeviceInfo) -> bool:
+    """Whether a device beside the CPU computes on the CPU's cores, and so is never chosen by itself."""
+    return info.kind != "cpu" and info.host_cores > 0
+
+
 def keep(calibration: Calibration) -> None:
     """Write measurements to the user's cache folder.
 
@@ -129,7 +134,10 @@ def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, l
     except CalibrationError as error:
         return None, [str(error)]
     there = real_devices() if devices is None else devices
-    here = this_machine({info.name: info.description for info in there})
+    measured = calibration.machine.devices
+    # What shares the CPU's cores is measured only where it is asked for.
+    wanted = [info for info in there if info.name in measured or not shares_cores(info)]
+    here = this_machine({info.name: info.description for info in wanted})
     return calibration, why_stale(calibration, here)
 
 

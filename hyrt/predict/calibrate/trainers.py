@@ -15,7 +15,7 @@ from hyrt_perfmodel.workloads.workload import Workload
 from hyrt.device import Device
 from hyrt.device.capabilities import usable_forms
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -23,14 +23,14 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
-from hyrt.predict.block_sizes import sizes_of
-from hyrt.predict.calibrate.host import Timing, summarize
+from hyrt.predict.calibrate.host import Timing, sparse_features, summarize
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_settings import NeighborSettings
 
 HEADS = 4
 # Short steps are repeated more often: their times are less sure.
-_REPETITIONS, _LEAST_S, _MOST = 5, 0.05, 25
+_LEAST, _MOST, _ENOUGH_S = 3, 20, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class Probe:
     targets: int
     fanouts: tuple[int, ...]
     """`targets` and `fanouts`: of the mini-batch; the targets' fan-out first."""
+    row_entries: int = 0
+    """Stored values of a sparse row; 0 for dense rows."""
 
 
 # They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and
@@ -75,22 +77,48 @@ class Measured:
     """The bytes of its inputs."""
 
 
-def with_widths(graph: Graph, probe: Probe) -> Graph:
-    """The graph with features and classes of a probe's widths."""
-    features = DenseFeatures(np.ones((graph.num_vertices, probe.features), np.float32))
-    table = VertexTable(features, graph.labels % probe.classes, graph.masks)
-    return Graph(graph.name, graph.topology, table)
+class Widths:
+    """A graph with features and classes of probes' widths; features are made once a width.
+
+    Parameters
+    ----------
+    graph
+        Whose topology, splits and labels are used.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._features: dict[tuple[int, int], DenseFeatures | SparseFeatures] = {}
+
+    def of(self, probe: Probe) -> Graph:
+        """The graph for a probe."""
+        graph, key = self._graph, (probe.features, probe.row_entries)
+        if key not in self._features:
+            shape = (graph.num_vertices, probe.features)
+            self._features[key] = (
+                sparse_features(*shape, probe.row_entries)
+                if probe.row_entries
+                else DenseFeatures(np.ones(shape, np.float32))
+            )
+        table = VertexTable(self._features[key], graph.labels % probe.classes, graph.masks)
+        return Graph(graph.name, graph.topology, table)
 
 
 def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
     """Train a few mini-batches of one shape; the first, which compiles, is left out.
+
+    Parameters
+    ----------
+    device, kind, probe
+        What trains, a kind of model, and its shape.
+    graph
+        With the probe's widths.
 
     Raises
     ------
     UnsupportedModel
         If the device cannot run the kind of model.
     """
-    graph = with_widths(graph, probe)
     model = GNN(
         Architecture(
             kind=kind,
@@ -110,7 +138,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
     moved = 0.0
     with Workers(1, "hyrt.calibrate") as workers:
         for step in range(_MOST + 1):
-            if step > _REPETITIONS and sum(propagate[1:]) > _LEAST_S:
+            if step > _LEAST and sum(propagate[1:]) > _ENOUGH_S:
                 break
             batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
@@ -129,7 +157,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
 
 
 def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
-    sizes = sizes_of(batch)
+    sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
     return model_workload(kind, sizes.vertices, edges, widths, heads=HEADS)
