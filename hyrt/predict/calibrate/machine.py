@@ -25,7 +25,7 @@ from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import LoadForm, Workload
 
 from hyrt.config import Config, build_config
-from hyrt.device import DeviceInfo, DeviceOptions
+from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
 from hyrt.device.names import split_by_shares
@@ -280,10 +280,8 @@ def _measure_trainer(
     for kind in kinds:
         if len(found.rates) == most:
             break
-        try:
-            with opened(backend, there, DeviceOptions(threads=threads)) as device:
-                measured = [measure(device, kind, probe, graph.of(probe)) for probe in PROBES]
-        except UnsupportedModel:
+        measured = _measured_kind(backend, there, threads, kind, graph)
+        if not measured:
             continue
         fit = fit_trainer(measured)
         found.rates[kind] = fit.rates
@@ -302,6 +300,19 @@ def _measure_trainer(
         ),
     }
     return found
+
+
+def _measured_kind(
+    backend: type[Device], info: DeviceInfo, threads: int, kind: str, graph: Widths
+) -> list[Measured]:
+    """All probes of a kind of model, as runs have it by default or else plain; none where neither runs."""
+    for plain in (False, True):
+        try:
+            with opened(backend, info, DeviceOptions(threads=threads)) as device:
+                return [measure(device, kind, probe, graph.of(probe), plain=plain) for probe in PROBES]
+        except UnsupportedModel:
+            continue
+    return []
 
 
 def _macs(workload: Workload) -> float:

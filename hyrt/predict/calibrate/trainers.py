@@ -12,21 +12,21 @@ from hyrt_perfmodel.calibration.fit_rates import FittedRates, fit_rates
 from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import Workload
 
+from hyrt.config import Config, build_config
 from hyrt.device import Device
 from hyrt.device.capabilities import usable_forms
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import VertexTable
 from hyrt.machine.workers import Workers
-from hyrt.nn.architecture import Architecture
 from hyrt.nn.inputs import Aggregated, InPlace
-from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import Timing, sparse_features, summarize
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.setup import build_model
 
 HEADS = 4
 # Short steps are repeated more often: their times are less sure.
@@ -104,7 +104,7 @@ class Widths:
         return Graph(graph.name, graph.topology, table)
 
 
-def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
+def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False) -> Measured:
     """Train a few mini-batches of one shape; the first, which compiles, is left out.
 
     Parameters
@@ -112,23 +112,16 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
     device, kind, probe
         What trains, a kind of model, and its shape.
     graph
-        With the probe's widths.
+        A graph of the probe's widths.
+    plain
+        Whether to leave out the dropout and the norm that the kind has by default.
 
     Raises
     ------
     UnsupportedModel
         If the device cannot run the kind of model.
     """
-    model = GNN(
-        Architecture(
-            kind=kind,
-            in_features=probe.features,
-            hidden=probe.hidden,
-            num_classes=probe.classes,
-            layers=len(probe.fanouts),
-            heads=HEADS,
-        )
-    )
+    model = build_model(_settings(kind, probe, plain=plain), graph)
     device.load(model, list(model.parameters()))
     plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
     sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
@@ -154,6 +147,13 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph) -> Measured:
             moved = _input_bytes(batch)
             batch.release()
     return Measured(sizes, summarize(propagate[1:]), summarize(transfer[1:]), moved)
+
+
+def _settings(kind: str, probe: Probe, *, plain: bool) -> Config:
+    model = {"kind": kind, "hidden": probe.hidden, "layers": len(probe.fanouts), "heads": HEADS}
+    if plain:
+        model |= {"dropout": 0.0, "norm": "none"}
+    return build_config({"model": model, "sampler": {"fanout": list(probe.fanouts)}})
 
 
 def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Workload:
