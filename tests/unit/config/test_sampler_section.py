@@ -33,6 +33,12 @@ class HalfSettings(SamplerSettings):
         raise AssertionError
 
 
+class SameNameSettings(HalfSettings):
+    """Another third party's, with a setting of that name and another default."""
+
+    half: Count = 5
+
+
 class Unbuilt(SamplerSettings):
     pass
 
@@ -133,6 +139,15 @@ def test_a_third_partys_kind_is_a_peer(installed: list[EntryPoint]) -> None:
         build_config({"sampler": {"half": 3}})
     with pytest.raises(ConfigError, match=r"setting sampler\.half=0"):
         build_config({"sampler": {"kind": "half", "half": 0}})
+
+
+def test_the_default_of_any_other_kind_is_dropped(installed: list[EntryPoint]) -> None:
+    declare(installed, "half", f"{__name__}:HalfSettings")
+    declare(installed, "same", f"{__name__}:SameNameSettings")
+    for default in (2, 5):
+        assert build_config({"sampler": {"half": default}}) == build_config({})
+    with pytest.raises(ConfigError, match=r"of sampler\.kind=half or same, and has no effect"):
+        build_config({"sampler": {"half": 3}})
 
 
 @pytest.mark.parametrize(
