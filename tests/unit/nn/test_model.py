@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import dense_reference as dense
 import numpy as np
@@ -18,7 +20,11 @@ from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
 from hyrt.nn.model import GNN
+from hyrt.nn.operators import aggregate as aggregate_module
+from hyrt.nn.operators import attention as attention_module
+from hyrt.nn.operators import product as product_module
 from hyrt.nn.operators.dropout import dropout
+from hyrt.nn.operators.product import linear
 from hyrt.sampling.minibatch import MiniBatch
 
 VARIANTS = {
@@ -211,6 +217,56 @@ def test_low_precision_keeps_float32_weights_and_gradients(kind: str) -> None:
     assert 0 < off <= 2.0**-5 * size
     for name in a:
         assert (a[name] - b[name]).norm() <= 0.1 * a[name].norm() + 1e-6, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("low_precision", [False, True])
+def test_every_product_has_the_models_precision(
+    kind: str, low_precision: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def heard(*given: Any, low_precision: bool = False, **more: Any) -> torch.Tensor:
+        told.append(low_precision)
+        return linear(*given, low_precision=low_precision, **more)
+
+    monkeypatch.setattr("hyrt.nn.layers.linear", heard)
+    graph = awkward_graph()
+    batch = sampled(graph, SOME, [4, 4])
+    model = model_of(kind, graph.num_features, 2, torch.float32, low_precision=low_precision)
+    model(batch.blocks, rows_of(graph, batch, torch.float32))
+    assert len(told) >= 2
+    assert set(told) == {low_precision}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_footprint_counts_what_is_kept_for_edges_and_rows(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = awkward_graph()
+    block = sampled(graph, SOME, [4, 4]).blocks[0]
+    assert block.num_edges not in (block.num_dst, block.num_src)
+    taken: list[tuple[int, ...]] = []
+
+    def recorded(shape: Any, dtype: Any) -> Any:
+        taken.append(tuple(shape))
+        return np.empty(shape, dtype)
+
+    def recorded_like(shape: Any, like: torch.Tensor) -> torch.Tensor:
+        taken.append(tuple(shape))
+        return torch.empty(shape, dtype=like.dtype)
+
+    monkeypatch.setattr(aggregate_module, "empty_array", recorded)
+    monkeypatch.setattr(attention_module, "empty_array", recorded)
+    monkeypatch.setattr(product_module, "empty", recorded_like)
+    model = model_of(kind, graph.num_features, 2, torch.float32)
+    with torch.no_grad():
+        model.layer(0, block, torch.from_numpy(values(graph)[block.sources]).float())
+    footprint = model.footprint(0)
+    on_edges = sum(math.prod(shape) for shape in taken if block.num_edges in shape)
+    on_rows = sum(math.prod(shape) for shape in taken if block.num_dst in shape)
+    assert on_edges == footprint.edge * block.num_edges
+    assert 0 < on_rows <= footprint.row * block.num_dst
 
 
 def test_mistakes_are_named() -> None:
