@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from graphs import random_graph
 
@@ -36,3 +37,24 @@ def test_a_split_without_validation_vertices_is_warned_of() -> None:
     assert "train.patience has no effect" in evaluator.warning
     model = GNN(Architecture(in_features=12, hidden=8, num_classes=2))
     assert list(evaluator.evaluate(model, Workers(1, "t"))) == ["test"]
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_each_split_is_scored_by_its_own_rows(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    graph = random_graph(classes=3)
+    val, test = graph.split("val"), graph.split("test")
+    assert len(val) != len(test)
+    right = np.eye(3, dtype=np.float32)[graph.labels]
+    # Every validation vertex is scored right, and of the test vertices the first only.
+    wrong = test[1:]
+    right[wrong] = np.roll(right[wrong], 1, axis=1)
+
+    def scored(model, graph, vertices, *rest, **options) -> np.ndarray:
+        return right[vertices]
+
+    monkeypatch.setattr("hyrt.inference.evaluate.infer_layerwise", scored)
+    monkeypatch.setattr("hyrt.inference.evaluate.infer_sampled", scored)
+    evaluator = Evaluator(build_config({"evaluate": {"mode": mode}}), graph, None)
+    metrics = evaluator.evaluate(GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t"))
+    assert metrics["val"]["accuracy"] == 1.0
+    assert metrics["test"]["accuracy"] == pytest.approx(1 / len(test))

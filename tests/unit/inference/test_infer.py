@@ -15,7 +15,9 @@ from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import plan_input
+from hyrt.sampling.neighbor import NeighborSampler
 
 
 def reference(model: GNN, graph) -> np.ndarray:
@@ -219,3 +221,28 @@ def test_hidden_rows_and_no_vertices() -> None:
     assert (rows >= 0).all()
     empty = infer_layerwise(model, graph, np.arange(0), Workers(1, "t"), memory_bytes=1 << 20)
     assert empty.shape == (0, 3)
+
+
+def test_sampled_inference_draws_from_a_stream_that_no_step_uses() -> None:
+    graph = random_graph(vertices=240)
+    vertices = np.arange(20, 45)
+    model = GNN(Architecture(in_features=12, hidden=8, num_classes=3))
+    model.eval()
+    plan = plan_input(model, graph, HOST_FORMS, fuse=True)
+    workers = Workers(1, "t")
+
+    def scores(step: int) -> np.ndarray:
+        sampler = NeighborSampler(graph, vertices, [3, 2], 10, 5)
+        parts = []
+        for start in range(0, len(vertices), 10):
+            units = vertices[start : start + 10].astype(sampler.ids)
+            batch = sampler.sample(step, units, workers, in_place=plan.in_place)
+            Loader(graph.features).load(batch, plan, workers)
+            with torch.no_grad():
+                parts.append(model(batch.blocks, batch.inputs).numpy())
+        return np.concatenate(parts)
+
+    found = infer_sampled(model, graph, vertices, workers, fanouts=[3, 2], batch_size=10, seed=5, plan=plan)
+    np.testing.assert_array_equal(found, scores(-1))
+    for step in range(4):
+        assert not np.array_equal(found, scores(step))

@@ -93,6 +93,37 @@ def test_steps_come_in_order_and_threads_end(depth: int, trainers: int) -> None:
     assert pipeline_threads() == []
 
 
+class Shared(NullDevice):
+    """A null device whose `transfer` and `update` both take a while, and fail if the other runs meanwhile."""
+
+    def __init__(self, info) -> None:
+        super().__init__(info)
+        self.busy = threading.Lock()
+        self.waited = {"transfer": 0, "update": 0}
+
+    def _alone(self, method: str) -> None:
+        if not self.busy.acquire(blocking=False):
+            raise RuntimeError(f"{method} while the other runs")
+        time.sleep(0.005)
+        self.waited[method] += 1
+        self.busy.release()
+
+    def transfer(self, batch):
+        self._alone("transfer")
+        return super().transfer(batch)
+
+    def update(self, parameters):
+        self._alone("update")
+        super().update(parameters)
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_a_trainer_takes_weights_and_mini_batches_one_after_the_other(depth: int) -> None:
+    devices = [Shared(info) for info in NullDevice.probe()[:2]]
+    assert run(stages(devices, [20, 12]), depth) == list(range(STEPS))
+    assert [device.waited for device in devices] == [{"transfer": STEPS, "update": STEPS}] * 2
+
+
 def test_credits_bound_the_steps_in_flight() -> None:
     alive, peak = set(), 0
     lock = threading.Lock()
