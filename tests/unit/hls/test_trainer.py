@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,21 @@ def test_what_earlier_tasks_left_on_chip_does_not_matter() -> None:
     first = {name: simulator(8).train(task) for name, task in tasks.items()}
     for name in reversed(tasks):
         assert_same(simulator(8).train(tasks[name]), first[name])
+
+
+@needs_compiler
+def test_losses_are_added_with_their_rounding_errors() -> None:
+    """One heavy target and many light ones, whose losses float32 would lose beside it."""
+    task = random_task(8, widths=[4, 3], counts=[400, 400], density=0.01, weighted=False)
+    weights = np.ones(400, np.float32)
+    weights[0] = 2**28
+    outcome = simulator(4).train(replace(task, target_weights=weights))
+    scores = outcome.scores[:, :3]
+    tops = scores.max(axis=1)
+    totals = np.exp(scores - tops[:, None]).sum(axis=1, dtype=np.float32)
+    losses = weights * (np.log(totals) - (scores[np.arange(400), task.labels] - tops))
+    assert outcome.loss_sum == pytest.approx(losses.sum(dtype=np.float64), abs=60)
+    assert abs(float(losses.cumsum(dtype=np.float32)[-1]) - losses.sum(dtype=np.float64)) > 300
 
 
 @needs_compiler
