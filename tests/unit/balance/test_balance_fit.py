@@ -12,7 +12,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
-from hyrt.balance.fitted.fit import fit
+from hyrt.balance.fitted.fit import Fit, Line, fit
 from hyrt.balance.fitted.growth import ShareGrowth, possible_growths
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
 from hyrt.balance.fitted.solve import best_assignment
@@ -255,3 +255,29 @@ def test_a_stage_that_nobody_needed_last_is_still_known() -> None:
     )
     assert stage.seconds((0, 1000), 2) == 0
     assert stage.seconds((1000, 0), 2) == pytest.approx(0.02)
+
+
+def test_core_seconds_by_hand() -> None:
+    """Each stage's time times its threads, the host's trainer on one thread, and synchronization."""
+    curve, growth = ThreadCurve(serial=0.25), ShareGrowth()
+    known = Fit(
+        sample=HostStage(1e-5, (1.0, 2.0), growth, curve),
+        load=HostStage(3e-5, (1.0, 0.5), growth, curve),
+        propagate=(Line(0.002, 4e-4), Line(0.004, 1e-5)),
+        transfer=(None, None),
+        sample_on_device=(None, None),
+        is_host=(True, False),
+        train_curve=curve,
+        synchronize_s=0.001,
+        core_part=0.25,
+    )
+    threads = Threads(sample=3, load=2, train=4)
+    # With k threads a stage takes a quarter and three quarters over k of its time, on k cores.
+    sample_s = 1e-5 * (100 + 2 * 60) * (0.25 + 0.75 / 3)
+    load_s = 3e-5 * (100 + 0.5 * 60) * (0.25 + 0.75 / 2)
+    cores_s = 0.001 + 3 * sample_s + 2 * load_s + 0.002 + 100 * 4e-4
+    assert known.core_s((100, 60), threads) == pytest.approx(cores_s)
+    assert known.host_s((100, 60), threads) == pytest.approx(0.25 * cores_s)
+    # Without targets on the host, its trainer uses no core.
+    without = 0.001 + 3 * 1e-5 * 320 * (0.25 + 0.25) + 2 * 3e-5 * 80 * (0.25 + 0.375)
+    assert known.core_s((0, 160), threads) == pytest.approx(without)

@@ -1,0 +1,146 @@
+"""Stage times on a host that was measured, each part computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, WalkCost
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.memory import activations_bytes, host_memory_bytes
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+
+# Of 100 targets: 3,000 input vertices, 800 destinations of the first layer.
+WORK = Workload(vertices=(3000, 800, 100), edges=(4000, 900), features=(50, 20, 10), concat=True)
+TRAINING = TrainingWorkload(
+    at=in_proportion(WORK, 100),
+    targets_per_epoch=1000,
+    batch_size=200,
+    model="graphsage",
+    best_form="aggregated",
+    feature_bytes=1e6,
+    graph_bytes=1e6,
+)
+# Multiply-accumulates of a step, of all updates forward and backward with both gradients, but the input's.
+MACS = 2 * 800 * 100 * 20 + 3 * 100 * 40 * 10
+HOST = Host(
+    memory_gb_s=1.0,
+    macs_per_s=1e9,
+    cores=4,
+    forms=("rows", "aggregated"),
+    loading=tuple(
+        LoadCost(form=form, matrix_bytes=1e6, threads=threads, row_s=row_s / threads, gb_s=2.0 * threads)
+        for form, row_s in (("rows", 1e-8), ("aggregated", 3e-8))
+        for threads in (1, 4)
+    ),
+    sampling=tuple(
+        SampleCost(
+            renumbers=renumbers, graph_bytes=1e6, edges=5e3, threads=threads, edges_per_s=rate * threads
+        )
+        for renumbers, rate in ((True, 1e6), (False, 2e6))
+        for threads in (1, 4)
+    ),
+    sharing_of={"cpu": Sharing(step_s=2e-4, efficiency=0.8), "cpu+cl": Sharing(step_s=5e-4, efficiency=0.5)},
+    weights_gb_s=0.5,
+)
+FOUR = Threads(sample=4, load=4, train=4)
+CL = Accelerator(kind="cl", memory_gb_s=1e6, macs_per_s=1e9, link_gb_s=float("inf"), host_cores=1)
+GPU = Accelerator(kind="gpu", memory_gb_s=1e6, macs_per_s=1e10, link_gb_s=1.0)
+AGGREGATION = 2 * 900 * 20 * 4 / 1e9  # The second layer's, forward and backward.
+
+
+def platform(*accelerators: Accelerator, **host: object) -> Platform:
+    return Platform(name="m", host=replace(HOST, **host), accelerators=accelerators)  # type: ignore[arg-type]
+
+
+def test_an_aggregate_reads_a_row_an_edge_and_each_destinations_own() -> None:
+    times = stage_times(platform(), TRAINING, Assignment(split=(100,), threads=FOUR))
+    assert times.load_s == pytest.approx((4000 + 800) * (3e-8 / 4 + 200 / 8e9))
+    # A trainer that takes rows gets each input vertex once.
+    rows = stage_times(platform(forms=("rows",)), TRAINING, Assignment(split=(100,), threads=FOUR))
+    assert rows.load_s == pytest.approx(3000 * (1e-8 / 4 + 200 / 8e9))
+
+
+def test_rows_are_numbered_where_they_are_gathered() -> None:
+    assignment = Assignment(split=(100,), threads=FOUR)
+    assert stage_times(platform(), TRAINING, assignment).sample_s == pytest.approx(4900 / 8e6)
+    rows = stage_times(platform(forms=("rows",)), TRAINING, assignment)
+    assert rows.sample_s == pytest.approx(4900 / 4e6)
+
+
+def test_the_cores_do_all_stages_on_one_thread_and_synchronize() -> None:
+    """Every stage with one thread, each trainer on the host's cores, and what follows them."""
+    times = stage_times(platform(CL), TRAINING, Assignment(split=(100, 50), threads=FOUR))
+    weights_s = 2 * (100 * 20 + 40 * 10) * 4 / 0.5e9
+    assert times.host_trainers == "cl+cpu"
+    sample_s = 4900 / 2e6 + 2450 / 1e6
+    load_s = 4800 * (3e-8 + 200 / 2e9) + 1500 * (1e-8 + 200 / 2e9)
+    # A fourth of the rate of four cores, on one; the aggregate has been read already.
+    cpu_s = 4 * (MACS / 1e9 + AGGREGATION)
+    cl_s = MACS / 2 / 1e9 + (2000 * 50 + 900 * 20) * 4 / 1e15
+    assert times.core_s == pytest.approx(sample_s + load_s + cpu_s * 1 + cl_s + times.synchronize_s)
+    assert times.synchronize_s == pytest.approx(weights_s)
+
+
+def test_the_iteration_is_no_shorter_than_the_cores_work() -> None:
+    model = platform()
+    times = stage_times(model, TRAINING, Assignment(split=(200,), threads=FOUR))
+    assert times.synchronize_s == pytest.approx(2e-4 + 2 * (100 * 20 + 40 * 10) * 4 / 0.5e9)
+    assert times.core_s is not None
+    assert iteration_s(times, model.host) == pytest.approx(times.core_s / (4 * 0.8))
+    assert iteration_s(times, model.host, Terms(shared_cores=False)) == max(times.stages_s.values())
+    idle = replace(times, core_s=0.0)
+    assert iteration_s(idle, model.host) == max(times.stages_s.values())
+
+
+def test_rates_with_one_thread_and_with_all_are_joined_by_amdahls_law() -> None:
+    alone = TrainerRates(memory_gb_s=1e6, macs_per_s=1e9)
+    together = TrainerRates(memory_gb_s=1e6, macs_per_s=2e9)
+    model = platform(models={"graphsage": together}, models_alone={"graphsage": alone})
+    one, all_four = MACS / 1e9, MACS / 2e9
+    # Of four cores: serial + (one - serial) / 4 is what all take.
+    serial = (all_four - one / 4) / (1 - 1 / 4)
+    for threads in (1, 2, 4, 9):
+        given = Threads(sample=1, load=1, train=threads)
+        times = stage_times(model, TRAINING, Assignment(split=(100,), threads=given))
+        expected = serial + (one - serial) / min(threads, 4)
+        assert times.trainer_propagate_s[0] == pytest.approx(expected, rel=1e-3)
+
+
+def test_subgraphs_of_walks_take_their_steps_and_what_they_look_at() -> None:
+    walks = replace(WORK, walk_steps=6000.0, scanned_edges=90_000.0)
+    training = replace(TRAINING, at=in_proportion(walks, 2), batch_size=2, targets_per_epoch=10)
+    tables = tuple(
+        WalkCost(graph_bytes=1e6, threads=threads, step_s=1e-7 / threads, scan_s=2e-9) for threads in (1, 4)
+    )
+    model = platform(walking=tables)
+    times = stage_times(model, training, Assignment(split=(2,), threads=FOUR))
+    assert times.sample_s == pytest.approx(6000 * 1e-7 / 4 + 90_000 * 2e-9)
+    # Five steps of two subgraphs an epoch.
+    assert predict(model, training, assignment=Assignment(split=(2,), threads=FOUR)).iterations == 5
+    # Without tables: an access for every step and every edge that is looked at.
+    bare = platform(sampling=(), loading=(), thread_edges_per_s=1e6)
+    found = stage_times(bare, training, Assignment(split=(2,), threads=FOUR))
+    assert found.sample_s == pytest.approx(96_000 / 4e6)
+
+
+def test_the_host_keeps_what_is_in_flight_and_what_it_computes() -> None:
+    flight = 3000 * 50 * 4 + 4900 * 4 + 900 * 8
+    weights = 2 * (100 * 20 + 40 * 10) * 4
+    found = host_memory_bytes([WORK], TRAINING, 3, computed_here=[WORK])
+    assert found == pytest.approx(2e6 + 3 * flight + 2 * weights + weights + activations_bytes(WORK))
+
+
+def test_the_split_gives_a_faster_device_more() -> None:
+    model = platform(replace(GPU, link_gb_s=100.0))
+    found = initial_assignment(model, TRAINING, threads=FOUR)
+    times = stage_times(model, TRAINING, found)
+    assert sum(found.split) == 200
+    assert found.split[1] > found.split[0]
+    even = stage_times(model, TRAINING, Assignment(split=(100, 100), threads=FOUR))
+    assert iteration_s(times, model.host) <= iteration_s(even, model.host)
