@@ -29,7 +29,7 @@ Settings come from several places, and later ones override earlier ones:
 
 For example:
 
-    hyrt run settings.yaml --data cora.npz train.epochs=50 'sampler.fanout=[10, 5]'
+    hyrt run settings.yaml --data cora.npz train.epochs=50 sampler.fanout=10,5
     hyrt run --data cora.npz train.optimizer_options='{eps: 1e-7}'
 
 `hyrt run --print-config` prints the whole resolved tree, which is itself a valid settings file. An unknown
