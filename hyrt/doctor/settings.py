@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
+from hyrt.doctor.finding import DoctorFinding, broken, note, ok, warning
 from hyrt.doctor.software.plug_ins import DEFAULT_KINDS
 from hyrt.errors import one_line
 from hyrt.machine.asking.children import Answer, Children
@@ -69,30 +69,21 @@ def judge_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFindin
             "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
         )
         return broken("settings", f"cannot be read: {answer.problem}", remedy)
-    findings = [_wrong(said["wrong"], said["why"], said.get("remedy")) for said in problems]
+    findings: list[DoctorFinding] = []
     config = answer.first("config")
     if config is not None:
-        findings = [
-            DoctorFinding(
-                "settings",
-                "ok",
-                f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}",
-                figures=config,
-            ),
-            *_threads(config["threads"], usable_cpus),
-            *findings,
-        ]
+        found = f"{config['file'] or 'as given'}: {config['source']} on {', '.join(config['devices'])}"
+        findings += [*ok("settings", found, config), *_threads(config["threads"], usable_cpus)]
+    findings += [_wrong(said["wrong"], said["why"], said.get("remedy")) for said in problems]
     data = answer.first("data")
     if data is not None:
         sizes = answer.first("sizes")
         held = f"{size(sizes['memory_bytes'])} in memory"
         held += f", {size(sizes['mapped_bytes'])} mapped" if sizes["mapped_bytes"] else ""
-        findings.append(DoctorFinding("data", "ok", f"{data}: {held}", figures=sizes))
+        findings += ok("data", f"{data}: {held}", sizes)
     unknown = answer.first("unknown")
     if unknown is not None:
-        findings.append(
-            DoctorFinding("data", "note", f"the memory that it needs is not estimated, because {unknown}")
-        )
+        findings += note("data", f"the memory that it needs is not estimated, because {unknown}")
     needs = answer.first("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():
@@ -115,15 +106,11 @@ def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding
     over = [f"runtime.{name}={count}" for name, count in threads.items() if count > usable_cpus]
     if not over:
         return []
-    return warning(
-        "threads",
-        (
-            f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they "
-            "wait for each other"
-        ),
-        f"lower them to {usable_cpus} or less, or set them to 0, which chooses",
-        {**threads, "usable": usable_cpus},
+    found = (
+        f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they wait for each other"
     )
+    remedy = f"lower them to {usable_cpus} or less, or set them to 0, which chooses"
+    return warning("threads", found, remedy, {**threads, "usable": usable_cpus})
 
 
 def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding]:
@@ -132,12 +119,6 @@ def _device_memory(name: str, need: int, have: int | None) -> list[DoctorFinding
         there = "" if have is None else f" of {size(have)}"
         text = f"{name} needs about {size(need)}{there}"
         return ok("device memory", text, figures)
-    return warning(
-        "device memory",
-        (
-            f"{name} would need about {size(need)} of {size(have)}: its share of each step will "
-            "shrink until it fits"
-        ),
-        f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout",
-        figures,
-    )
+    found = f"{name} would need about {size(need)} of {size(have)}: its share of each step will shrink"
+    remedy = f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout"
+    return warning("device memory", f"{found} until it fits", remedy, figures)

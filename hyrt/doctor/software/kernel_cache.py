@@ -54,48 +54,28 @@ def judge_kernel_cache(answers: dict[str, Answer], chosen: str | None) -> list[D
     if damaged:
         names = sorted(damaged)
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN])
+        found = f"{len(names)} damaged: {', '.join(names[:_SHOWN])}{more} ({damaged[names[0]]})"
         # A kernel without its index is compiled anew, so all of a folder may go.
-        return broken(
-            "kernel cache",
-            f"{len(names)} damaged: {shown}{more} ({damaged[names[0]]})",
-            _removal({str(Path(name).parent) for name in names}),
-            figures,
-        )
-    if used.problem or beside.problem:
-        return broken(
-            "kernel cache",
-            f"the kernels cannot be loaded: {used.problem or beside.problem}",
-            (
-                _WRITABLE_REMEDY
-                if "no locator available" in used.problem
-                else _FIRST_REMEDY
-                + (f"; otherwise {_removal(places)}" if (places := beside.first("places")) else "")
-            ),
-            figures,
-        )
+        return broken("kernel cache", found, _removal({str(Path(name).parent) for name in names}), figures)
+    problem = used.problem or beside.problem
+    if problem:
+        places = beside.first("places")
+        remedy = _FIRST_REMEDY + (f"; otherwise {_removal(places)}" if places else "")
+        if "no locator available" in used.problem:
+            remedy = _WRITABLE_REMEDY
+        return broken("kernel cache", f"the kernels cannot be loaded: {problem}", remedy, figures)
+    slow = ""
+    unwritable = [problem for problem in folders.values() if problem]
     if chosen is not None and Path(chosen).name.startswith(_TEMPORARY):
-        return warning(
-            "kernel cache",
-            ("no folder for compiled kernels is writable, so every run compiles them again (half a minute)"),
-            _WRITABLE_REMEDY,
-            figures,
-        )
-    unwritable = {folder: problem for folder, problem in folders.items() if problem}
-    ignored = chosen is not None and not any(
+        slow = "no folder for compiled kernels is writable, so every run compiles them again (half a minute)"
+    elif unwritable:
+        slow = f"{unwritable[0]}: kernels are compiled again in every run"
+    elif chosen is not None and not any(
         Path(folder).is_relative_to(Path(chosen).absolute()) for folder in folders
-    )
-    if unwritable or ignored:
-        problem = next(
-            iter(unwritable.values()),
-            f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}",
-        )
-        return warning(
-            "kernel cache",
-            f"{problem}{': kernels are compiled again in every run' if unwritable else ''}",
-            _WRITABLE_REMEDY,
-            figures,
-        )
+    ):
+        slow = f"NUMBA_CACHE_DIR={chosen} cannot be used; used instead: {_short(folders)}"
+    if slow:
+        return warning("kernel cache", slow, _WRITABLE_REMEDY, figures)
     found = f"{figures['files']} files, {size(figures['bytes'] or 0)}, whole and writable: {_short(folders)}"
     if not figures["files"]:
         found = f"empty and writable: {_short(folders)}; the first run compiles for half a minute"

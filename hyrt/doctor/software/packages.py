@@ -81,10 +81,7 @@ def judge_packages(wanted: Sequence[Requirement], answers: dict[str, Answer]) ->
         problems += _problems(each, versions[each.package], answers[each.module])
     bad = {finding.check.partition(" ")[2] for finding in problems}
     good = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in bad)
-    return [
-        DoctorFinding("packages", "ok", good, figures={"versions": versions}),
-        *problems,
-    ]
+    return [*ok("packages", good, {"versions": versions}), *problems]
 
 
 def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[DoctorFinding]:
@@ -96,39 +93,21 @@ def _problems(wanted: Requirement, version: str | None, answer: Answer) -> list[
         "import_s": answer.first("import_s"),
         "problem": answer.problem,
     }
+    again = f"pip install --force-reinstall '{wanted}'"
+    if answer.problem and version is None and origin is None:
+        return broken(check, "is not installed", f"pip install '{wanted}'", figures)
     if answer.problem:
-        where = f" from {origin}" if origin else ""
-        missing = version is None and origin is None
-        return broken(
-            check,
-            "is not installed" if missing else f"cannot be imported{where}: {answer.problem}",
-            (
-                f"pip install '{wanted}'"
-                if missing
-                else (
-                    f"pip install --force-reinstall '{wanted}', unless something at that place hides "
-                    "the package"
-                )
-            ),
-            figures,
-        )
+        found = f"cannot be imported{f' from {origin}' if origin else ''}: {answer.problem}"
+        return broken(check, found, f"{again}, unless something at that place hides the package", figures)
     running = answer.first("version") or version
     if running is None:
         return []
     if _is_older(running, wanted.least):
-        return broken(
-            check,
-            f"is {running}, but hyrt needs {wanted.least} or newer",
-            f"pip install --upgrade '{wanted}'",
-            figures,
-        )
+        found = f"is {running}, but hyrt needs {wanted.least} or newer"
+        return broken(check, found, f"pip install --upgrade '{wanted}'", figures)
     if version is not None and _release(running) != _release(version):
-        return warning(
-            check,
-            f"reports version {running} ({origin}), but {version} is installed",
-            f"remove {origin} from the path (PYTHONPATH), or pip install --force-reinstall '{wanted}'",
-            figures,
-        )
+        found = f"reports version {running} ({origin}), but {version} is installed"
+        return warning(check, found, f"remove {origin} from the path (PYTHONPATH), or {again}", figures)
     return []
 
 
