@@ -289,3 +289,43 @@ def test_bad_real_file(tmp_path):
     assert str(caught.value).endswith(
         "broken.npz: key 'indices': value 1000000 at position 100 is not below the 2,708 vertices"
     )
+
+
+@pytest.mark.parametrize("width", [None, 1, 3])
+def test_what_is_not_finite_is_named_by_its_place_in_the_whole(width):
+    shape = (11,) if width is None else (11, width)
+    for at in range(11):
+        values = np.ones(shape, np.float32)
+        values[(at,) if width is None else (at, width - 1)] = np.inf
+        place = f"position {at}" if width is None else f"row {at}, column {width - 1}"
+        blocks = [values[:4], values[4:4], values[4:9], values[9:]]
+        with pytest.raises(DataError, match=f"value inf at {place} is not finite"):
+            check.check_finite("x", "features", blocks)
+    check.check_finite("x", "features", [np.ones(shape, np.float32)])
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+def test_masks_against_brute_force(monkeypatch, seed, chunk):
+    monkeypatch.setattr(check, "CHUNK", chunk)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, 9).astype(np.int16)
+    keys = ("train_mask", "val_mask", "test_mask")
+    part = rng.integers(0, 4, (9, 3))
+    masks = [part == i for i in range(3)]
+    check.check_masks("x", keys, tuple(masks), labels)
+    # One more vertex in one split of one column, where it is in another already.
+    vertex, column, split = int(rng.integers(9)), int(rng.integers(3)), int(rng.integers(3))
+    masks[split][vertex, column] = True
+    both = [i for i in range(3) if masks[i][vertex, column]]
+    if len(both) == 2:
+        with pytest.raises(
+            DataError,
+            match=f"key '{keys[both[1]]}': vertex {vertex} of split {column} is also in '{keys[both[0]]}'",
+        ):
+            check.check_masks("x", keys, tuple(masks), labels)
+    else:
+        check.check_masks("x", keys, tuple(masks), labels)
+    labels[vertex] = -1
+    with pytest.raises(DataError, match=f"vertex {vertex} is in the split but has no label"):
+        check.check_masks("x", keys, tuple(masks), labels)
