@@ -116,6 +116,21 @@ def test_what_has_not_ended_is_there_and_named_so() -> None:
     assert found[0]["ts"] + found[0]["dur"] == found[2]["ts"] + found[2]["dur"]
 
 
+def test_what_has_not_ended_ends_no_earlier_than_what_is_inside_it() -> None:
+    """A thread that hangs may go on, and end slices while the file is written."""
+    clock = Clock(1)
+    trace = Trace(10, clock)
+    track = trace.track()
+    track.begin(trace.number("outer"))
+    with track.begin(trace.number("inner")):
+        clock.now = 900
+    # The writer's look at the clock comes before the end of the inner one.
+    clock.now = 100
+    outer, inner = read(trace).of("hyrt.main")
+    assert (outer["name"], outer["args"]) == ("outer", {"unfinished": True})
+    assert outer["ts"] + outer["dur"] >= inner["ts"] + inner["dur"] > 100
+
+
 def test_a_track_goes_on_with_the_next_thread_of_its_name() -> None:
     trace = Trace(10, Clock())
 

@@ -32,6 +32,12 @@ def test_it_is_true_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert abs((datetime.now(UTC) - datetime.fromisoformat(found["date"])).total_seconds()) < 60
 
 
+def test_cores_are_told_from_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
+    cpu = describe_environment()["cpu"]
+    assert (cpu["physical_cores"], cpu["logical_cores"]) == (4, 8)
+
+
 def test_it_imports_nothing_large() -> None:
     code = (
         "import sys; from hyrt.report.records.environment import describe_environment as d; d();"

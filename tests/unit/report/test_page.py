@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
+from hyrt.report.html.charts_of_run import charts_of
 from hyrt.report.html.page import page_beside, page_of, predicted_rows
-from hyrt.report.records.run_record import RunRecord
+from hyrt.report.records.run_record import RunRecord, weighted_median
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 
@@ -95,6 +99,38 @@ def test_predictions_stand_beside_medians() -> None:
     assert rows[-2:] == [("a step", "44 ms", "40 ms", "+10.0%"), ("an epoch", "0.5 s", "0.4 s", "+25.0%")]
     failed = record([], summary={"status": "failed", "predicted": expected})
     assert {seen for _, _, seen, _ in predicted_rows(failed)} == {""}
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 9)), min_size=1, max_size=12))
+def test_a_median_over_steps_is_that_of_single_steps(told: list[tuple[int, float]]) -> None:
+    lines = [line(step, steps=count) for step, (count, _) in enumerate(told, 1)]
+    each = [value for count, value in told for _ in range(count)]
+    assert weighted_median(lines, [value for _, value in told]) == statistics.median_low(each)
+    assert weighted_median([*lines, line(99)], [*(value for _, value in told), math.nan]) == (
+        statistics.median_low(each)
+    )
+
+
+def test_waits_that_hardly_ever_happen_have_no_line() -> None:
+    """Nine in ten values decide: two of ten count, one of twenty does not."""
+    waits = [
+        {"load.input": 0.010, "sample.output": 0.005 * (step % 10 < 2), "transfer.input": 0.5 * (step == 7)}
+        for step in range(20)
+    ]
+    run = record([line(step, blocked_s=wait) for step, wait in enumerate(waits, 1)])
+    (chart,) = [chart for chart in charts_of(run) if chart.title.startswith("Waiting")]
+    assert [series.name for series in chart.series] == ["load.input", "sample.output"]
+
+
+@pytest.mark.parametrize("count", [49, 51, 120, 200, 201])
+def test_each_decision_is_listed_once(count: int) -> None:
+    moved = {"event": "balanced", "time_s": 0.0, "split": {"cpu:0": 1}, "threads": {"load": 1}}
+    lines = [moved | {"step": step, "acts_from": step, "reason": f"reason {step}!"} for step in range(count)]
+    page = page_of(record([line(1), *lines]))
+    listed = re.findall(r'<td class="wide">reason (\d+)!</td>', page)
+    left_out = [] if count <= 200 else [50]
+    assert list(map(int, listed)) == [step for step in range(count) if step not in left_out]
+    assert ("1 between the first and the last are omitted here" in page) == bool(left_out)
 
 
 def test_trainers() -> None:

@@ -48,6 +48,11 @@ def test_scalars_of_a_run(tmp_path: Path) -> None:
     assert found["stage_s/propagate", 6] == pytest.approx(0.0409)
     assert found["split/cpu", 6] == 1024
     assert found["queued/sampled", 6] == 1.5
+    assert found["waiting_s/load.input", 6] == pytest.approx(0.03)
+    assert {tag.split("/")[0] for tag, _ in found} == {
+        *("train", "speed", "memory", "stage_s", "waiting_s", "queued", "busy_s", "split", "threads"),
+        *("val", "test", "epoch", "balance"),
+    }
     assert found["busy_s/cpu_0", 12] == pytest.approx(0.030)
     assert found["balance/expected_s", BALANCED.step] == pytest.approx(0.024)
     assert found["val/accuracy", 59] == pytest.approx(0.92)
