@@ -212,7 +212,14 @@ def _work(
     config = new_config(file, [*chosen, *overrides])
     if why := why_no_kernels(config):
         raise ConfigError(why)
-    return configured_workload(config), assumptions_of(config)
+    work, assumed = configured_workload(config), assumptions_of(config)
+    step = work.at(1.0)
+    if step.sparse is not None:
+        assumed.append(
+            f"{config.data.source} has sparse features: the model counts the dense rows of "
+            f"{step.features[0]:,} float32 values that the card gets"
+        )
+    return work, assumed
 
 
 def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:

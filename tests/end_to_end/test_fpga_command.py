@@ -105,13 +105,8 @@ def test_sparse_features_are_explored_as_the_rows_that_the_card_gets(tmp_path: P
     assert "widths 33, 16, " in lines[0]
     assert (
         "assumed: sparse.npz has sparse features: the model counts the dense rows of 33 float32 values that "
-        "the device gets" in lines
+        "the card gets" in lines
     )
-    words = [str(HYRT), "predict", "--data", "sparse.npz", "--platform", "xilinx-alveo-u250"]
-    refused = subprocess.run(
-        words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
-    )
-    assert "the features are sparse" in refused.stderr
 
 
 def test_reports_take_the_place_of_what_is_assumed(files: Path) -> None:
@@ -271,7 +266,7 @@ def test_files_to_build_with(tmp_path: Path) -> None:
         "400",
         cwd=tmp_path,
     )
-    assert "wrote two words; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
+    assert "wrote 'two words'; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
     assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
         "warning: the design asks for 400 MHz, but u250's platform states 300: v++ may not reach it",
         "warning: streams",
