@@ -120,3 +120,14 @@ def test_threads_never_get_the_same_memory() -> None:
         thread.join()
     assert not failures
     assert pool.allocated_bytes <= 4 * (16_000 * 9 / 8 + 2 * 4096)
+
+
+def test_a_piece_more_than_twice_as_large_is_kept_for_others() -> None:
+    pool = BufferPool()
+    pool.give(pool.take(1 << 20, np.uint8))
+    before = pool.allocated_bytes
+    pool.take(1 << 18, np.uint8)
+    assert pool.allocated_bytes > before
+    now = pool.allocated_bytes
+    pool.take(900_000, np.uint8)
+    assert pool.allocated_bytes == now

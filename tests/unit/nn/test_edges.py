@@ -95,3 +95,11 @@ def test_what_does_not_fit_is_named() -> None:
         weighted_sum(block, torch.zeros(3, 2), torch.zeros(2, 1))
     with pytest.raises(ValueError, match="float16"):
         edge_scores(block, torch.zeros(4, 1).half(), torch.zeros(2, 1))
+
+
+def test_softmax_of_large_scores_is_that_of_their_differences() -> None:
+    block = block_of(ROWS, 7)
+    scores = drawn(block.num_edges, 2).detach()
+    plain = edge_softmax(block, scores)
+    for shift in (1000.0, -1000.0):
+        assert distance(edge_softmax(block, scores + shift), plain) < 1e-12
