@@ -11,6 +11,7 @@ from end_to_end.terminal import TINY, hyrt, summary
 from sklearn.metrics import f1_score
 
 import hyrt as package
+from hyrt.graph.formats.convert import Conversion, convert
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,21 @@ def test_eval_repeats_the_summary(run: Path, tmp_path: Path) -> None:
     text = hyrt("eval", run, "--mode", "sampled", cwd=tmp_path).stdout
     assert "sampled" in text
     assert "test  accuracy 0." in text
+
+
+def test_other_data_need_not_have_the_metric_that_chose_the_epoch(tmp_path: Path) -> None:
+    words = ("--data", "synthetic:tiny,classes=2", "train.metric=roc_auc", "train.epochs=1", "--name", "two")
+    hyrt("run", *words, "--quiet", cwd=tmp_path)
+    convert(Conversion("synthetic:tiny,classes=2", tmp_path / "one.npz", None, "none", False), print)
+    with np.load(tmp_path / "one.npz") as file:
+        arrays = dict(file)
+    # The area under the curve is of two classes.
+    arrays["labels"][arrays["val_mask"].reshape(len(arrays["labels"]), -1)[:, 0]] = 0
+    np.savez(tmp_path / "one.npz", **arrays)
+    done = hyrt("eval", "runs/two", "--data", "one.npz", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)["metrics"]
+    assert "roc_auc" not in found["val"]
+    assert found["val"]["accuracy"] <= 1
 
 
 def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
