@@ -124,6 +124,9 @@ def infer_sampled(
 ) -> NDArray[np.float32]:
     """Apply any model to vertices through sampled mini-batches (all neighbours where a fan-out is -1).
 
+    Neighbours are drawn uniformly whichever sampler trains. A sampler chooses what is learned from, and may
+    have no mini-batch of given vertices, as one of subgraphs; the scores of a model must not depend on it.
+
     Returns
     -------
     [n, classes] float32 in the order of `vertices`.

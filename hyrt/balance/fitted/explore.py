@@ -31,7 +31,7 @@ _NEEDED_PART = 0.8
 # A trainer's time is mostly launch where that alone is this part of the iteration; without it, the others may
 # be expected to take so much longer.
 _LAUNCH_BOUND = 0.7
-_DARING = 1.3
+_DARING = 2.0
 # Assignments that differ in less than this part of the targets are the same.
 _NEAR = 0.02
 # An experiment must promise this much.

@@ -333,7 +333,9 @@ def test_policies_import_no_torch() -> None:
 # that grow far slower than the targets; host memory, then a switch, that transfers share; a CPU trainer that
 # starts with a few targets; sampling that gains nothing from threads, with cores shared and dealt out; a
 # stage that gets too few of the shared cores; a fast trainer of a slow kind; trainers that mostly launch.
-@pytest.mark.parametrize("seed", [70096, 70081, 70027, 71234, 71189, 71090, 70068, 71019, 83046, 83218])
+@pytest.mark.parametrize(
+    "seed", [70096, 70081, 70027, 71234, 71189, 71090, 70068, 71019, 83046, 83218, 84062]
+)
 def test_machines_that_keep_something_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools" / "policies"))
     from compare import outcomes

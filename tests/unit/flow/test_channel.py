@@ -143,3 +143,15 @@ def test_put_after_close_and_get_after_end() -> None:
 def test_a_channel_holds_something() -> None:
     with pytest.raises(ValueError, match="cannot hold anything"):
         Channel("c", 0)
+
+
+def test_what_a_closed_receiver_drops_stays_no_longer() -> None:
+    channel: Channel[int] = Channel("c", 4)
+    channel.put(1)
+    channel.put(2)
+    time.sleep(0.01)
+    channel.close_receiver()
+    at_close_s = channel.statistics().item_s
+    assert at_close_s >= 0.02
+    time.sleep(0.02)
+    assert channel.statistics().item_s == at_close_s
