@@ -150,8 +150,8 @@ class EvaluateConfig(Section):
     every: Index = 1
     """The number of epochs between evaluations; 0 evaluates only at the end."""
     mode: Literal["full", "sampled"] = "full"
-    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws them uniformly with
-    `sampler.fanout`, whichever kind of sampler trains."""
+    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
+    uniformly with `sampler.fanout`, whichever kind of sampler trains."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
     """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file."""
 

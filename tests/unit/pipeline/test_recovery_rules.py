@@ -51,6 +51,8 @@ def test_targets_do_not_go_back_and_forth(undisturbed, rooms, split, ends, pipel
 
 def test_parts_of_a_single_trainer_are_said_once() -> None:
     run = Run(small(9), [BATCH])
+    # It does all of a step, in parts: a limit below its split would have no assignment.
+    assert run.stages.trainers[0].most_units == BATCH == run.stages.split[0]
     assert len(run.notices) == 1
     assert run.notices[0].startswith("step 0: cpu:0 is out of memory and no other trainer can take more")
 
