@@ -79,11 +79,13 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     delay
         Steps that are in flight: after a change, so many more iterations still show what was before.
     """
-    rows = np.array(
+    table = np.array(
         [
             (
-                sum(step.sample_s),
-                sum(step.load_s),
+                *step.sample_s,
+                *step.load_s,
+                0.0,
+                0.0,
                 step.synchronize_s,
                 step.iteration_s,
                 *step.propagate_s,
@@ -93,21 +95,21 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
             for step in history
         ]
     )
-    shares = {
-        SAMPLE: np.array([step.sample_s for step in history]),
-        LOAD: np.array([step.load_s for step in history]),
-    }
+    trainers = len(history[0].sample_s)
+    sampled, loaded, rows = np.split(table, [trainers, 2 * trainers], axis=1)
+    rows[:, SAMPLE], rows[:, LOAD] = sampled.sum(axis=1), loaded.sum(axis=1)
     starts = [0] + [
         index
         for index in range(1, len(history))
         if history[index].assignment != history[index - 1].assignment
     ]
+    sample_parts, load_parts = _parts(sampled, starts), _parts(loaded, starts)
     periods: list[Period] = []
     factor = np.ones(rows.shape[1])
     is_past = False
     noise = newest_change = factor
     end = len(history)
-    for start in reversed(starts):
+    for place, start in reversed(list(enumerate(starts))):
         part = rows[start:end]
         changed_at, change = (
             _change(part, delay) if not periods or len(part) >= _LONG_STEPS else _no_change(part)
@@ -122,10 +124,7 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
         settled = part[max(changed_at) + delay :, ITERATION]
         level[ITERATION] = max(_middle(settled) if len(settled) > 1 else 0.0, slowest(level))
         seconds = level * factor
-        sample_s, load_s = (
-            _parted(float(seconds[column]), of[start + changed_at[column] : end])
-            for column, of in shares.items()
-        )
+        sample_s, load_s = sample_parts[place] * seconds[SAMPLE], load_parts[place] * seconds[LOAD]
         # Each is judged alone: what was different for a while may be as it was again.
         is_other = is_past or (
             bool(periods) and _is_other(periods[0], history[start].assignment, seconds, len(part))
@@ -160,11 +159,11 @@ def _is_other(newest: Period, before: Assignment, seconds: Floats, steps: int) -
     return False
 
 
-def _parted(seconds: float, shares: Floats) -> Floats:
-    """A stage's time in the parts that its shares, [steps, trainers], took of it."""
-    parts: Floats = shares.sum(axis=0)
-    total = float(parts.sum())
-    return parts * (seconds / total) if total else parts
+def _parts(seconds: Floats, starts: Sequence[int]) -> Floats:
+    """[periods, trainers] of [steps, trainers]: what part of a stage's time each trainer's share took."""
+    sums = np.add.reduceat(seconds, starts, axis=0)
+    parts: Floats = sums / np.maximum(sums.sum(axis=1), 1e-12)[:, None]
+    return parts
 
 
 def _no_change(rows: Floats) -> tuple[list[int], Floats]:

@@ -204,6 +204,10 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
     for growth, first in zip(
         growths, range(FIRST_TRAINER, FIRST_TRAINER + 3 * trainers, trainers), strict=True
     ):
+        took = np.array([period.seconds[first : first + trainers] for period in periods])
+        if first != FIRST_TRAINER and not took.any():
+            stages.append((None,) * trainers)
+            continue
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
         # What others of its kind may know a trainer by: what it took last.
         as_mates = [

@@ -37,7 +37,7 @@ class ShareGrowth:
         """The work of that many units."""
         if self.bound < math.inf:
             return -self.bound * math.expm1(-units / self.bound)
-        return float(units) ** self.power if units > 0 else 0.0
+        return float(units) if self.power == 1 else float(units) ** self.power
 
     def of_all(self, units: Floats) -> Floats:
         """`of` each."""

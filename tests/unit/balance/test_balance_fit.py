@@ -188,6 +188,32 @@ def test_the_solver_makes_both_trainers_equally_long_busy() -> None:
     assert reached <= 1.05 * least
 
 
+@pytest.mark.parametrize("units", [50, 300, 900])
+def test_a_trainers_capacity_is_what_it_does_in_that_time(units: int) -> None:
+    model = fit(gather(run(((500, 500), THREADS, 6), ((800, 200), THREADS, 6))), LIMITS)
+    for trainer in (0, 1):
+        for threads in (1, 4):
+            within_s = model.trainer_s(trainer, units, threads)
+            assert within_s > model.synchronize_s
+            assert model.capacity(trainer, within_s, threads) == pytest.approx(units)
+
+
+def test_threads_that_training_can_spare_leave_it_a_margin() -> None:
+    # Nothing makes sampling faster, and the CPU trainer is needed: half of its threads would do.
+    history = [
+        replace(each, sample_s=(0.04, 0.04), load_s=(1e-4, 1e-4))
+        for each in run(((400, 600), Threads(sample=1, load=2, train=5), 6), ((400, 600), THREADS, 6))
+    ]
+    limits = replace(LIMITS, most_units=(400, 600))
+    model = fit(gather(history), limits)
+    best = best_assignment(model, history[-1].assignment, limits)
+    within_s = 0.9 * model.iteration_s(best)
+    assert best.threads.train > 1
+    assert model.trainer_s(0, best.split[0], best.threads.train) <= within_s
+    # One thread fewer would not do.
+    assert model.trainer_s(0, best.split[0], best.threads.train - 1) > within_s
+
+
 @given(
     most=st.lists(st.integers(0, 1000), min_size=2, max_size=2),
     seed=st.integers(0, 1000),
