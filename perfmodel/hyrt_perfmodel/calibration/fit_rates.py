@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.platforms.platform import TrainerRates
-from hyrt_perfmodel.prediction.extra_terms import num_values, weight_gradients_s
+from hyrt_perfmodel.prediction.extra_terms import launches, num_values, weight_gradients_s
 from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import Workload
 
@@ -65,10 +65,10 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fitted
 
 
 def _terms(workload: Workload) -> tuple[float, float, float, float]:
-    """What a step's time is linear in: 1, bytes aggregated, multiply-accumulates, values."""
+    """What a step's time is linear in: launches, bytes aggregated, multiply-accumulates, values."""
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
-    return 1.0, aggregated, macs, num_values(workload)
+    return launches(workload), aggregated, macs, num_values(workload)
 
 
 def _non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:

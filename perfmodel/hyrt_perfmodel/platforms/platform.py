@@ -33,7 +33,7 @@ class TrainerRates:
     macs_per_s: Positive
     """Multiply-accumulates a second of its matrix products."""
     launch_s: NotNegative = 0.0
-    """What a step costs whatever its size."""
+    """What a step of two layers costs whatever its size; with more layers it is more, in proportion."""
     values_per_s: Unbounded = math.inf
     """Values a second that enter and leave the updates; infinite where products hide them."""
 

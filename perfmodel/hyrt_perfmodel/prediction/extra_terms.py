@@ -78,6 +78,11 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
     return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
 
 
+def launches(workload: Workload) -> float:
+    """How often what a step of two layers costs whatever its size is paid: each layer pays half of it."""
+    return workload.layers / 2
+
+
 def num_values(workload: Workload) -> float:
     """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l).
 

@@ -310,7 +310,7 @@ class StepModel:
         if terms.values:
             seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
         if terms.launch:
-            seconds += rates.launch_s
+            seconds += rates.launch_s * extra_terms.launches(work)
         # Forward through all layers, backward through all.
         passes = 2 * work.layers
         return seconds + passes * (

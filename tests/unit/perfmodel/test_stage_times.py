@@ -144,3 +144,15 @@ def test_the_split_gives_a_faster_device_more() -> None:
     assert found.split[1] > found.split[0]
     even = stage_times(model, TRAINING, Assignment(split=(100, 100), threads=FOUR))
     assert iteration_s(times, model.host) <= iteration_s(even, model.host)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_each_layer_pays_half_of_what_a_step_of_two_costs(layers: int) -> None:
+    work = Workload(
+        vertices=(0.0,) * (layers + 1), edges=(0.0,) * layers, features=(8,) * (layers + 1), concat=False
+    )
+    training = replace(TRAINING, at=lambda units: work, best_form="rows")
+    device = replace(GPU, launch_s=4e-3, flush_s=1e-4, fill_s=3e-4, link_gb_s=float("inf"))
+    times = stage_times(platform(device), training, Assignment(split=(0, 100), threads=FOUR))
+    # A pipeline is drained and filled in each layer, forward and backward.
+    assert times.trainer_propagate_s == pytest.approx((0.0, layers * (2e-3 + 2 * 4e-4)))
