@@ -91,6 +91,19 @@ def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert equal_models(run, whole)
 
 
+def test_the_loss_of_an_epoch_is_the_mean_over_its_targets() -> None:
+    heard: list[Event] = []
+    config = build_config({"data": {"batch_size": 500}, "train": {"epochs": 1}})
+    Training(compose_run(config, GRAPH, emit=heard.append)).run()
+    losses = [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    # The last step is a short one.
+    num_targets = len(GRAPH.split("train"))
+    counts = [min(500, num_targets - start) for start in range(0, num_targets, 500)]
+    assert 0 < counts[-1] < 500
+    (ended,) = [event for event in heard if isinstance(event, EpochEnded)]
+    assert ended.loss == pytest.approx(sum(map(float.__mul__, losses, map(float, counts))) / num_targets)
+
+
 def rates(run: Run) -> list[float]:
     return [event.lr for event in run.heard if isinstance(event, StepGroup)]
 
