@@ -156,3 +156,13 @@ def test_each_layer_pays_half_of_what_a_step_of_two_costs(layers: int) -> None:
     times = stage_times(platform(device), training, Assignment(split=(0, 100), threads=FOUR))
     # A pipeline is drained and filled in each layer, forward and backward.
     assert times.trainer_propagate_s == pytest.approx((0.0, layers * (2e-3 + 2 * 4e-4)))
+
+
+def test_a_trainer_that_the_step_cannot_do_without_keeps_its_targets() -> None:
+    """The GPU is far faster, but its memory holds less than a step: the slow host does the rest."""
+    weights = 2 * (100 * 20 + 40 * 10) * 4
+    small = replace(GPU, link_gb_s=100.0, memory_gib=(weights + 3e6) / 2**30)
+    found = initial_assignment(platform(small), TRAINING, threads=FOUR)
+    assert sum(found.split) == 200
+    assert 0 < found.split[1] < 200
+    assert found.split[0] > 0

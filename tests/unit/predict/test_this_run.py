@@ -17,11 +17,15 @@ from typer.testing import CliRunner
 from hyrt.cli.commands import app
 from hyrt.config import build_config
 from hyrt.config.yaml_text import apply_overrides
+from hyrt.device.protocol import HOST_FORMS
 from hyrt.graph import open_graph
 from hyrt.machine.cores import available_cores
+from hyrt.pipeline.trainer import plan_input
 from hyrt.predict.calibrate.store import keep, kept, real_devices, shares_cores, this_machine
 from hyrt.predict.this_run import predict_run
+from hyrt.predict.workload import sampled_workload
 from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.setup import build_model
 
 RATES = {
     kind: TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)
@@ -168,3 +172,40 @@ def test_what_shares_the_cores_need_not_be_calibrated(
     keep(alone)
     assert kept([cpu, sharing])[1] == []
     assert kept([cpu, other])[1] == ["made without cuda:0"]
+
+
+def test_without_predictions_parts_are_equal(calibrated: Calibration, data: Path) -> None:
+    found = predicted(data, "devices=[cpu, opencl]", "balance.predict=false", "data.batch_size=300")
+    assert found["assignment"]["split"] == {"cpu:0": 150, "opencl:0": 150}
+
+
+def test_sampled_subgraphs_know_their_walks(data: Path) -> None:
+    sampler = {"kind": "saint", "roots": 50, "walk_length": 3, "units": 4}
+    work = sampled_workload(build_config({"sampler": sampler}), open_graph(str(data)))
+    for units in (1, 2, 4):
+        assert work.at(units).walk_steps == pytest.approx(units * 50 * 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [
+        ({"kind": "gcn"}, "aggregated"),
+        ({"kind": "gat"}, "in_place"),
+        ({"kind": "gcn", "input_dropout": 0.1}, "rows"),
+        # A residual connection needs the rows, but that of a single layer there is none.
+        ({"kind": "gcn", "residual": True}, "rows"),
+        ({"kind": "gcn", "residual": True, "layers": 1}, "aggregated"),
+    ],
+)
+def test_the_form_of_input_is_the_one_that_the_run_takes(model: dict, form: str) -> None:
+    graph = open_graph("synthetic:tiny")
+    config = build_config({"model": model})
+    assert sampled_workload(config, graph).best_form == form
+    assert plan_input(build_model(config, graph), graph, HOST_FORMS, fuse=True).form == form
+
+
+def test_what_shares_the_cores_and_was_measured_is_asked_for(calibrated: Calibration) -> None:
+    cpu = replace(real_devices()[0], description="made up")
+    sharing = replace(cpu, kind="opencl", host_cores=2)
+    assert kept([cpu, sharing])[1] == []
+    assert kept([cpu])[1] == ["made with opencl:0, which is no longer available"]
