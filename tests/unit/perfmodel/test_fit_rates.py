@@ -103,3 +103,13 @@ def test_the_steps_own_cost_and_the_cores_efficiency_come_back() -> None:
     assert fit.of(chain).sharing("cpu+opencl").efficiency == pytest.approx(fit.sharing_of["cpu"].efficiency)
     with pytest.raises(ValueError, match="no runs"):
         fit_overlap([])
+
+
+def test_runs_that_the_cores_do_not_bound_leave_the_efficiency_at_one() -> None:
+    rates = TrainerRates(memory_gb_s=1e3, macs_per_s=2.5e9)
+    host = Host(memory_gb_s=1e3, macs_per_s=2.5e9, cores=64, serial_part=1.0, models={"": rates})
+    runs = [
+        run_of(host, batch, seconds(WORKLOADS[0].scaled(batch / 500), rates) + 1e-3)
+        for batch in (8, 100, 500)
+    ]
+    assert fit_overlap(runs).sharing_of["cpu"].efficiency == 1.0
