@@ -49,7 +49,8 @@ class Classification(Objective):
 
     @property
     def is_plain_classification(self) -> bool:
-        return not self._label_smoothing
+        # A class derived from this one has a loss of its own.
+        return type(self) is Classification and not self._label_smoothing
 
     def loss_sum(
         self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None

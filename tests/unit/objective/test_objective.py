@@ -338,3 +338,12 @@ def test_a_device_that_computes_classification_only_refuses_another(name: str) -
         load_replica(device, model, trainable(model), Classification())
     finally:
         device.close()
+
+
+def test_a_class_derived_from_classification_is_no_plain_one() -> None:
+    """Kernel devices would train it for cross entropy, whatever its own loss is."""
+
+    class Halved(Classification):
+        pass
+
+    assert not Halved().is_plain_classification
