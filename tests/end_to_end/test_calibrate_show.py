@@ -50,7 +50,8 @@ def test_what_was_measured_is_told(tmp_path: Path) -> None:
         "link 12.5 GB/s, 30 us",
         "cost of a step besides its stages, and share of the cores' time that the stages use: 4.00 ms and "
         "70% with cpu+opencl",
-        "error over its own 3 short runs: 3.0% on average, 6.0% at worst",
+        "checked against the 3 short training runs: the predicted time of a step is 3.0% off on average, "
+        "6.0% at worst",
         "noisy: sampling 25%. If anything else was running, calibrate again",
         "left out: opencl:0: no driver",
         f"stored in {file}",

@@ -61,7 +61,7 @@ def test_weights_are_the_cpus_after_ten_steps(model: dict[str, Any]) -> None:
 def test_reports_say_that_it_is_simulated(tmp_path: Path) -> None:
     words = ["--devices", "cpu,fpga-csim", "--data", CORA, "--model", "gcn", "train.epochs=1"]
     shown = command("run", *words, cwd=tmp_path).stdout
-    assert "fpga-csim:0 512 targets (simulated)" in shown
+    assert "fpga-csim:0 70 targets (simulated)" in shown
     assert "on simulated devices" in shown
     run = only_run(tmp_path)
     assert summary(run)["simulated"] is True

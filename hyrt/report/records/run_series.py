@@ -41,7 +41,7 @@ class RunSeries:
         Parameters
         ----------
         root, name, config
-            As for `RunFolder.create`.
+            The folder, name and settings, as for `RunFolder.create`.
         seeds
             How many, from the seed of the settings on; None for that one.
         splits

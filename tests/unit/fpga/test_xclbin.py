@@ -104,7 +104,7 @@ def test_the_design_lies_beside_an_xclbin_without_metadata(tmp_path: Path) -> No
         ({**DESIGN, "pes": 0}, "pes is 0"),
         ({**DESIGN, "mac_rows": True}, "mac_rows is True"),
         ({**DESIGN, "mac_cols": "wide"}, "mac_cols is 'wide'"),
-        ({"pes": 8, "mac_rows": 8, "mac_cols": 8}, "'arena_words' is missing"),
+        ({"pes": 8, "mac_rows": 8, "mac_cols": 16}, "'arena_words' is missing"),
         ([8, 8], "not a JSON object"),
     ],
 )
