@@ -76,12 +76,12 @@ def _plan(
     trains = any(host and most for host, most in zip(limits.is_host, limits.most_units, strict=True))
     train = now.train
     counts = (0, 0)
+    capacities = within_capacities(fit, within_s, train, limits)
     # Who gets the units says what sampling and loading need; what these need leaves threads to train.
     for _ in range(2):
-        capacities = within_capacities(fit, within_s, train, limits)
-        if sum(capacities) < total:
-            capacities = [float(most) for most in limits.most_units]
-        split = lightest(fit, capacities, total, now, shares_cores=shares)
+        is_enough = sum(capacities) >= total
+        most = capacities if is_enough else [float(units) for units in limits.most_units]
+        split = lightest(fit, most, total, now, shares_cores=shares)
         sample = fit.sample.fewest_threads(fit.sample.work_s(split), within_s)
         load = fit.load.fewest_threads(fit.load.work_s(split), within_s)
         if max(sample, load) > limits.cores:
@@ -91,13 +91,11 @@ def _plan(
             if sum(counts) > limits.cores and not limits.threads_are_shared:
                 return None
             break
-        if limits.threads_are_shared:
-            train = limits.cores
-            continue
-        train = limits.cores - sum(counts)
+        before, train = train, limits.cores if shares else limits.cores - sum(counts)
         if train < 1:
             return None
-    capacities = within_capacities(fit, within_s, train, limits)
+        if train != before:
+            capacities = within_capacities(fit, within_s, train, limits)
     if sum(capacities) < total:
         return None
     if limits.threads_are_shared:

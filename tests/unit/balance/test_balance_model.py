@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -304,13 +305,14 @@ def test_a_decision_takes_less_than_a_millisecond() -> None:
                 synchronize_s=0.001,
             )
         )
-    took = []
-    for _ in range(20):
+    took = [math.inf]
+    end = time.monotonic() + 10
+    # Twice the 1 ms that it is to take: other work on the machine costs caches, for seconds at a time.
+    while min(took) >= 2e-3 and time.monotonic() < end:
         begun = time.thread_time()
         ModelPolicy().decide(history, history[-1].assignment, limits)
         took.append(time.thread_time() - begun)
-    # Twice the 1 ms that it is to take: other work on the machine costs caches.
-    assert min(took) < 4e-3
+    assert min(took) < 2e-3
 
 
 def test_policies_import_no_torch() -> None:
