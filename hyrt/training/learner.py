@@ -117,6 +117,11 @@ def build_optimizer(
         )
     options = {"lr": train.lr, **train.optimizer_options}
     if train.weight_decay:
+        if "weight_decay" not in inspect.signature(maker).parameters:
+            raise ConfigError(
+                f"train.optimizer={train.optimizer} has no weight decay, but train.weight_decay is "
+                f"{train.weight_decay:g}: give train.weight_decay=0"
+            )
         options["weight_decay"] = train.weight_decay
     optimizer = _made(maker, parameters, options, "optimizer")
     if train.schedule is None:

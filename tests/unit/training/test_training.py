@@ -251,6 +251,11 @@ def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
             r"^train\.optimizer=Adam cannot be made with lr=.*, eps=-1.0.*: Invalid",
         ),
         (
+            # The model's kind brings the weight decay.
+            {"optimizer": "Rprop"},
+            r"^train\.optimizer=Rprop has no weight decay, but .* is 0\.0005: give train\.weight_decay=0$",
+        ),
+        (
             {"schedule": "StepL"},
             r"^train\.schedule='StepL' is not in torch\.optim\.lr_.*did you mean 'StepLR'\?$",
         ),
