@@ -39,8 +39,8 @@ key is an error that names the nearest known one. In Python, sections are keywor
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
 """
 
-MODELS_HEAD = """A kind of model brings the defaults that it trains well with; what you set yourself stays.
-`hyrt run --model KIND --print-config` shows the result."""
+MODELS_HEAD = """Each kind of model has defaults with which it trains well; settings of your own take
+precedence. `hyrt run --model KIND --print-config` shows the result."""
 
 
 def values(schema: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ def convert(
     ] = False,
     unique: Annotated[
         bool,
-        typer.Option("--unique", help="Keep one of equal edges; add up values of equal columns of features."),
+        typer.Option("--unique", help="Keep one of several equal edges; add up the values of equal columns."),
     ] = False,
     force: Force = False,
 ) -> None:

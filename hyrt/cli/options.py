@@ -51,7 +51,7 @@ Workload = Annotated[
     typer.Option(metavar="FILE.yaml", help="A file with all sizes, instead of a dataset and a model."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 
 
 def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, object]) -> TrainingWorkload:
@@ -123,7 +123,7 @@ class Command(TyperCommand):
             if setting is not None:
                 value = _value_of(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
-        listed = ", and `hyrt run --print-config` the settings" if takes_settings else ""
+        listed = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
         return f"--help lists the options{listed}"
 
 

@@ -34,11 +34,13 @@ def run(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Train with N seeds; print mean and deviation of each metric."),
+        typer.Option(
+            metavar="N", min=1, help="Train with N seeds; print the mean and deviation of each metric."
+        ),
     ] = None,
     splits: Annotated[
         str | None,
-        typer.Option(metavar="all|0,1,...", help="Train on several splits of the dataset, with each seed."),
+        typer.Option(metavar="all|0,1,...", help="Train each seed on several splits of the dataset."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write scalars for TensorBoard into the run folder.")

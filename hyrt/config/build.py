@@ -30,7 +30,7 @@ _WANTED = {
     **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
     "finite_number": "give a finite number",
     **dict.fromkeys(("int_from_float", "int_parsing", "int_parsing_size", "int_type"), "give a whole number"),
-    **dict.fromkeys(("string_type", "string_unicode"), "give a text"),
+    **dict.fromkeys(("string_type", "string_unicode"), "give text"),
     "list_type": "give a list, such as [10, 5]",
     "dict_type": "give a mapping, such as {{name: value}}",
     "too_short": "give at least {min_length}",
@@ -65,7 +65,7 @@ def _message(error: ValidationError) -> str:
     if kind == "extra_forbidden":
         return _unknown_key(path)
     if kind == "invalid_key":
-        return f"setting {path}: the name of a setting is a text, not {first['loc'][-1]!r}"
+        return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
     inside = [key for key in _known_keys(Config) if key.startswith(f"{path}.")] if kind in _SECTION else []
     if inside:
         like = f"{inside[0]}={given if isinstance(given, str) else '...'}"

@@ -57,12 +57,12 @@ class ModelConfig(Section):
     heads: Count = 4
     """The number of attention heads of `gat`."""
     dropout: Fraction = 0.0
-    """The dropout rate of hidden activations; kinds of models have their own default."""
+    """The dropout rate of hidden activations; each kind of model may have its own default."""
     input_dropout: Fraction = 0.0
     """The dropout rate of the input features."""
     norm: Literal["none", "layer"] = "none"
-    """The normalisation after each hidden layer, `layer` for LayerNorm; kinds of models have their own
-    default."""
+    """The normalisation after each hidden layer, `layer` for LayerNorm; each kind of model may have its
+    own default."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
     options: dict[str, Any] = Field(default={})
@@ -72,23 +72,23 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     epochs: Count | None = None
     """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
-    are targets. By default 5, or as many as make 400 steps if that is more."""
+    are targets. By default 5, or as many as it takes to make at least 400 steps."""
     optimizer: str = "Adam"
     """The name of a class of torch.optim."""
     lr: Positive = 3e-3
-    """The learning rate; kinds of models have their own default."""
+    """The learning rate; each kind of model may have its own default."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
-    """The weight decay, passed to the optimizer; kinds of models have their own default."""
+    """The weight decay, passed to the optimizer; each kind of model may have its own default."""
     optimizer_options: dict[str, Any] = Field(default={})
     """Further keyword arguments for the optimizer."""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
     """The largest norm of a step's gradient, over all parameters together; a longer one is scaled down to it.
     0 does not clip."""
     warmup_steps: Index = 0
-    """The number of steps in which the learning rate grows in proportion to the step, up to what `lr` and
-    `schedule` say; 0 starts with that."""
+    """The number of steps over which the learning rate grows linearly to the value that `lr` and `schedule`
+    give; 0 starts with that value."""
     warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
-    """The same in epochs, which need not be whole. Give one of the two."""
+    """The length of the warm-up in epochs, which may be a fraction, in place of `warmup_steps`."""
     schedule: str | None = None
     """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau: with the
     training loss)."""
@@ -104,8 +104,8 @@ class TrainConfig(Section):
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
-    """The part of each target's label that is spread evenly over all classes in training. Evaluations, the
-    loss among their metrics, keep to the plain labels. `opencl` computes such a loss on the host; `fpga`
+    """The part of each target's label that is spread evenly over all classes in training. Evaluations,
+    including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
     refuses it."""
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or

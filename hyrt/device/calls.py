@@ -110,8 +110,8 @@ def load_replica(
     elif not objective.is_plain_classification:
         smoothed = " with label smoothing" if objective.name == "classification" else ""
         raise UnsupportedModel(
-            f"objective {objective.name!r}{smoothed} on {device.info.name}: it computes plain classification "
-            "only: train it on a device that takes other objectives, such as cpu"
+            f"objective {objective.name!r}{smoothed} on {device.info.name}: this device trains for plain "
+            "classification only; use one that takes other objectives, such as cpu"
         )
     device.load(model, parameters)
 

@@ -29,7 +29,9 @@ def probed(entry: EntryPoint) -> tuple[type[Device], tuple[DeviceInfo, ...], str
 def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
     for info in found:
         if not isinstance(info, DeviceInfo):
-            raise DeviceUnavailable(f"its probe found {type(info).__name__} {info!r}, which is no DeviceInfo")
+            raise DeviceUnavailable(
+                f"its probe found {type(info).__name__} {info!r}, which is not a DeviceInfo"
+            )
         if info.kind != kind:
             raise DeviceUnavailable(f"its probe found a device of kind {info.kind!r}")
     numbers = [info.index for info in found]

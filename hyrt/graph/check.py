@@ -82,7 +82,7 @@ def check_columns(
             source,
             key,
             f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
-            "rows must be strictly increasing; to write them so: hyrt data convert "
+            "rows must be strictly increasing; to sort them: hyrt data convert "
             f"{shlex.quote(source)} DESTINATION --sort --unique",
         )
     if at is not None:

@@ -98,8 +98,8 @@ class EntryPointGroup:
         if not is_foreign(entry):
             return nullcontext()
         return last_words(
-            f"hyrt: {self.noun} {entry.name!r} has ended the process while it was loaded: its {entry.value} "
-            f"is from {provider(entry)}; update or uninstall that package, or run without it"
+            f"hyrt: {self.noun} {entry.name!r} ended the process while it was being loaded: its "
+            f"{entry.value} is from {provider(entry)}; update or uninstall that package, or run without it"
         )
 
     def load(self, name: str) -> Any:

@@ -53,8 +53,8 @@ def check_objective(objective: Objective, metric: str, num_classes: int) -> None
         raise ConfigError(f"{OBJECTIVES.named(name)}: loss_sum is {whole} for scores between -1 and 1")
     if not math.isclose(whole, halves, rel_tol=_CLOSE, abs_tol=_CLOSE):
         raise ConfigError(
-            f"{OBJECTIVES.named(name)}: loss_sum is no sum over targets: for {2 * half} it is {whole:g}, "
-            f"but for their two halves {halves:g} together"
+            f"{OBJECTIVES.named(name)}: loss_sum is not a sum over targets: it is {whole:g} for "
+            f"{2 * half} of them, but {halves:g} for their two halves together"
         )
     with OBJECTIVES.blamed(name, "count"):
         counts = numbers(objective.count(scores, labels))

@@ -23,7 +23,9 @@ def find_objective(name: str) -> type[Objective]:
             f"name = {name!r}"
         )
     if not getattr(kind, "metrics", ()):
-        raise ConfigError(f"{OBJECTIVES.named(name)}: its metrics are empty: name one of evaluate at least")
+        raise ConfigError(
+            f"{OBJECTIVES.named(name)}: its metrics are empty: name at least one that evaluate returns"
+        )
     return kind
 
 

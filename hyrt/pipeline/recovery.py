@@ -147,7 +147,7 @@ class Recovery:
         elif is_newly_short and not takers:
             self._notify(
                 f"step {work.step}: {trainer.name} is out of memory and no other trainer can take "
-                f"more: it trains its share in several parts ({describe(failure.error)})"
+                f"more, so it trains its share in several parts ({describe(failure.error)})"
             )
         for index, units in pieces:
             work.shares.append(Share(work, index, units, len(work.shares), is_again=True))

@@ -101,7 +101,7 @@ class Stages:
         units, most = self._sampler.units(step), sum(assignment.split)
         if len(units) > most:
             raise ConfigError(
-                f"the sampler has {len(units)} units in a step, more than the {most} that it said"
+                f"the sampler gave a step {len(units)} units, more than the {most} that it declared"
             )
         pieces = cut(units, assignment.split)
         work.shares = [Share(work, index, units, index) for index, units in enumerate(pieces)]

@@ -85,7 +85,7 @@ def devices_of(config: Config, platform: Platform) -> Platform:
         there = ", ".join(trainer.name for trainer in platform.trainers())
         raise ConfigError(
             f"--devices {','.join(config.devices)}: the calibrated devices are {there}: run `hyrt calibrate` "
-            "for others"
+            "for others (with `--all` for those that compute on the CPU's cores)"
         )
     return found
 

@@ -191,8 +191,8 @@ def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
     if not names:
         return []
     return [
-        f"{', '.join(names)} takes no sparse features: the model counts the dense rows of "
-        f"{step.features[0]:,} float32 values that it gets"
+        f"{', '.join(names)} takes no sparse features, so the model counts the dense rows of "
+        f"{step.features[0]:,} float32 values that it gets instead"
     ]
 
 

@@ -19,7 +19,7 @@ def main(words: list[str] | None = None) -> int:
         The words of the command line; the process's by default.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m hyrt.testing", description="Check that a device keeps hyrt's device protocol."
+        prog="python -m hyrt.testing", description="Check that a device follows hyrt's device protocol."
     )
     parser.add_argument("device", metavar="KIND[:INDEX]", help="the device, as in `hyrt run --devices`")
     parser.add_argument(

@@ -113,7 +113,7 @@ def a_broken_device_faults_for_good(trial: Trial) -> None:
     trial.break_next(device)
     fault = must_fault("a device that was broken", lambda: step(device, trial.batch()))
     caused = fault.__cause__ is not None
-    demand(caused, "the fault to have what broke the device as its cause", f"it has none: {fault}")
+    demand(caused, "the fault to have the error that broke the device as its cause", f"it has none: {fault}")
     _name_is_in(device, fault)
     _stays_faulted(trial, device, waiting, fault)
 

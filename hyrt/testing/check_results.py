@@ -32,7 +32,7 @@ def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
             f"it is {gradient.dtype} on {gradient.device}{own}",
         )
     counts = sorted(result.counts)
-    demand(counts == ["correct", "targets"], "the counts correct and targets", f"it has {counts}")
+    demand(counts == ["correct", "targets"], "the counts `correct` and `targets`", f"it has {counts}")
     targets, said = len(batch.targets), result.counts["targets"]
     demand(said == targets, f"{targets} targets", f"it says {said}")
     kinds = {"loss_sum": (float, result.loss_sum), **{name: (int, n) for name, n in result.counts.items()}}
@@ -59,7 +59,7 @@ def no_targets_give_no_gradients(trial: Trial) -> None:
     found = (result.loss_sum, any(result.counts.values()), result.normalizer, len(result.gradients))
     demand(
         found == (0.0, False, 0.5, 0),
-        "loss sum 0, counts of 0, the normalizer 0.5 and no gradients of an empty mini-batch",
+        "loss sum 0, counts of 0, the normalizer 0.5 and no gradients for an empty mini-batch",
         f"got loss sum {result.loss_sum:g}, counts {dict(result.counts)}, the normalizer "
         f"{result.normalizer:g} and {len(result.gradients)} gradients",
     )
@@ -121,9 +121,9 @@ def times_are_plausible(trial: Trial) -> None:
     seconds = step(device, trial.batch()).seconds
     took = time.perf_counter() - started
     for stage, value in seconds.items():
-        demand(stage in STAGES, f"times of {', '.join(STAGES)}", f"it gives one of {stage!r}")
+        demand(stage in STAGES, f"times of {', '.join(STAGES)}", f"it gives one for {stage!r}")
         demand(
             0 <= value <= took + 0.01,
-            f"0 to {took:.4g} seconds of {stage}, the time the step took",
+            f"0 to {took:.4g} seconds of {stage}, the time that the step took",
             f"it says {value:.4g}",
         )

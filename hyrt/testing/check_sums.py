@@ -147,7 +147,7 @@ def weights_that_are_not_numbers_show(trial: Trial) -> None:
     shown = not math.isfinite(result.loss_sum) or any(
         not bool(gradient.isfinite().all()) for gradient in result.gradients
     )
-    demand(shown, "NaN of weights that are NaN", f"the loss sum is {result.loss_sum}")
+    demand(shown, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
 
 
 def two_parts_add_up_to_the_whole(trial: Trial) -> None:
@@ -165,7 +165,7 @@ def two_parts_add_up_to_the_whole(trial: Trial) -> None:
     )
     agree(total, whole, "11 and 29 of 40 targets")
     both = (total.counts["targets"], total.normalizer)
-    demand(both == (40, 40.0), "11 and 29 targets to be 40", f"got {total.counts}, {total.normalizer}")
+    demand(both == (40, 40.0), "11 and 29 targets to add up to 40", f"got {total.counts}, {total.normalizer}")
 
 
 def loading_takes_the_given_parameters(trial: Trial) -> None:
@@ -179,8 +179,8 @@ def loading_takes_the_given_parameters(trial: Trial) -> None:
         found = step(device, trial.batch()).loss_sum
         demand(
             math.isclose(found, zero, rel_tol=1e-5),
-            f"the loss sum {zero:.6g} of zero parameters, given to load, whatever becomes of the tensors and "
-            "of the module",
+            f"the loss sum {zero:.6g} of the zero parameters given to load, even if the tensors and the "
+            "module change afterwards",
             f"it is {found:.6g}",
         )
         with torch.no_grad():

@@ -55,7 +55,7 @@ def check_device(
     only: str = "",
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> Report:
-    """Check that a device keeps the device protocol of `hyrt.device`.
+    """Check that a device follows the device protocol of `hyrt.device`.
 
     Every check runs, on devices of its own, whatever the others find; only a check that hangs ends the suite.
 

@@ -214,7 +214,8 @@ def agree(result: StepResult, wanted: Expected, where: str = "") -> None:
         demand(
             float(apart.max()) <= bound,
             f"{what} within {bound:.1e}",
-            f"the largest difference is {abs(mine - other):.1e}, at {at}: {mine:.6g} for {other:.6g}{place}",
+            f"the largest difference is {abs(mine - other):.1e}, at {at}: {mine:.6g} "
+            f"instead of {other:.6g}{place}",
         )
 
 

@@ -81,6 +81,6 @@ class ConformanceError(HyrtError):
             alike.setdefault(verdict.detail, []).append(verdict.name)
         lines = [f"  {', '.join(names)}: {detail}" for detail, names in alike.items()]
         super().__init__(
-            f"{report.device} does not keep the device protocol, {len(report.failed)} of "
+            f"{report.device} does not follow the device protocol: {len(report.failed)} of "
             f"{len(report.verdicts)} checks failed:\n" + "\n".join(lines)
         )

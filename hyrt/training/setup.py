@@ -126,13 +126,13 @@ def build_sampler(
     if not 0 < units <= most:
         raise ConfigError(
             f"{SAMPLERS.named(kind)}: its first step has {units} units, but its units_per_step says {most}: "
-            "a step may have fewer, but not more, and not none"
+            "a step may have fewer, but not more, and needs at least one"
         )
     with SAMPLERS.blamed(kind, "steps_per_epoch"):
         steps = sampler.steps_per_epoch()
     if steps < 1:
         raise ConfigError(
-            f"{SAMPLERS.named(kind)}: steps_per_epoch is {steps}: an epoch has one step at least"
+            f"{SAMPLERS.named(kind)}: steps_per_epoch is {steps}: an epoch has at least one step"
         )
     return sampler
 

@@ -189,8 +189,8 @@ class Training:
             return
         self._has_warned = True
         self.parts.warn(
-            f"the loss is {loss:.3g} at step {step}, after {state.first_loss:.3g} at first: the training has "
-            "diverged, although all its numbers are still finite. Stop it, and lower train.lr (now "
+            f"the loss is {loss:.3g} at step {step}, up from {state.first_loss:.3g} at first: the training "
+            "has diverged, although its numbers are still finite. Stop it, and lower train.lr (now "
             f"{self.parts.learner.lr:g}), set train.clip_norm or train.warmup_steps, or check the features"
         )
 

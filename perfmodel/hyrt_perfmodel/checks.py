@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 def _refuse_truth(value: Any) -> Any:
     if isinstance(value, bool):
-        raise PydanticCustomError("float_type", "true and false are no numbers")
+        raise PydanticCustomError("float_type", "true and false are not numbers")
     return value
 
 

@@ -32,7 +32,7 @@ _GIVE = {
 
 
 # What a text can end inside of, by a part of the parser's words for it.
-_UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted text"}
+_UNENDED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
 
 class UniqueKeys(yaml.SafeLoader):

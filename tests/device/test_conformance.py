@@ -192,7 +192,7 @@ def test_the_largest_difference_is_told_with_its_place() -> None:
     with pytest.raises(ConformanceError, match=r"gradient 0 \(47, 1\) of layers.0.weight within .*") as error:
         checked(OneElementOff, only="float64: gcn, layers=1")
     assert re.search(
-        r"the largest difference is 7\.0e\+00, at \[1, 0\]: \S+ for \S+ \(sampled neighbours\)",
+        r"the largest difference is 7\.0e\+00, at \[1, 0\]: \S+ instead of \S+ \(sampled neighbours\)",
         str(error.value),
     )
 

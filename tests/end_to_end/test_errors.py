@@ -57,7 +57,10 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
         (["run", "--sampler", "saint"], "write sampler.kind=saint"),
         (["run", "--data.split", "3"], "write data.split=3"),
         (["fpga", "explore", "--patience"], "of hyrt fpga explore: write train.patience=..."),
-        (["run", "--train", "3"], "--help lists the options, and `hyrt run --print-config` the settings"),
+        (
+            ["run", "--train", "3"],
+            "--help lists the options, and `hyrt run --print-config` lists the settings",
+        ),
         (["run", "--device", "cpu:0"], "--device is not an option of hyrt run: did you mean --devices?"),
         (["report", "--epochs", "5"], "--epochs is not an option of hyrt report: --help lists the options"),
         (["run", "--devices", "cpu:0", "--devices", "cpu:1"], "give it once, with commas between the names"),

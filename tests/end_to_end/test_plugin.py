@@ -144,7 +144,7 @@ def test_a_plug_in_that_ends_the_run_is_named(
 ) -> None:
     site = declared(tmp_path / "site", group, "ending", END)
     done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, PYTHONPATH=site)
-    assert f"hyrt: {noun} 'ending' has ended the process while it was loaded" in done.stderr
+    assert f"hyrt: {noun} 'ending' ended the process while it was being loaded" in done.stderr
     assert "acme_ending:Kind is from acme-ending 1.0; update or uninstall" in done.stderr
 
 

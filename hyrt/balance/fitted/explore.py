@@ -182,7 +182,7 @@ def _more_threads(
         return None
     more = min(limits.cores, 2 * getattr(present.threads, stage))
     after = replace(present, threads=replace(present.threads, **{stage: more}))
-    return after, "the stage that all wait for gets more of the cores"
+    return after, "the stage that all others wait for gets more of the cores"
 
 
 def _needless_threads(
@@ -249,7 +249,7 @@ def lighter(
     ]
     if min(parts) > _LIGHTER_PART or max(parts) > 1 + _NEAR:
         return None
-    return replace(present, split=split), "with less to sample and to load all stages get faster"
+    return replace(present, split=split), "all stages get faster with less to sample and to load"
 
 
 def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:

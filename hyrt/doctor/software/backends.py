@@ -142,7 +142,7 @@ def _judge_device(info: Mapping[str, Any], answer: Answer, named: bool, auto: bo
     needed = named or (auto and not info["simulated"] and (not info["host_cores"] or info["kind"] == "cpu"))
     state: State = "broken" if needed else "warning"
     found = f"{info['description']}: a training step fails: {one_line(why)}"
-    remedy = f"{_remedy(info['kind'], why, '')}; python -m hyrt.testing {name} says more"
+    remedy = f"{_remedy(info['kind'], why, '')}; for details, run python -m hyrt.testing {name}"
     return [DoctorFinding(check, state, found, remedy, figures)]
 
 

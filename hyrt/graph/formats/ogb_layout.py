@@ -373,7 +373,7 @@ def _download(name: str, folder: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"{name}: {root} cannot be made to hold the download ({error.strerror}): set XDG_CACHE_HOME to a "
+            f"{name}: {root} cannot be created for the download ({error.strerror}): set XDG_CACHE_HOME to a "
             "writable folder"
         ) from error
     try:

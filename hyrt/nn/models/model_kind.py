@@ -75,8 +75,8 @@ def find_model(name: str) -> ModelKind:
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
         raise ConfigError(
-            f"{MODELS.named(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or an "
-            "empty text"
+            f"{MODELS.named(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or "
+            "leave it empty"
         )
     with MODELS.blamed(name, "making it"):
         return kind()

@@ -125,7 +125,7 @@ class RunFolder:
             raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
         run = cls(path)
         if (path / SERIES).is_file():
-            raise CheckpointError(f"{path}: a series of runs: give one of the run folders in it")
+            raise CheckpointError(f"{path}: is a series of runs: give one of the run folders in it")
         if not (path / "config.yaml").is_file():
             raise CheckpointError(f"{path}: not the folder of a run: config.yaml is missing")
         if not run.checkpoints.is_dir():
@@ -160,7 +160,7 @@ class RunFolder:
             name = given.get(key) if isinstance(given, Mapping) else None
             if isinstance(name, str) and name not in group.declared():
                 raise ConfigError(
-                    f"{path}: the run was made with {section}.{key}={name}, of a package that is no longer "
+                    f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
                     "installed: install it again"
                 )
         return build_config(settings, lenient=True)

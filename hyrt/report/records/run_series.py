@@ -76,7 +76,7 @@ class RunSeries:
             told = json.loads(file.read_bytes())
             seeds, splits = (tuple(int(number) for number in told[key]) for key in ("seeds", "splits"))
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{file}: cannot be read ({error}): start a new series") from None
+            raise DataError(f"{file} cannot be read ({error}): start a new series") from None
         folder = RunFolder(path)
         config = resumed_config(folder.config(), None, overrides)
         # A run that is longer now stays so, whoever resumes it next.

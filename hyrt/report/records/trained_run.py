@@ -74,7 +74,7 @@ def open_trained(
     # `hyrt.train` writes checkpoints alone, with the settings but the data.
     alone = not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
     if alone and graph is None and not any(entry.startswith("data.source=") for entry in overrides):
-        raise ConfigError(f"{run}: was trained from Python and does not name its dataset: give the graph")
+        raise ConfigError(f"{run} was trained from Python and does not name its dataset: give the graph")
     folder = None if alone else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
         found = load_newest_checkpoint(checkpoints, warn)

@@ -82,8 +82,8 @@ def explored_lines(found: Explored) -> list[str]:
     assumed = [
         "each argument is read through one port from one bank of memory, "
         f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most",
-        "resources by HP-GNN's formulas, up to all that the part has; a shell and routing take some of it "
-        "(see platforminfo)",
+        "resources by HP-GNN's formulas, up to everything that the part has; its shell and routing take "
+        "some of it (see platforminfo)",
         *found.assumptions,
     ]
     return lines + [f"assumed: {assumption}" for assumption in assumed]

@@ -110,7 +110,7 @@ def test_a_setting_without_effect_is_an_error_but_not_in_a_run_that_was_started(
             ["sampler.kind=sant"],
             r"unknown sampler\.kind 'sant' \(did you mean 'saint'\?\): the known ones are neighbor, saint",
         ),
-        (["sampler.kind=3"], r"setting sampler\.kind=3: give a text"),
+        (["sampler.kind=3"], r"setting sampler\.kind=3: give text"),
         (["sampler=saint"], r"sampler='saint': sampler is a section: .* such as sampler.kind=saint"),
         (["sampler.rots=3"], r"unknown setting 'sampler\.rots': did you mean 'sampler\.roots'"),
         (["sampler.kind=saint", "sampler.fanouts=[1]"], r"did you mean 'sampler\.fanout'"),

@@ -338,7 +338,7 @@ def test_rows_in_order_against_lists(arrays, sort, unique, name, entries):
         source, written = save(arrays, Path(folder) / name), Path(folder) / "b"
         job = Conversion(str(source), written, sort=sort, unique=unique)
         if not _is_tidy(expected):
-            with pytest.raises(DataError, match="strictly increasing; to write them so: hyrt data convert "):
+            with pytest.raises(DataError, match="strictly increasing; to sort them: hyrt data convert "):
                 convert(job)
             return
         convert(job)
@@ -361,7 +361,7 @@ def test_the_command_in_the_error_mends_the_file(tmp_path):
         DataError, match=r"hyrt data convert '.*my graph.npz' DESTINATION --sort --unique"
     ) as caught:
         open_graph(source)
-    command = str(caught.value).partition("to write them so: hyrt data ")[2]
+    command = str(caught.value).partition("to sort them: hyrt data ")[2]
     mended = tmp_path / "mended.npz"
     done = run.invoke(data_app, shlex.split(command.replace("DESTINATION", shlex.quote(str(mended)))))
     assert done.exit_code == 0, done.output

@@ -99,7 +99,7 @@ def test_what_is_no_model_is_named() -> None:
     ("kind", "says"),
     [
         ("unfinished", "its class Unfinished does not define layer$"),
-        ("priceless", "costs_like is 'nonsense': give one of graphsage, gcn, gin, gat, or an empty text$"),
+        ("priceless", "costs_like is 'nonsense': give one of graphsage, gcn, gin, gat, or leave it empty$"),
         ("raising", "layer 0 failed: RuntimeError: no layer$"),
         ("foreign", "layer returned Linear, which is not derived from hyrt.nn.layer.Layer$"),
     ],

@@ -232,7 +232,10 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("mean", r"loss_sum is no sum over targets: for 8 it is \S+, but for their two halves"),
+        (
+            "mean",
+            r"loss_sum is not a sum over targets: it is \S+ for 8 of them, but \S+ for their two halves",
+        ),
         ("each", r"loss_sum returns shape \(8,\), not a scalar tensor"),
         ("no-number", "loss_sum is nan for scores between -1 and 1$"),
         ("raising", "loss_sum failed: KeyError: 'boom'"),
@@ -330,7 +333,7 @@ def test_a_device_that_computes_classification_only_refuses_another(name: str) -
     device = backend.open(info, DeviceOptions())
     try:
         with pytest.raises(
-            UnsupportedModel, match=f"'squares' on {name}:0: it computes plain classification only"
+            UnsupportedModel, match=f"'squares' on {name}:0: this device trains for plain classification only"
         ):
             load_replica(device, model, trainable(model), Squares())
         with pytest.raises(UnsupportedModel, match=f"'classification' with label smoothing on {name}:0: "):

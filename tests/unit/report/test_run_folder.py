@@ -264,7 +264,7 @@ def test_a_run_of_a_package_that_is_gone(
         with RunFolder.create(tmp_path, "run", config) as run:
             run.handle(steps(1))
         assert run.config() == config
-    with pytest.raises(ConfigError, match=rf"{says}, of a package that is no longer installed: install it"):
+    with pytest.raises(ConfigError, match=rf"{says}, from a package that is no longer installed: install it"):
         run.config()
     # A report needs none of it.
     assert read_run(run.path).settings == json.loads(json.dumps(config.model_dump(mode="json")))

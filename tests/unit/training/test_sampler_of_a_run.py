@@ -91,7 +91,7 @@ def settings(kind: str, **more: Any) -> Any:
         ("FailsToBuild", {}, "build failed: IndexError: no such row$"),
         ("BuildsNothing", {}, "units failed: AttributeError: 'NoneType' object has no attribute 'units'$"),
         ("Altered", {"what": "no units"}, "its first step has 0 units, but"),
-        ("Altered", {"what": "no steps"}, "steps_per_epoch is 0: an epoch has one step at least$"),
+        ("Altered", {"what": "no steps"}, "steps_per_epoch is 0: an epoch has at least one step$"),
     ],
 )
 def test_it_is_refused_where_it_is_built(kind: str, more: Any, says: str) -> None:
@@ -110,7 +110,7 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
     ("what", "says"),
     [
         ("none", "step 0: the sampler .*NeighborSampler returned NoneType, not a MiniBatch$"),
-        ("more later", "step 1: the sampler has 128 units in a step, more than the 64 that it said$"),
+        ("more later", "step 1: the sampler gave a step 128 units, more than the 64 that it declared$"),
     ],
 )
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:
