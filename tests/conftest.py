@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what it puts in the background with SIGINT ignored, and what that starts ignores it, too.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # So does nohup with SIGHUP.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # During tests descriptor 2 is captured: stacks go to a copy of the true one.
     config.stash[_ERRORS] = os.dup(2)
 
