@@ -23,7 +23,7 @@ def calibrate(
         bool,
         typer.Option(
             "--all",
-            help="Also measure devices that compute on the CPU's cores, which takes minutes.",
+            help="Also measure other devices that compute on the CPU's cores, which takes minutes.",
         ),
     ] = False,
     as_json: AsJson = False,

@@ -16,8 +16,8 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write. Default: report.html, or metrics.csv with --csv, in the run's folder, "
-            "or here for several runs.",
+            help="The file to write. Default: report.html, or metrics.csv with --csv, in the run's folder; "
+            "for several runs, in the current folder.",
         ),
     ] = None,
     as_csv: Annotated[

@@ -70,8 +70,8 @@ def run(
       hyrt run --data minesweeper.npz --seeds 3 --splits all
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
 
-    With --seeds or --splits, the runs are a series: each has a run folder of its own in that of the series,
-    and --resume continues the series.
+    With --seeds or --splits, the runs form a series: each has its own run folder inside the folder of the
+    series, and --resume continues the series.
 
     Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C exits at once.
     """  # noqa: D301
