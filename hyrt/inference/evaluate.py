@@ -16,6 +16,7 @@ from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
+from hyrt.nn.overridden import is_newer
 from hyrt.objective import Objective
 from hyrt.objective.registry import OBJECTIVES
 from hyrt.pipeline.trainer import plan_input
@@ -105,11 +106,11 @@ class Evaluator:
     ) -> NDArray[np.float32]:
         """[n, C] from all neighbours (`evaluate.mode=full`) or sampled ones.
 
-        A module that is not of `hyrt.nn` cannot be applied layer by layer; with `full` it gets mini-batches
-        with all neighbours, small ones, since neighbourhoods grow with depth.
+        A module with a `forward` of its own cannot be applied layer by layer; with `full` it gets
+        mini-batches with all neighbours, small ones, since neighbourhoods grow with depth.
         """
         config, full = self._config, self._config.evaluate.mode == "full"
-        if full and isinstance(model, GNN):
+        if full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer"):
             return infer_layerwise(
                 model,
                 self._graph,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.overridden import is_newer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
@@ -112,5 +113,10 @@ class DeclaresInputs(ABC):
 
 
 def inputs_of(model: torch.nn.Module) -> ModelInputs:
-    """The forms of input features a model takes; gathered rows alone for one that declares nothing."""
-    return model.inputs() if isinstance(model, DeclaresInputs) else ModelInputs()
+    """The forms of input features a model takes; gathered rows alone for one that declares nothing.
+
+    A class that is derived from one that declares them, and has a `forward` of its own, declares nothing.
+    """
+    if isinstance(model, DeclaresInputs) and not is_newer(type(model), "forward", "inputs"):
+        return model.inputs()
+    return ModelInputs()

@@ -16,6 +16,7 @@ from hyrt.nn.models.model_kind import MODELS, find_model
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+from hyrt.nn.overridden import is_newer
 from hyrt.sampling.block import Block
 
 
@@ -69,9 +70,11 @@ class GNN(nn.Module, DeclaresInputs):
         Raises
         ------
         UnsupportedModel
-            Naming the layer that does something else.
+            Naming the layer that does something else, or the class with a `forward` of its own.
         """
         a = self.architecture
+        if any(is_newer(type(self), method, "description") for method in ("forward", "layer")):
+            raise UnsupportedModel(f"{type(self).__name__}, whose forward is not that of its description")
         if a.low_precision:
             raise UnsupportedModel("layer 'layers.0' in bf16 (train.precision)")
         if a.norm != "none" or (a.residual and a.layers > 1):
@@ -80,7 +83,8 @@ class GNN(nn.Module, DeclaresInputs):
         for i in range(a.layers):
             layer, last = self._layer(i), i == a.layers - 1
             aggregation = layer.aggregation
-            if aggregation is None or aggregation.reduce == "max":
+            stale = is_newer(type(layer), "forward", "products")
+            if stale or aggregation is None or aggregation.reduce == "max":
                 raise UnsupportedModel(
                     f"layer 'layers.{i}' ({type(layer).__name__}, aggregate={a.aggregate!r})"
                 )

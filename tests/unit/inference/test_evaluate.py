@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from graphs import random_graph
 
 from hyrt.config import build_config
@@ -58,3 +59,20 @@ def test_each_split_is_scored_by_its_own_rows(monkeypatch: pytest.MonkeyPatch, m
     metrics = evaluator.evaluate(GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t"))
     assert metrics["val"]["accuracy"] == 1.0
     assert metrics["test"]["accuracy"] == pytest.approx(1 / len(test))
+
+
+def test_a_derived_model_is_evaluated_by_its_own_forward() -> None:
+    class Negated(GNN):
+        def forward(self, blocks, x):
+            return -super().forward(blocks, x)
+
+    graph = random_graph(classes=3)
+    evaluator = Evaluator(build_config({}), graph, None)
+    architecture = Architecture(in_features=12, hidden=8, num_classes=3)
+    plain, negated = GNN(architecture), Negated(architecture)
+    negated.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        negated.layers[-1].weight.neg_()
+        negated.layers[-1].bias.neg_()
+    found, wanted = (evaluator.evaluate(model, Workers(1, "t")) for model in (negated, plain))
+    assert found["val"]["loss"] == pytest.approx(wanted["val"]["loss"])

@@ -11,7 +11,14 @@ from block_cases import awkward_graph, sampled, values
 from closeness import assert_close, gradients
 from torch import Tensor, nn
 
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.inputs import ModelInputs, Rows, inputs_of
+from hyrt.nn.layers import SageLayer
+from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
 Mix = Callable[[Block, Tensor], Tensor]
@@ -71,3 +78,57 @@ def test_gradients_and_weights_follow_the_dense_reference_over_steps(mix: Mix) -
         assert_close(mine, reference, 1e-12)
     weights, reference = (dict(model.named_parameters()) for model in models)
     assert_close(weights, reference, 1e-12)
+
+
+def architecture() -> Architecture:
+    return Architecture(in_features=10, hidden=8, num_classes=3)
+
+
+class HalfScores(GNN):
+    """Returns something else than the model that it is derived from."""
+
+    def forward(self, blocks: Sequence[Block], x: Rows) -> Tensor:
+        return 0.5 * super().forward(blocks, x)
+
+
+class DoubledLayers(GNN):
+    def layer(self, i: int, block: Block, x: Rows) -> Tensor:
+        return 2 * super().layer(i, block, x)
+
+
+class NegatedLayer(SageLayer):
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> Tensor:
+        return -super().forward(block, x, relu=relu)
+
+
+def with_a_derived_layer() -> GNN:
+    model = GNN(architecture())
+    model.layers[0] = NegatedLayer(10, 8)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (HalfScores(architecture()), "HalfScores, whose forward is not that of its description"),
+        (DoubledLayers(architecture()), "DoubledLayers, whose forward is not that of its description"),
+        (with_a_derived_layer(), r"layer 'layers.0' \(NegatedLayer"),
+    ],
+)
+def test_a_derived_class_is_not_described_as_the_one_it_is_derived_from(model: GNN, named: str) -> None:
+    describe(GNN(architecture()), "npu:0")
+    with pytest.raises(UnsupportedModel, match=f"npu:0 cannot run {named}"):
+        describe(model, "npu:0")
+
+
+def test_a_derived_class_may_describe_itself_anew() -> None:
+    class Described(HalfScores):
+        def description(self) -> ModelDescription:
+            return GNN(architecture()).description()
+
+    assert len(describe(Described(architecture()), "npu:0").layers) == 2
+
+
+def test_a_derived_model_with_a_forward_of_its_own_is_given_rows() -> None:
+    assert inputs_of(GNN(architecture())) != ModelInputs()
+    assert inputs_of(HalfScores(architecture())) == ModelInputs()
