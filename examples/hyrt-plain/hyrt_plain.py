@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
-from hyrt.errors import UnsupportedModel
 from hyrt.nn.description import LayerDescription, describe
 from hyrt.nn.operators.aggregate import scales
 from hyrt.sampling.block import Block
@@ -71,10 +70,7 @@ class PlainDevice:
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name)
-        self._layers = described.layers
-        if described.input_dropout or any(layer.dropout for layer in self._layers):
-            raise UnsupportedModel(f"dropout of a layer on {self.info.name}: train it on cpu")
+        self._layers = describe(model, self.info.name, dropout=False).layers
         trainable = [p for p in model.parameters() if p.requires_grad]
         self._at = {id(p): i for i, p in enumerate(trainable)}
         self.update(parameters)

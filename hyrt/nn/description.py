@@ -55,7 +55,11 @@ class ModelDescription:
 
 
 def describe(
-    model: nn.Module, device: str, *, takes: str = "gcn, graphsage with mean or sum, gin"
+    model: nn.Module,
+    device: str,
+    *,
+    takes: str = "gcn, graphsage with mean or sum, gin",
+    dropout: bool = True,
 ) -> ModelDescription:
     """A model's description, checked.
 
@@ -67,11 +71,14 @@ def describe(
         The name of the device that asks, for messages.
     takes
         The models of this project that it runs, for messages.
+    dropout
+        Whether it computes dropout, which most kinds of models have by default.
 
     Raises
     ------
     UnsupportedModel
-        Naming layer and device, if a layer does more than these words say or a parameter is frozen.
+        Naming layer and device, if a layer does more than these words say, a parameter is frozen, or there is
+        dropout and the device has none.
     """
     speaks = getattr(model, "description", None)
     if speaks is None:
@@ -83,6 +90,11 @@ def describe(
         described: ModelDescription = speaks()
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{device} cannot run {error}: train it on cpu or cuda") from None
+    if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):
+        raise UnsupportedModel(
+            f"{type(model).__name__} with dropout on {device}: this device has none: set model.dropout=0 "
+            "and model.input_dropout=0, or train it on cpu or cuda"
+        )
     for layer in described.layers:
         for product in layer.products:
             for parameter in (product.weight, product.bias):

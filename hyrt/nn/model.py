@@ -77,8 +77,10 @@ class GNN(nn.Module, DeclaresInputs):
             raise UnsupportedModel(f"{type(self).__name__}, whose forward is not that of its description")
         if a.low_precision:
             raise UnsupportedModel("layer 'layers.0' in bf16 (train.precision)")
-        if a.norm != "none" or (a.residual and a.layers > 1):
-            raise UnsupportedModel(f"layer 'norms.0' (model.norm={a.norm!r}, model.residual={a.residual})")
+        if len(self.norms):
+            raise UnsupportedModel("layer 'norms.0' (model.norm=none leaves it out)")
+        if len(self.shortcuts):
+            raise UnsupportedModel("layer 'shortcuts.0' (model.residual=false leaves it out)")
         layers = []
         for i in range(a.layers):
             layer, last = self._layer(i), i == a.layers - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import dense_reference as dense
 import pytest
@@ -132,3 +133,20 @@ def test_a_derived_class_may_describe_itself_anew() -> None:
 def test_a_derived_model_with_a_forward_of_its_own_is_given_rows() -> None:
     assert inputs_of(GNN(architecture())) != ModelInputs()
     assert inputs_of(HalfScores(architecture())) == ModelInputs()
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"norm": "layer"}, r"layer 'norms.0' \(model.norm=none leaves it out\): train it on"),
+        ({"residual": True}, r"layer 'shortcuts.0' \(model.residual=false leaves it out\): train it on"),
+        ({"dropout": 0.5}, "GNN with dropout on npu:0: .* set model.dropout=0"),
+        ({"input_dropout": 0.5}, "GNN with dropout on npu:0: .* and model.input_dropout=0, or train it on"),
+    ],
+)
+def test_who_is_refused_is_told_which_setting_is_in_the_way(settings: dict[str, Any], remedy: str) -> None:
+    model = GNN(Architecture(in_features=10, hidden=8, num_classes=3, **settings))
+    with pytest.raises(UnsupportedModel, match=remedy):
+        describe(model, "npu:0", dropout=False)
+    if "dropout" in remedy:
+        assert describe(model, "npu:0").layers
