@@ -13,10 +13,12 @@ from hyrt.objective.registry import OBJECTIVES
 
 # A mean in place of a sum differs by half; the two halves' rounding by far less.
 _CLOSE = 1e-3
+# Of half of the targets: those times the classes are scores, several times over.
+_MOST_TARGETS = 1024
 
 
 def check_objective(objective: Objective, metric: str, num_classes: int) -> None:
-    """Let an objective compute the loss, the counts and the metrics of a few made-up targets of all classes.
+    """Let an objective compute the loss, the counts and the metrics of a few made-up targets.
 
     Parameters
     ----------
@@ -32,7 +34,7 @@ def check_objective(objective: Objective, metric: str, num_classes: int) -> None
     ConfigError
         Naming the objective, the distribution that declares it, and what is wrong with it.
     """
-    half, width = max(num_classes, 4), objective.num_scores(num_classes) or num_classes
+    half, width = min(max(num_classes, 4), _MOST_TARGETS), objective.num_scores(num_classes) or num_classes
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
     labels, weights = torch.arange(2 * half) % num_classes, torch.ones(2 * half)
     name = objective.name

@@ -277,6 +277,20 @@ def test_the_built_in_one_keeps_its_word(classes: int) -> None:
             check_objective(Classification(), metric, classes)
 
 
+def test_trying_an_objective_takes_little_with_many_classes() -> None:
+    seen: list[int] = []
+
+    class Seen(Classification):
+        def loss_sum(
+            self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+        ) -> torch.Tensor:
+            seen.append(len(scores))
+            return super().loss_sum(scores, labels, weights)
+
+    check_objective(Seen(), "macro_f1", 3000)
+    assert max(seen) <= 2048
+
+
 @pytest.mark.usefixtures("declared")
 def test_the_metric_is_one_of_the_objectives() -> None:
     with pytest.raises(
