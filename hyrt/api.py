@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
+from hyrt.section import as_list
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +86,7 @@ def train(
 
     module = None
     if isinstance(model, str):
-        sections["model"] = {"kind": model, **sections.get("model", {})}
+        sections["model"] = {"kind": model}
     elif isinstance(model, Mapping):
         sections["model"] = dict(model)
     elif not callable(getattr(model, "parameters", None)):
@@ -94,8 +95,8 @@ def train(
         )
     else:
         module = model
-        fanout = sections.get("sampler", {}).get("fanout")
-        if fanout is not None:
+        fanout = as_list(sections.get("sampler", {}).get("fanout"))
+        if isinstance(fanout, Sequence):
             sections["model"] = {"layers": len(fanout)}
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")

@@ -17,13 +17,14 @@ NoTruth = BeforeValidator(_refuse_truth)
 """Refuses true and false, which Python takes for 1 and 0."""
 
 
-def _listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """A list of what `25,10` or `25` says; anything else as it is."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Listed = BeforeValidator(_listed)
+Listed = BeforeValidator(as_list)
 """Takes `25,10` and `25` for lists, as nobody likes to quote brackets for a shell."""
 
 Count = Annotated[int, Field(ge=1, lt=2**31), NoTruth]

@@ -71,6 +71,23 @@ def test_two_trainers_do_what_one_does() -> None:
     assert two == pytest.approx(one, rel=1e-4)
 
 
+@pytest.mark.parametrize("fanout", [[7], (7,), "7", 7])
+def test_a_module_of_ones_own_gets_as_many_blocks_as_there_are_fan_outs(fanout: object) -> None:
+    seen: set[int] = set()
+
+    class Nearest(torch.nn.Linear):
+        def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            seen.add(len(blocks))
+            return super().forward(x[: blocks[-1].num_dst])
+
+    graph = hyrt.load("synthetic:tiny")
+    module = Nearest(graph.num_features, graph.num_classes)
+    hyrt.train(graph, module, sampler={"fanout": fanout}, train={"epochs": 1})
+    assert seen == {1}
+    with pytest.raises(ConfigError, match=r"sampler\.fanout"):
+        hyrt.train(graph, module, sampler={"fanout": True})
+
+
 def test_wrong_calls() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'train\.epochs'"):
         hyrt.train("synthetic:tiny", train={"epoch": 3})
