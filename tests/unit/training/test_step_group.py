@@ -51,3 +51,25 @@ def test_means_of_the_steps_alone() -> None:
     assert second.queued == {"sampled": pytest.approx(1.5)}
     assert first.queue_depth == second.queue_depth == {"sampled": 4}
     assert third.blocked_s == third.queued == third.queue_depth == {}
+
+
+def test_groups_begin_anew_with_each_epoch() -> None:
+    lines: list[Event] = []
+    ran = Assignment(split=(8,), threads=Threads(sample=1, load=1, train=1))
+    # Groups of three steps, and an epoch is no multiple of that.
+    groups = StepGroups(lines.append, 31, ["cpu:0"], lambda: None, Classification())
+    for number in range(3 * 31):
+        work = StepWork(number)
+        work.shares = [Share(work, 0, np.arange(8))]
+        summary = StepSummary(loss=float(number), counts={"correct": 4, "targets": 8}, normalizer=8.0)
+        groups.add(work, summary, work.times(0.1), ran, 0.01)
+        if number % 31 == 30:
+            groups.flush()
+    heard = [line for line in lines if isinstance(line, StepGroup)]
+    ends = [*range(3, 31, 3), 31]
+    assert [(line.epoch, line.steps_done) for line in heard] == [
+        (epoch, end) for epoch in (1, 2, 3) for end in ends
+    ]
+    assert [line.step for line in heard] == [31 * epoch + end for epoch in range(3) for end in ends]
+    assert [loss for line in heard for loss in line.losses] == list(map(float, range(3 * 31)))
+    assert [len(line.losses) for line in heard] == 3 * [*[3] * 10, 1]
