@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,20 +21,21 @@ from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import load_replica, opened
 from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
-from hyrt.errors import DataNotWritten, DeviceUnavailable, describe
+from hyrt.errors import ConfigError, DataNotWritten, DeviceUnavailable, describe
 from hyrt.graph.graph import Graph
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
 from hyrt.predict.bare_model import small_model
-from hyrt.predict.block_sizes import expected_block_sizes
+from hyrt.predict.block_sizes import SamplerSizesUnknown
 from hyrt.predict.calibrate.machine import measure_devices
 from hyrt.predict.calibrate.store import keep, known_speed, read_measured, real_devices
 from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.workload import sampled_workload, training_workload
+from hyrt.predict.workload import expected_workload, sampled_workload
 from hyrt.training.setup import build_model
 
 # A device that would do less than this part of a step costs more to feed than it gives.
 _WORTH = 0.05
+_NOT_MEASURED = "its rates are unknown: run `hyrt devices --measure`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +85,24 @@ def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
 
 
 def _resolved(
-    config: Config, module: torch.nn.Module, work_of: Callable[[], TrainingWorkload | None]
+    config: Config, module: torch.nn.Module, work_of: Callable[[], TrainingWorkload]
 ) -> tuple[Config, Choice]:
     surveys = survey_devices()
-    calibration, work = read_measured(), None
+    calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
     candidates = real_devices(surveys)
     costs = find_model(config.model.kind).costs_like
     if costs and any(not info.host_cores for info in candidates):
         # There is something to compare the CPU with.
         calibration = _with_cpu(candidates, calibration, costs)
-        work = work_of()
+        try:
+            work = work_of()
+        except ConfigError as error:
+            why_unknown = f"its speed in this run is unknown: {error}"
     choice = choose(
         surveys,
         lambda info: _step_s(info, calibration, costs, work),
         lambda info: _why_not(info, module, config.train.build_objective()),
+        why_unknown,
     )
     balance = config.balance
     if balance.policy == "auto":
@@ -109,6 +115,7 @@ def choose(
     surveys: Sequence[Survey],
     step_s: Callable[[DeviceInfo], float | None],
     why_not: Callable[[DeviceInfo], str],
+    why_unknown: str = _NOT_MEASURED,
 ) -> Choice:
     """Choose among what was found.
 
@@ -124,6 +131,8 @@ def choose(
         Gives the seconds that a device would take for a whole step alone; None where its speed is not known.
     why_not
         Gives the reason why a device cannot run the model; empty where it can.
+    why_unknown
+        The reason against a device whose speed is not known.
 
     Raises
     ------
@@ -139,7 +148,10 @@ def choose(
             speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
         seconds = None if info.host_cores else step_s(info)
-        reason = _unfit(info, seconds) or why_not(info)
+        if info.host_cores:
+            reason = "shares the CPU"
+        else:
+            reason = why_unknown if seconds is None else why_not(info)
         if reason or seconds is None:
             unused.append((info.name, reason))
         else:
@@ -173,12 +185,6 @@ def _with_cpu(candidates: Sequence[DeviceInfo], known: Calibration | None, kind:
     return known
 
 
-def _unfit(info: DeviceInfo, step_s: float | None) -> str:
-    if info.host_cores:
-        return "shares the CPU"
-    return "its rates are unknown: run `hyrt devices --measure`" if step_s is None else ""
-
-
 def _step_s(
     info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
 ) -> float | None:
@@ -205,16 +211,20 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
     return max(model.transfer_s(trainer, step), computing)
 
 
-def _work(config: Config, graph: Graph) -> TrainingWorkload | None:
-    """The run's work: sampled, or expected where sampling is costly; None without training vertices."""
+def _work(config: Config, graph: Graph) -> TrainingWorkload:
+    """The run's work: sampled, or expected where sampling is costly.
+
+    Raises
+    ------
+    ConfigError
+        If it is not known, saying why.
+    """
     targets = graph.split("train", config.data.split)
-    if not len(targets):
-        return None
-    if not config.sampler.preparation:
-        return sampled_workload(config, graph)
-    degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
-    sizes = replace(graph_sizes(graph, targets), degrees=degrees)
-    return training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
+    if len(targets) and config.sampler.preparation:
+        degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
+        with suppress(SamplerSizesUnknown):
+            return expected_workload(config, replace(graph_sizes(graph, targets), degrees=degrees))
+    return sampled_workload(config, graph)
 
 
 def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:

@@ -21,6 +21,7 @@ from hyrt.errors import DeviceUnavailable
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate.store import known_speed, read_measured, this_machine
 from hyrt.predict.choose_devices import _step_s, _work, choose, resolve_auto, whole_step_s
+from hyrt.sampling.neighbor_settings import NeighborSettings
 
 WORKLOAD = Workload(
     vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
@@ -41,6 +42,10 @@ def device(kind: str, index: int = 0, **more) -> DeviceInfo:
 
 
 CPU = device("cpu", rates=rates(100), host_cores=2)
+SURVEYS = [
+    Survey("cpu", "hyrt 1", (CPU,)),
+    Survey("acme", "acme 1", (device("acme", rates=rates(100, 100, 100)),)),
+]
 
 
 def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: ""):
@@ -149,6 +154,45 @@ def test_every_model_and_sampler_has_a_step_to_compare_by(settings: dict) -> Non
     # No step has more vertices than there are walks' ends or neighbours, and each has some.
     assert 0 < step.vertices[-1] <= step.vertices[0] <= 4 * graph.num_vertices
     assert all(edges > 0 for edges in step.edges)
+
+
+class Unpredictable(NeighborSettings):
+    unpredictable = "its steps are drawn from a stream"
+
+
+class CostlyToBuild(NeighborSettings):
+    """Nothing is known of its sizes before it is built."""
+
+    preparation = "sorting the edges ..."
+
+    def expected_sizes(self, *_: object, **__: object) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("kind", "is_known"), [(Unpredictable, False), (CostlyToBuild, True)])
+def test_a_sampler_that_says_no_sizes_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[NeighborSettings], is_known: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hyrt.predict.choose_devices.survey_devices", lambda: SURVEYS)
+    monkeypatch.setattr("hyrt.predict.choose_devices._with_cpu", lambda *_: None)
+    monkeypatch.setattr("hyrt.predict.choose_devices._why_not", lambda *_: "")
+    plain = build_config({"devices": "auto", "data": {"batch_size": 64}})
+    resolved, choice = resolve_auto(
+        plain.model_copy(update={"sampler": kind()}), open_graph("synthetic:tiny")
+    )
+    assert choice is not None
+    if is_known:
+        assert resolved.devices == resolve_auto(plain, open_graph("synthetic:tiny"))[0].devices
+        assert not choice.unused
+    else:
+        assert resolved.devices == ["cpu:0"]
+        ((name, reason),) = choice.unused
+        assert (name, reason) == (
+            "acme:0",
+            "its speed in this run is unknown: sampler.kind=neighbor cannot be predicted: "
+            "its steps are drawn from a stream",
+        )
 
 
 def test_without_any_device_the_reasons_are_said() -> None:
