@@ -91,8 +91,8 @@ def run(
 
         if seeds is not None or splits is not None:
             raise ConfigError("--seeds and --splits start a series: omit them to resume one")
-        if (resume / SERIES).is_file() and file is None:
-            series = RunSeries.open(resume, overrides)
+        if (resume / SERIES).is_file():
+            series = RunSeries.open(resume, file, overrides)
             config = series.config
         else:
             folder = RunFolder.open(resume)
@@ -206,6 +206,7 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
     exit_code = 0
     runs = series.runs
     with locked(series.path):
+        series.keep_settings()
         for number, (path, config) in enumerate(runs, 1):
             try:
                 folder, is_new = series.folder_of(path, config)
@@ -224,7 +225,7 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
                     )
                     exit_code = session.run(checkpoint, is_new=is_new)
             except BaseException:
-                series.discard()
+                series.end_failed()
                 raise
             if exit_code:
                 break

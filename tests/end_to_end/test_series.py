@@ -108,6 +108,29 @@ def test_a_run_that_was_only_begun_is_made_again(folder: Path) -> None:
     assert losses(begun) == before
 
 
+def test_settings_that_are_only_shown_change_nothing(folder: Path) -> None:
+    hyrt("run", *WORDS, "seed=3", "--seeds", "1", "--name", "s", "--quiet", cwd=folder)
+    kept = (folder / "runs" / "s" / "config.yaml").read_bytes()
+    shown = hyrt("run", "--resume", "runs/s", "train.epochs=3", "--print-config", cwd=folder).stdout
+    assert "epochs: 3" in shown
+    assert (folder / "runs" / "s" / "config.yaml").read_bytes() == kept
+    (folder / "mine.yaml").write_text("train: {epochs: 3}\n", encoding="utf-8")
+    refused = hyrt("run", "mine.yaml", "--resume", "runs/s", cwd=folder, code=2).stderr
+    assert "mine.yaml: a resumed run keeps its own settings" in refused
+
+
+def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:
+    hyrt("run", *WORDS, "seed=3", "--seeds", "2", "--name", "s", "--quiet", cwd=folder)
+    series = folder / "runs" / "s"
+    (series / "summary.json").unlink()
+    (series / NAMES[1] / "summary.json").unlink()
+    shutil.rmtree(series / NAMES[1] / "checkpoints")
+    assert "checkpoints/ is missing" in hyrt("run", "--resume", series, cwd=folder, code=2).stderr
+    told = json.loads((series / "summary.json").read_text(encoding="utf-8"))
+    assert told["status"] == "unfinished"
+    assert [run["run"] for run in told["runs"]] == NAMES[:1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -13,7 +13,7 @@ from typing import Any
 
 from hyrt.config import Config
 from hyrt.config.command_line import resumed_config
-from hyrt.errors import ConfigError, DataError
+from hyrt.errors import ConfigError, DataError, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.report.records.run_folder import SERIES, RunFolder
@@ -61,8 +61,17 @@ class RunSeries:
         return series
 
     @classmethod
-    def open(cls, path: Path, overrides: Sequence[str] = ()) -> RunSeries:
+    def open(cls, path: Path, given: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
         """Open the folder of a series, with changes to settings that a resumed run may have.
+
+        Nothing is written before `keep_settings`.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        given, overrides
+            The settings file, which is refused, and the changes.
 
         Raises
         ------
@@ -77,11 +86,12 @@ class RunSeries:
             seeds, splits = (tuple(int(number) for number in told[key]) for key in ("seeds", "splits"))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{file} cannot be read ({error}): start a new series") from None
-        folder = RunFolder(path)
-        config = resumed_config(folder.config(), None, overrides)
-        # A run that is longer now stays so, whoever resumes it next.
-        folder.set_config(config)
+        config = resumed_config(RunFolder(path).config(), given, overrides)
         return cls(path=path, config=config, seeds=seeds, splits=splits)
+
+    def keep_settings(self) -> None:
+        """A series whose runs are longer now stays so, whoever resumes it next; for who holds its lock."""
+        RunFolder(self.path).set_config(self.config)
 
     @property
     def runs(self) -> list[tuple[Path, Config]]:
@@ -118,7 +128,7 @@ class RunSeries:
         """
         done = []
         for path, config in self.runs:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, ValueError):
                 summary = json.loads((path / "summary.json").read_bytes())
                 if summary["status"] in _DONE:
                     known = {key: summary[key] for key in ("status", "best_epoch", "metrics")}
@@ -133,10 +143,14 @@ class RunSeries:
         self._write("summary.json", summary)
         return summary
 
-    def discard(self) -> None:
-        """Remove the folder of a series whose first run was refused."""
+    def end_failed(self) -> None:
+        """Summarize what was done before a run failed; where its first run was refused, remove the folder."""
         if not any(path.exists() for path, _ in self.runs):
             shutil.rmtree(self.path)
+            return
+        # Of a disk that is full the first error tells.
+        with suppress(HyrtError):
+            self.summarize()
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         with explained(self.path / name):
