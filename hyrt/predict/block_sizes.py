@@ -12,6 +12,7 @@ from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.predict.dataset_sizes import DatasetSizes
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 if TYPE_CHECKING:
     from hyrt.machine.workers import Workers
@@ -64,7 +65,17 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
         The run's sampler and its settings.
     workers
         The threads that sample.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler fails, naming its kind and package.
     """
+    with SAMPLERS.blamed(settings.kind, "sample"):
+        return SampledSizes(_measured(settings, sampler, workers))
+
+
+def _measured(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> dict[float, BlockSizes]:
     steps = [sampler.units(step) for step in range(_STEPS)]
     whole = [units for units in steps if len(units) == len(steps[0])]
     measured = {}
@@ -84,7 +95,7 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
             walk_steps=statistics.fmean(sizes.walk_steps for sizes in found),
             scanned_edges=statistics.fmean(sizes.scanned_edges for sizes in found),
         )
-    return SampledSizes(measured)
+    return measured
 
 
 def _means(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:

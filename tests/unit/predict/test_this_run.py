@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from hyrt.pipeline.trainer import plan_input
 from hyrt.predict.calibrate.store import keep, kept, real_devices, shares_cores, this_machine
 from hyrt.predict.this_run import predict_run
 from hyrt.predict.workload import sampled_workload
+from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.training.expected_run import ExpectedRun
 from hyrt.training.setup import build_model
 
@@ -140,6 +143,19 @@ def test_alone_it_predicts_the_device_that_runs_have_by_default(calibrated: Cali
 
 def test_auto_needs_no_open_graph(calibrated: Calibration) -> None:
     assert list(predicted(Path("synthetic:tiny"), "--devices", "auto")["assignment"]["split"]) == ["cpu:0"]
+
+
+class ReturnsNothing(NeighborSampler):
+    def sample(self, *_: Any, **__: Any) -> Any:
+        return None
+
+
+def test_a_sampler_that_fails_leaves_it_to_the_run_to_fail(calibrated: Calibration, data: Path) -> None:
+    graph, said = open_graph(str(data)), []
+    sampler = ReturnsNothing(graph, graph.split("train"), [2, 2], 64, 0)
+    assert predict_run(build_config({"data": {"batch_size": 64}}), graph, sampler, said.append) is None
+    (reason,) = said
+    assert re.fullmatch(r"no prediction: sampler.kind 'neighbor' \(.*\): sample failed: .*NoneType.*", reason)
 
 
 def test_a_run_that_cannot_be_predicted_says_which_part(calibrated: Calibration, data: Path) -> None:
