@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from hyrt.api import load
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -159,6 +162,40 @@ def test_a_loss_that_has_diverged_is_warned_of_once(tmp_path: Path) -> None:
     assert "train.lr" in text
     assert "train.clip_norm" in text
     assert warnings(Run(None)) == []
+
+
+@pytest.mark.parametrize(("scale", "is_too_large"), [(1e8, False), (1e15, True)])
+def test_a_first_loss_may_be_large_but_not_beyond_all_bounds(scale: float, is_too_large: bool) -> None:
+    assert isinstance(GRAPH.features, DenseFeatures)
+    rows = DenseFeatures(np.full_like(GRAPH.features.values, scale))
+    heard: list[Event] = []
+    # Nothing is learned: the loss stays what it was at first.
+    settings = {"train": {"epochs": 1, "lr": 1e-30, "optimizer": "SGD"}, "model": {"norm": "none"}}
+    config = build_config({**settings, "data": {"batch_size": 240, "normalize": "none"}})
+    Training(
+        compose_run(
+            config, replace(GRAPH, vertices=replace(GRAPH.vertices, features=rows)), emit=heard.append
+        )
+    ).run()
+    first = next(event for event in heard if isinstance(event, StepGroup)).losses[0]
+    assert scale / 100 < first < scale * 100
+    said = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    assert [text for text in said if "at step 0" in text] == (said if is_too_large else [])
+    assert bool(said) == is_too_large
+
+
+def test_the_default_number_of_epochs_stays_over_interruptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyrt.config.tree._LEAST_STEPS", 7 * STEPS)
+    whole, told, parts = Run(None, epochs=None), [], 0
+    while (run := Run(tmp_path, Checkpointed, resume=parts > 0, epochs=None)).result.status != "finished":
+        told += run.told()
+        parts += 1
+    assert told + run.told() == whole.told()
+    assert [event.epoch for event in whole.heard if isinstance(event, EpochEnded)] == [*range(1, 8)]
+    assert 1 < parts <= 7
+    assert equal_models(run, whole)
 
 
 def test_an_early_stop_stays_one(tmp_path: Path) -> None:
