@@ -29,6 +29,13 @@ def test_rows(tmp_path, name, normalize_as):
     assert not graph.features.values[7].any()
 
 
+def test_rows_of_a_negative_sum_are_divided_by_it(tmp_path):
+    arrays = make_arrays(1, vertices=50)
+    x = arrays["features"] = -1 - np.abs(arrays["features"])
+    graph = open_graph(save(arrays, tmp_path / "a.npz"), normalize="row")
+    np.testing.assert_allclose(graph.features.values, x / x.sum(1, keepdims=True), rtol=1e-5)
+
+
 @pytest.mark.parametrize("normalize_as", NORMS)
 def test_sparse_rows(tmp_path, monkeypatch, normalize_as):
     monkeypatch.setattr(normalize_module, "_ROWS", 7)

@@ -49,6 +49,13 @@ def test_computing_and_starving_take_longer(activity: Callable[[float], Activity
     assert why == "hangs: computes and gives no answer within 50 s"
 
 
+def test_waiting_and_computing_count_together() -> None:
+    # It waits for the first 8 of the 10 s that it may, then computes.
+    after, why = hangs_after(lambda now: Activity(max(0.0, now - 8.0), is_ready=now > 8.0))
+    assert after == pytest.approx(BUSY_TIMES * LIMIT_S, abs=2 * LOOK_S)
+    assert why == "hangs: computes and gives no answer within 50 s"
+
+
 def test_what_is_stopped_does_not_hang() -> None:
     assert hangs_after(lambda now: Activity(0.0, is_stopped=True))[1] == ""
 
