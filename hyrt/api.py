@@ -100,7 +100,7 @@ def train(
             sections["model"] = {"layers": len(fanout)}
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
-    settings = config or build_config(sections)
+    settings = config or build_config(sections, own_model=module is not None)
     opened = load(graph, normalize=settings.data.normalize)
     settings, _ = resolve_auto(settings, opened, module)
     checkpoints = None if folder is None else Path(folder) / "checkpoints"

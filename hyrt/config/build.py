@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hyrt.config.by_kind import LENIENT, ByKind
-from hyrt.config.tree import Config
+from hyrt.config.tree import OWN_MODEL, Config
 from hyrt.errors import ConfigError
 
 # What other programs call some settings.
@@ -116,7 +116,7 @@ def nearest_setting(name: str) -> str | None:
     return by_leaf[name]
 
 
-def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Config:
+def build_config(settings: Mapping[str, Any], *, lenient: bool = False, own_model: bool = False) -> Config:
     """Validate a nested mapping of settings.
 
     Parameters
@@ -126,6 +126,8 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Confi
     lenient
         Drop the keys of other kinds, which have no effect: for the settings of a run that was started, maybe
         by an earlier version.
+    own_model
+        Leave out the defaults of `model.kind`: for a module of the user's own.
 
     Raises
     ------
@@ -133,6 +135,7 @@ def build_config(settings: Mapping[str, Any], *, lenient: bool = False) -> Confi
         Naming the first wrong key, and the nearest known one where it is unknown.
     """
     try:
-        return Config.model_validate(settings, context=LENIENT if lenient else None)
+        context = LENIENT if lenient else OWN_MODEL if own_model else None
+        return Config.model_validate(settings, context=context)
     except ValidationError as error:
         raise ConfigError(_message(error)) from None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 
 from hyrt.config.by_kind import ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
@@ -18,6 +18,8 @@ from hyrt.section import Count, Fraction, Index, Listed, NoTruth, Positive, Sect
 
 # With fewer steps, first runs on small graphs end before they are good.
 _LEAST_EPOCHS, _LEAST_STEPS = 5, 400
+OWN_MODEL = {"defaults of kinds": "left out"}
+"""Validation context for settings that train a module of the user's own, whatever `model.kind` is."""
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
 
 
@@ -231,9 +233,9 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_the_model(cls, settings: Any) -> Any:
+    def _defaults_of_the_model(cls, settings: Any, info: ValidationInfo) -> Any:
         """Give what the model's kind trains well with to settings that say nothing of it."""
-        if not isinstance(settings, Mapping):
+        if info.context is OWN_MODEL or not isinstance(settings, Mapping):
             return settings
         given = {name: _given(settings.get(name, {})) for name in cls.model_fields}
         kind = ModelConfig.model_fields["kind"].default

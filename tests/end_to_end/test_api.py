@@ -11,6 +11,7 @@ from end_to_end.terminal import TINY, summary
 from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
+from hyrt.config.tree import TrainConfig
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
@@ -51,6 +52,17 @@ def test_training_a_module_of_ones_own(tmp_path: Path) -> None:
     assert result.metrics["test"]["accuracy"] > 0.7
     assert result.summary["metrics"] == result.metrics
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+
+
+def test_a_module_of_ones_own_trains_without_the_defaults_of_a_kind() -> None:
+    graph, rates = hyrt.load("synthetic:tiny"), set()
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StepGroup):
+            rates.add(event.lr)
+
+    hyrt.train(graph, Mine(graph.num_features, graph.num_classes), train={"epochs": 1}, emit=emit)
+    assert rates == {TrainConfig.model_fields["lr"].default}
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gat"])

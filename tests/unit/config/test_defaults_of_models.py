@@ -34,6 +34,16 @@ def test_what_the_user_says_stays(settings: dict[str, Any]) -> None:
     assert config.model.dropout == Gcn.defaults["model.dropout"], "what the user left open is filled in"
 
 
+def test_a_module_of_the_users_own_has_the_plain_defaults() -> None:
+    config = build_config({"train": {"epochs": 3}}, own_model=True)
+    plain = TrainConfig.model_fields
+    assert config.train == TrainConfig(epochs=3)
+    assert (config.train.lr, config.train.weight_decay) == (
+        plain["lr"].default,
+        plain["weight_decay"].default,
+    )
+
+
 def test_a_value_equal_to_the_class_default_is_still_the_users() -> None:
     config = build_config(apply_overrides({}, ["model.kind=gcn", "model.dropout=0", "train.lr=0.003"]))
     assert (config.model.dropout, config.train.lr) == (0.0, 0.003)
