@@ -8,24 +8,32 @@ run = hyrt.load_run("runs/mine")
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from hyrt.machine.kernel_cache import ensure_kernel_cache
 
 if TYPE_CHECKING:
+    from hyrt import nn, ops
     from hyrt.api import load, load_run, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
-__all__ = ["Config", "Graph", "TrainResult", "TrainedRun", "__version__", "load", "load_run", "train"]
+    __version__: str
 
-try:
-    __version__ = version("hyrt")
-except PackageNotFoundError:  # A source tree on the path, not installed.
-    __version__ = "0+unknown"
+__all__ = [
+    "Config",
+    "Graph",
+    "TrainResult",
+    "TrainedRun",
+    "__version__",
+    "load",
+    "load_run",
+    "nn",
+    "ops",
+    "train",
+]
 
 _HOMES = {
     "load": "hyrt.api",
@@ -43,11 +51,25 @@ ensure_kernel_cache()
 
 def __getattr__(name: str) -> Any:
     # Imported at first use: `import hyrt` and `hyrt --help` must not wait for torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hyrt' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "__version__":
+        return _version()
+    if name in ("nn", "ops"):
+        return import_module(f"hyrt.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hyrt' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _version() -> str:
+    # What reads it takes longer to import than all else that `import hyrt` does.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("hyrt")
+    except PackageNotFoundError:  # A source tree on the path, not installed.
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

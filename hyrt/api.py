@@ -47,6 +47,7 @@ def train(
     config: Config | None = None,
     emit: Emit | None = None,
     folder: Path | None = None,
+    full_graph: bool = False,
     **sections: Any,
 ) -> TrainResult:
     """Train a model on a graph.
@@ -56,8 +57,8 @@ def train(
     graph
         A graph from `load`, or a source as `load` takes it.
     model
-        A kind (`graphsage`, `gcn`, `gin`, `gat`), the `model` section of the settings, or a torch module of
-        your own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a
+        A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a torch module of your
+        own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a
         source of the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2
         by default).
     config
@@ -65,7 +66,10 @@ def train(
     emit
         Called with each event of the run (`hyrt.observe.events`).
     folder
-        Where checkpoints go; none are written without it.
+        Where checkpoints go, which has none yet; none are written without it.
+    full_graph
+        Train on the whole graph in each step; short for `sampler={"kind": "full"}`. A module of your own gets
+        blocks of all vertices, and returns scores of all.
     **sections
         Settings by section, as in `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
 
@@ -82,13 +86,18 @@ def train(
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
+    from hyrt.training.setup import PreparedRun
     from hyrt.training.train import Training
 
     module = None
+    if full_graph:
+        sections["sampler"] = {**sections.get("sampler", {}), "kind": "full"}
     if isinstance(model, str):
         sections["model"] = {"kind": model}
     elif isinstance(model, Mapping):
         sections["model"] = dict(model)
+    elif isinstance(model, type):
+        raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
     elif not callable(getattr(model, "parameters", None)):
         raise ConfigError(
             f"model={model!r}: give a kind such as graphsage, the settings of one, or a torch module"
@@ -102,13 +111,14 @@ def train(
         raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections, own_model=module is not None)
     opened = load(graph, normalize=settings.data.normalize)
-    settings, _ = resolve_auto(settings, opened, module)
-    checkpoints = None if folder is None else Path(folder) / "checkpoints"
+    prepared = PreparedRun(settings, opened, module)
+    settings, _ = resolve_auto(settings, prepared)
+    checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     training = Training(
         compose_run(
             settings,
             opened,
-            model=module,
+            prepared=prepared,
             emit=emit or (lambda event: None),
             checkpoints=checkpoints,
             predict=predict_run,
@@ -116,6 +126,26 @@ def train(
         )
     )
     return training.run()
+
+
+def _new_checkpoints(folder: Path) -> Path:
+    """The folder for the checkpoints of a training, made before it starts."""
+    from hyrt.errors import CheckpointNotWritten
+    from hyrt.training.checkpoint import has_checkpoint
+
+    checkpoints = folder / "checkpoints"
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointNotWritten(
+            f"{checkpoints} cannot be made: {error.strerror or error}: give another folder"
+        ) from error
+    if has_checkpoint(checkpoints):
+        # Else `load_run` would find whichever of the two has made more steps.
+        raise ConfigError(
+            f"{folder} has the checkpoints of another training: give a new folder, or delete it"
+        )
+    return checkpoints
 
 
 def load_run(
@@ -153,14 +183,14 @@ def load_run(
     """
     import warnings
 
-    from hyrt.config.command_line import option_overrides
     from hyrt.report.records.trained_run import open_trained
+
+    if not isinstance(folder, str | Path):
+        raise ConfigError(f"folder={folder!r}: give the path of a run's folder, such as runs/<name>")
+    if model is not None and not callable(getattr(model, "load_state_dict", None)):
+        raise ConfigError(f"model={model!r}: give the torch module that was trained, or omit it")
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=3)
 
-    opened = graph if isinstance(graph, Graph) else None
-    # One that is not open yet is scaled as the settings say.
-    source = None if graph is None or opened is not None else str(graph)
-    overrides = option_overrides(data__source=source)
-    return open_trained(Path(folder), overrides, checkpoint, warn, graph=opened, module=model)
+    return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)

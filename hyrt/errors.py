@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+
+class Terminated(SystemExit):
+    """A signal asks the process to end: what it interrupts has not failed."""
+
+    @classmethod
+    def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
+        """A signal handler: the process ends with 128 + the signal's number."""
+        raise cls(128 + number)
 
 
 class HyrtError(Exception):
@@ -22,7 +33,11 @@ class DataError(HyrtError):
 
 
 class DataWarning(UserWarning):
-    """A dataset holds something that is not read."""
+    """A dataset holds something that is not read, or nothing that can be learnt."""
+
+
+class SettingWarning(UserWarning):
+    """A setting is given that does not count."""
 
 
 class DataNotWritten(DataError):
@@ -35,6 +50,10 @@ class ConfigError(HyrtError):
     """A setting is unknown, of the wrong type or out of range."""
 
     exit_code = 2
+
+
+class HostMemoryExhausted(HyrtError):
+    """What was to go to a file, because host memory is limited, could not: a full or read-only disk."""
 
 
 class CheckpointError(HyrtError):
@@ -89,6 +108,10 @@ class DeviceFault(HyrtError):
 
 class StageFailure(HyrtError):
     """A pipeline stage failed; the message names stage, device and step, the cause is chained."""
+
+
+class RankLost(StageFailure):
+    """Another process of a distributed run has failed, or cannot be reached; the message names its rank."""
 
 
 class Stalled(HyrtError):

@@ -27,6 +27,11 @@ def _brief(value: float) -> str:
     return f"{value:,.0f}" if 99.95 <= value < 1e9 else f"{value:.3g}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things: `1 target`, `1,200 targets`; a plural that is not made by an s is given."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def size(num_bytes: float) -> str:
     """Bytes in powers of 1024: `512 bytes`, `19.6 MiB`, `1.5 GiB`."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -31,6 +32,29 @@ Count = Annotated[int, Field(ge=1, lt=2**31), NoTruth]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NoTruth]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoTruth]
 Index = Annotated[int, Field(ge=0, lt=2**31), NoTruth]
+
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_LEAST_BYTES = 2**20
+
+
+def _as_bytes(value: Any) -> Any:
+    """Bytes of what `512MiB` or `0.5 GiB` says; whole numbers are bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB)\s*", value) if isinstance(value, str) else None
+    num = int(float(found[1]) * _UNITS[found[2]]) if found else value
+    if isinstance(num, bool) or not isinstance(num, int):
+        raise ValueError("give a size with its unit, such as 512MiB or 1.5GiB")
+    if num < _LEAST_BYTES:
+        raise ValueError("give a size of at least 1MiB, with its unit, such as 512MiB or 1.5GiB")
+    return num
+
+
+Bytes = Annotated[
+    int,
+    Field(lt=2**63, json_schema_extra={"type": "size, such as 512MiB or 1.5GiB"}),
+    BeforeValidator(_as_bytes),
+]
+"""A size in bytes, which people write as `512MiB`."""
 
 
 class Section(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_runs import ForkedRuns
 from hypothesis import settings
 
 _LIMIT_S = 180.0
@@ -45,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ERRORS] = os.dup(2)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Half a million objects, which the collector would visit over and over while kernels are compiled.
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_ERRORS])
     config.stash[_CACHE].cleanup()
@@ -70,3 +78,10 @@ def _no_thread_left() -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail(f"threads left behind: {', '.join(left)}")
         time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def runs() -> Iterator[ForkedRuns]:
+    """Runs of `hyrt` in processes that cost no imports; the server starts with the first."""
+    with ForkedRuns(PYTHONWARNINGS="error::ResourceWarning") as started:
+        yield started

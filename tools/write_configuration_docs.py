@@ -1,7 +1,8 @@
-"""Write docs/configuration.md from the declarations of the settings in hyrt/config/tree.py."""
+"""Write docs/configuration.md from the declarations of the settings in hyrt/config/settings.py."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from hyrt.config import Config
 from hyrt.config.by_kind import ByKind
 from hyrt.machine.entry_points import is_foreign
-from hyrt.nn.models.model_kind import find_model
+from hyrt.nn.models.model_kind import MODELS, find_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -27,6 +28,8 @@ Settings come from several places, and later ones override earlier ones:
 3. the options `--data`, `--model` and `--devices`;
 4. arguments of the form `key.path=value`, whose values are read as YAML.
 
+A setting that the command line gives twice, by an option and an argument for example, causes a warning.
+
 For example:
 
     hyrt run settings.yaml --data cora.npz train.epochs=50 sampler.fanout=10,5
@@ -36,7 +39,8 @@ For example:
 key is an error that names the nearest known one. In Python, sections are keyword arguments:
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
-A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `balance.*` and `evaluate.*`.
+A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*` and
+`evaluate.*`.
 """
 
 MODELS_HEAD = """Each kind of model has defaults with which it trains well; settings of your own take
@@ -90,7 +94,8 @@ def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), ki
 
 def defaults_of_models() -> list[str]:
     """A line for each setting that kinds of models have their own default for, and a column for each kind."""
-    kinds = {kind: find_model(kind).defaults for kind in ("graphsage", "gcn", "gin", "gat")}
+    own_kinds = sorted(kind for kind in MODELS.declared() if not is_foreign(MODELS.entry(kind)))
+    kinds = {kind: find_model(kind).defaults for kind in own_kinds}
     names = sorted({name for defaults in kinds.values() for name in defaults})
     sections = Config.model_fields
     lines = [
@@ -100,7 +105,7 @@ def defaults_of_models() -> list[str]:
     for name in names:
         section, _, key = name.partition(".")
         own = sections[section].annotation.model_fields[key].default
-        values = (f"`{defaults.get(name, own)}`" for defaults in kinds.values())
+        values = (f"`{json.dumps(defaults.get(name, own)).strip(chr(34))}`" for defaults in kinds.values())
         lines.append(f"| `{name}` | {' | '.join(values)} |")
     return lines
 

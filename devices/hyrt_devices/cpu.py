@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, StepResult
-from hyrt.device.capabilities import Resizable, TakesObjective, Watchable
+from hyrt.device.capabilities import (
+    KeepsHostBudget,
+    Resizable,
+    ScoresVertices,
+    SharesColumns,
+    TakesObjective,
+    Watchable,
+)
+from hyrt.errors import UnsupportedModel
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.plan import can_take_apart
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.cores import available_cores, vector_instructions
-from hyrt.machine.workers import Watch, Workers, working
+from hyrt.machine.workers import Watch, Workers
+from hyrt.nn.description import describe
 from hyrt.nn.split_safety import refuse_batch_statistics
-from hyrt.nn.torch_threads import threads_for, use_one_torch_thread
+from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
-from hyrt.objective.on_host import numbers
-from hyrt.objective.registry import OBJECTIVES
+from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
+from hyrt_devices.cuda.driver import HostDriver
+from hyrt_devices.host_model import HostModel
 from hyrt_devices.host_staged import HostStaged
 
 
-class CpuDevice(TakesObjective, Resizable, Watchable):
+class HostRoom(TorchRoom):
+    """Chunks in host memory, computed by a fixed number of torch's threads."""
+
+    threads = 1
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        # Each time: torch keeps the count partly by thread.
+        torch.set_num_threads(self.threads)
+        with super().errors():
+            yield
+
+
+class CpuDevice(TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, Watchable):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
 
     Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
@@ -35,11 +62,12 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
         self._workers = Workers(
             options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        self._model: torch.nn.Module | None = None
-        self._parameters: list[torch.nn.Parameter] = []
-        self._torch_threads = 1
+        self._model: HostModel | None = None
         self._objective: Objective = Classification()
         self._health = Health(info.name)
+        self._budget = HostBudget()
+        # Where other devices compute columns of a whole graph, too.
+        self._shared: HostRoom | None = None
         self._staged = HostStaged()
 
     @classmethod
@@ -56,6 +84,7 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
                 zero_copy=True,
                 forms=HOST_FORMS,
                 host_cores=cores,
+                whole_graphs=True,
                 link="host memory",
             )
             for index in range(max(2, cores))
@@ -68,12 +97,18 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
     def take_objective(self, objective: Objective) -> None:
         self._objective = objective
 
+    def take_host_budget(self, budget: HostBudget) -> None:
+        self._budget = budget
+
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
             refuse_batch_statistics(model, self.info.name)
-            self._torch_threads = threads_for(model, self._workers.count)
-            self._model = copy.deepcopy(model).train()
-            self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+            if self._budget.limit_bytes is not None and not can_take_apart(model):
+                raise UnsupportedModel(
+                    f"{type(model).__name__} on {self.info.name} computes the whole graph at once, in "
+                    "memory: omit fullgraph.host_memory, or train a model of hyrt.nn"
+                )
+            self._model = HostModel(model, self._workers, self._budget)
         self.update(parameters)
 
     def resize(self, threads: int) -> None:
@@ -92,46 +127,41 @@ class CpuDevice(TakesObjective, Resizable, Watchable):
 
     def propagate(self, staged: MiniBatch) -> StepResult:
         with self._health.terminal("propagate"):
-            if self._model is None:
-                raise RuntimeError("no model has been loaded")
-            return self._step(self._model, self._staged.take(staged))
+            return self._step(self._health.loaded(self._model), self._staged.take(staged))
 
-    def _step(self, model: torch.nn.Module, batch: MiniBatch) -> StepResult:
-        if not len(batch.targets):
-            return StepResult.empty(batch.normalizer)
-        started = time.perf_counter()
-        # Each time: torch keeps the count partly by thread and partly for the process.
-        torch.set_num_threads(self._torch_threads)
-        with working(self._workers):
-            for parameter in self._parameters:
-                parameter.grad = None
-            scores = model(batch.blocks, batch.inputs)
-            labels = torch.from_numpy(batch.labels)
-            given = batch.target_weights
-            weights = None if given is None else torch.from_numpy(given)
-            with OBJECTIVES.blamed(self._objective.name, "loss_sum"):
-                loss = self._objective.loss_sum(scores, labels, weights)
-            loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for parameter in self._parameters
-        ]
-        return StepResult(
-            loss_sum=float(loss.detach()),
-            counts=numbers(self._objective.count(scores.detach(), labels)),
-            normalizer=batch.normalizer,
-            gradients=gradients,
-            seconds={"propagate": time.perf_counter() - started},
-        )
+    def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
+        with self._health.terminal("scores"):
+            return None if self._model is None else self._model.scores(vertices)
+
+    def _step(self, model: HostModel, batch: MiniBatch) -> StepResult:
+        return model.step(batch, self._objective)
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        with self._health.terminal("update"), torch.no_grad():
-            for mine, new in zip(self._parameters, parameters, strict=True):
-                mine.copy_(new)
+        with self._health.terminal("update"):
+            self._health.loaded(self._model).update(parameters)
+
+    def chunk_room(self, in_flight: int) -> HostRoom:
+        """Torch's operators over rows and edges that lie in memory, one chunk at a time."""
+        with self._health.terminal("chunk_room"):
+            described = describe(self._health.loaded(self._model).module, self.info.name)
+            self._shared = HostRoom(
+                self.info.name,
+                HostDriver(),
+                None,
+                described,
+                self._objective,
+                lambda: psutil.virtual_memory().available,
+            )
+            self._shared.threads = self._workers.count
+            return self._shared
+
+    def chunk_gradients(self) -> list[torch.Tensor]:
+        with self._health.terminal("chunk_gradients"):
+            parameters = self._health.loaded(self._model).parameters
+            return self._health.loaded(self._shared).gradients(parameters)
 
     def close(self) -> None:
         self._health.close()
         self._staged.clear()
-        self._model = None
-        self._parameters = []
+        self._model = self._shared = None
         self._workers.close()

@@ -22,7 +22,12 @@ class NullDevice:
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         info = DeviceInfo(
-            kind="null", index=0, description="computes nothing", memory_bytes=0, simulated=True
+            kind="null",
+            index=0,
+            description="computes nothing",
+            memory_bytes=0,
+            whole_graphs=True,
+            simulated=True,
         )
         return [replace(info, index=index) for index in range(4)]
 

@@ -41,9 +41,13 @@ def restore_assignments(
 
     Returns
     -------
-    Whether they are of this run's trainers; if not, nothing changes.
+    Whether they are of this run's trainers, and of steps with as many units; if not, nothing changes. Another
+    number of ranks leaves each of them other units.
     """
     if kept["trainers"] != [trainer.name for trainer in stages.trainers]:
+        return False
+    units = sum(stages.schedule.latest.split)
+    if any(sum(split) != units for _, split, _ in kept["schedule"]):
         return False
     start = stages.schedule.latest.threads
     if kept["cores"] != cores:

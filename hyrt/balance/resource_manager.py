@@ -9,7 +9,7 @@ from dataclasses import replace
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits, Observation, Policy
 
-from hyrt.balance.policies import default_policy_name, policy
+from hyrt.balance.registry import default_policy_name, policy
 from hyrt.config import Config
 from hyrt.errors import StageFailure, describe
 from hyrt.observe.events import Balanced
@@ -23,12 +23,13 @@ def configured_policy(config: Config, *, simulated: bool) -> Policy:
     """The policy that the settings ask for; `auto` leaves a split alone that they give.
 
     So it does where a device is simulated: its times are those of a virtual clock, beside others' on the
-    wall.
+    wall. Of steps of the whole graph there is nothing to move.
     """
     chosen = config.balance.policy
     if chosen != "auto":
         return policy(chosen)
-    return policy("static" if config.gives_split or simulated else default_policy_name)
+    stays = config.gives_split or simulated or config.sampler.whole_graph
+    return policy("static" if stays else default_policy_name)
 
 
 class ResourceManager:

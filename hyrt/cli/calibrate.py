@@ -30,9 +30,9 @@ def calibrate(
 ) -> None:
     """Measure how fast this machine is.
 
-    `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes less
-    than a minute on two cores, more on many cores, and longer with each accelerator. Run nothing else
-    meanwhile.
+    `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes about
+    a minute on two cores the first time, more on many cores, and longer with each accelerator. Run nothing
+    else meanwhile.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def calibrate(
     from hyrt.errors import DeviceUnavailable
     from hyrt.machine.process_settings import prepare_process
     from hyrt.predict.calibrate.machine import calibrate as measure
-    from hyrt.predict.calibrate.store import keep, kept
+    from hyrt.predict.calibrate.store import check_place, keep, kept
 
     prepare_process()
     if show:
@@ -56,6 +56,7 @@ def calibrate(
         if found is None:
             raise DeviceUnavailable(stale[0])
     else:
+        check_place()
         found = measure(lambda text: typer.echo(f"measuring {text} ...", err=True), everything=everything)
         stale = []
         keep(found)
@@ -93,11 +94,12 @@ def _lines(found: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        "cost of a step besides its stages, and share of the cores' time that the stages use: "
+        "synchronization of a step, its wait for threads, and share of the cores' time that sampling and "
+        "loading use beside the trainers: "
         + ", ".join(
             (
-                f"{1e3 * sharing.step_s:.2f} ms and {sharing.efficiency:.0%} with "
-                f"{kinds or 'no trainer on the host'}"
+                f"{1e3 * sharing.step_s:.2f} ms, {1e3 * sharing.wait_s:.2f} ms and "
+                f"{sharing.efficiency:.0%} with {kinds or 'no trainer on the host'}"
             )
             for kinds, sharing in host.sharing_of.items()
         )

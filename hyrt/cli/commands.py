@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -14,7 +17,8 @@ from typer.core import TyperGroup
 
 from hyrt import __version__
 from hyrt.cli.calibrate import calibrate
-from hyrt.cli.data import data_app
+from hyrt.cli.datasets.data import data_app
+from hyrt.cli.datasets.partition import partition
 from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.eval_infer import evaluate, infer
@@ -23,16 +27,49 @@ from hyrt.cli.options import Command
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
-from hyrt.errors import DataWarning, HyrtError
+from hyrt.distributed.launch import rank_prefix
+from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated
 from hyrt.machine.kernel_cache import damaged_cache_named
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
+    **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
+    **{word: f"data {word}" for word in ("convert", "generate", "info")},
+    "inference": "infer",
+    "benchmark": "calibrate",
+}
+
+
+@contextlib.contextmanager
+def _interruption_told() -> Iterator[None]:
+    """End with a line where Ctrl-C comes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 class _Commands(TyperGroup):
-    """What every command does besides: click makes of numba's EOFError the single word "Aborted!"."""
+    """What every command does besides.
+
+    Click makes of numba's EOFError the single word "Aborted!", and of Ctrl-C no word at all.
+    """
 
     def invoke(self, ctx: Any) -> Any:
-        with damaged_cache_named():
+        with _interruption_told(), damaged_cache_named():
             return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _interruption_told():
+            return super().make_context(*args, **kwargs)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; what other programs call it is told in ours."""
+        other = _OTHER_NAMES.get(args[0]) if args else None
+        if other is not None and self.get_command(ctx, args[0]) is None:
+            raise ConfigError(f"there is no command {args[0]!r}: write hyrt {other}")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -45,7 +82,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (run, evaluate, infer, devices, doctor, calibrate, predict, report):
+for command in (run, evaluate, infer, partition, devices, doctor, calibrate, predict, report):
     app.command("eval" if command is evaluate else None, cls=Command)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")
@@ -76,16 +113,17 @@ def main() -> NoReturn:
     # What crashes in a driver or a plug-in is named with its Python line, not by the signal alone.
     faulthandler.enable()
     # So that a command's `finally` clears up its temporary files.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, Terminated.raised)
     warnings.showwarning = _show_warning
     try:
-        app(prog_name="hyrt")
+        with _interruption_told():
+            _check_current_folder()
+            app(prog_name="hyrt")
     except HyrtError as error:
         _end(error, str(error), error.exit_code)
     except OSError as error:
-        _end(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        where = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
+        _end(error, f"{where}: {error.strerror or error}", 1)
     finally:
         # All is cleared up: while the interpreter ends, an exception of the handler would only be noise.
         if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
@@ -103,14 +141,25 @@ def _show_warning(
 ) -> None:
     """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    print(f"warning: {message}" if category is DataWarning else text.rstrip(), file=file or sys.stderr)
+    is_ours = category in (DataWarning, SettingWarning)
+    print(f"warning: {message}" if is_ours else text.rstrip(), file=file or sys.stderr)
+
+
+def _check_current_folder() -> None:
+    """Of a folder that was deleted, libraries that load others end the process in their own words."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the current folder is gone ({error.strerror}): change to another") from None
 
 
 def _occupy_closed_streams() -> None:
     """Else (`hyrt ... >&-`) a file hyrt opens gets the number of one, and what is printed lands in it."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+            # Like the streams that it stands for, it stays open to the end.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(nothing, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
@@ -118,5 +167,14 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    print(f"error: {message}", file=sys.stderr)
+    # A name that is not UTF-8 is shown by its bytes, as a shell's $'...' takes them.
+    message = re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", message)
+    prefix = rank_prefix()
+    is_whole = message.startswith("error in ") and not prefix
+    print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)
+    if prefix:
+        # The interpreter's end would wait for operations with ranks that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
     sys.exit(exit_code)

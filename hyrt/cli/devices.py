@@ -44,7 +44,7 @@ def devices(
     import sys
 
     from hyrt.device.discovery import survey_devices
-    from hyrt.predict.calibrate.store import known_speed, read_measured, why_old
+    from hyrt.predict.calibrate.store import known_speed, read_measured
 
     surveys = survey_devices()
     notes = _measure(surveys) if measure else []
@@ -56,7 +56,7 @@ def devices(
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for line in _lines(surveys, speeds, width):
             typer.echo(line)
-    for note in filter(None, [*notes, why_old()]):
+    for note in notes:
         typer.echo(note, err=True)
 
 

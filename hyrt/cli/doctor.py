@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hyrt.cli.options import AsJson, Data, Devices, Model, Output, Settings
+from hyrt.cli.options import AsJson, Data, Devices, FullGraph, Model, Output, Settings
 
 
 def doctor(
@@ -18,6 +18,7 @@ def doctor(
     data: Data = None,
     model: Model = None,
     devices: Devices = None,
+    full_graph: FullGraph = False,
     output: Output = Path("runs"),
     limit: Annotated[
         float,
@@ -43,10 +44,13 @@ def doctor(
       hyrt doctor --devices auto
       hyrt doctor settings.yaml data.batch_size=4096 --json
     """  # noqa: D301
+    from hyrt.config.command_line import full_graph_override
     from hyrt.doctor.diagnose import diagnose
     from hyrt.doctor.settings import Asked
 
     words = [*([str(config)] if config is not None else []), *(arguments or [])]
+    if full_graph:
+        words.append(full_graph_override(words))
     asked = Asked(
         words=tuple(words), options={"data__source": data, "model__kind": model, "devices": devices}
     )

@@ -125,7 +125,7 @@ def infer(
     from hyrt.machine.output_file import output_file
     from hyrt.machine.process_settings import prepare_process
 
-    file = output_file(output, replace=force)
+    file = output_file(output, replace=force, suffix=".npy")
     prepare_process()
     from hyrt.inference.write_rows import chosen_vertices, write_rows
     from hyrt.nn.model import GNN

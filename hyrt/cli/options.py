@@ -35,7 +35,9 @@ Data = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", help="The model: graphsage, gcn, gin, gat, or one that an installed package declares."
+        metavar="KIND",
+        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, or one that an installed package "
+        "declares.",
     ),
 ]
 Devices = Annotated[
@@ -43,6 +45,13 @@ Devices = Annotated[
     typer.Option(
         metavar="NAMES",
         help="The devices that train: cpu,cuda:0; with shares: cpu=1,cuda:0=3; or auto. See hyrt devices.",
+    ),
+]
+FullGraph = Annotated[
+    bool,
+    typer.Option(
+        "--full-graph",
+        help="Train on the whole graph in each step: exact gradients, one step an epoch.",
     ),
 ]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is made.")]
@@ -103,23 +112,37 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            wrong = re.search(r"'(.*)' is not one of (.*)", error.message)
-            if wrong is None or error.param is None:
+            from pydantic import ValidationError
+
+            if error.param is None:
                 raise
-            choices = re.findall(r"'([^']+)'", wrong[2])
-            raise ConfigError(f"{error.param.opts[0]} {wrong[1]}: give {listed(choices, 'or')}") from None
+            wrong = re.search(r"'(.*)' is not one of (.*)", error.message)
+            if wrong is not None:
+                choices = re.findall(r"'([^']+)'", wrong[2])
+                raise ConfigError(f"{error.param.opts[0]} {wrong[1]}: give {listed(choices, 'or')}") from None
+            if isinstance(error.__cause__, ValidationError):
+                from hyrt.config.build import wanted
+
+                first = error.__cause__.errors()[0]
+                raise ConfigError(f"{error.param.opts[0]} {first['input']}: {wanted(first)}") from None
+            raise
 
     def _instead(self, name: str, args: Sequence[str]) -> str:
         """What to write in place of an option that does not exist."""
         options = [option for each in self.params for option in each.opts if option.startswith("--")]
         takes_settings = any(each.name == "arguments" for each in self.params)
         near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
-        if near:
-            return f"did you mean {near[0]}?"
+        word = name.removeprefix("--").replace("-", "_")
+        setting = None
         if takes_settings:
             from hyrt.config.build import nearest_setting
 
-            setting = nearest_setting(name.removeprefix("--").replace("-", "_"))
+            setting = nearest_setting(word)
+        # `--seed` is a setting's own name, and only near `--seeds`.
+        is_setting = setting is not None and setting.rpartition(".")[2] == word
+        if near and not is_setting:
+            return f"did you mean {near[0]}?"
+        if takes_settings:
             if setting is not None:
                 value = _value_of(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"

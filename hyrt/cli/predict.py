@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyrt.cli.options import AsJson, Data, Model, Settings, Workload, workload_alone
+from hyrt.cli.options import AsJson, Data, FullGraph, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
+    from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion
 
 # The search for the best split takes seconds with more.
 _MOST_ACCELERATORS = 128
@@ -23,6 +24,7 @@ def predict(
     arguments: Settings = None,
     data: Data = None,
     model: Model = None,
+    full_graph: FullGraph = False,
     workload: Workload = None,
     platform: Annotated[
         str, typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine.")
@@ -45,6 +47,26 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Plot the scaling table to a file.")
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The number of machines like this one that train together."),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What joins them: 10gbit (the default), slingshot-11, 200mbit."),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What they send each other: home, hopgnn, p3; all by default."),
+    ] = None,
+    locality: Annotated[
+        float | None,
+        typer.Option(metavar="PART", help="The part of a root's input rows that is in the root's part."),
+    ] = None,
+    homes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npy", help="The part of each vertex, to count what is sent."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict how long training takes.
@@ -59,6 +81,7 @@ def predict(
       hyrt predict --data ogbn-papers100M --model graphsage --platform 2x-epyc7763-4x-a5000
       hyrt predict --workload w.yaml --platform p.yaml --paper --json
       hyrt predict --data ogbn-products --platform 2x-epyc7763-4x-u250 --accelerators 1..16
+      hyrt predict --data ogbn-products --platform h200 --ranks 4 --network 10gbit --locality 0.9
     """  # noqa: D301
     from dataclasses import asdict
 
@@ -71,6 +94,9 @@ def predict(
     from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
 
+    question = _question(ranks, network, strategy, locality, homes)
+    if question is not None and (accelerators, plot, paper) != (None, None, False):
+        raise ConfigError("--ranks cannot be combined with --accelerators, --plot or --paper: omit them")
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
         raise ConfigError("--plot plots the scaling table: give a range, such as --accelerators 1..16")
@@ -85,13 +111,18 @@ def predict(
             typer.echo(
                 f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
             )
-        work, config = _work(arguments or [], data, model, workload, devices)
+        work, config = _work(arguments or [], data, model, workload, devices, full_graph=full_graph)
         if here:
             from hyrt.predict.choose_devices import resolve_auto_for
 
             config = resolve_auto_for(config, work)
             there = devices_of(config, there)
         settings = None if workload is not None else config
+        if question is not None:
+            from hyrt.predict.ranks.on_ranks import predict_on_ranks
+
+            _print_on_ranks(predict_on_ranks(there, work, settings, question), as_json=as_json)
+            return
         found = predict_on(there, work, settings, here=here, counts=counts, paper=paper)
     if plot is not None:
         plot_scaling(found.scaling, plot)
@@ -104,14 +135,57 @@ def predict(
             "assumptions": found.assumptions,
             "stale": stale,
         }
+        if found.chunked is not None:
+            facts["chunks"] = found.chunked.to_json()
         if found.scaling:
             facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
         typer.echo(json.dumps(facts))
         return
     lines = prediction_lines(found.now, found.advice, found.machine, found.assumptions)
+    if found.chunked is not None:
+        lines += found.chunked.lines()
     if found.scaling:
         lines += ["", *scaling_lines(found.scaling)]
     print_wrapped(lines)
+
+
+def _question(
+    ranks: int | None,
+    network: str | None,
+    strategy: str | None,
+    locality: float | None,
+    homes: Path | None,
+) -> RanksQuestion | None:
+    """What is asked of several ranks; None where nothing is."""
+    from hyrt.errors import ConfigError
+
+    if ranks is None:
+        given = {"--network": network, "--strategy": strategy, "--locality": locality, "--homes": homes}
+        alone = [name for name, value in given.items() if value is not None]
+        if alone:
+            raise ConfigError(f"{alone[0]} is about several machines: give their number with --ranks")
+        return None
+    from hyrt.predict.ranks.on_ranks import RanksQuestion
+
+    return RanksQuestion(
+        ranks=ranks,
+        network_name=network or "10gbit",
+        strategy_name=strategy,
+        locality=locality,
+        homes=homes,
+    )
+
+
+def _print_on_ranks(found: RanksComparison, *, as_json: bool) -> None:
+    from hyrt.report.tables.ranks_table import ranks_lines
+    from hyrt.report.terminal.printed_lines import print_wrapped
+
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        print_wrapped(ranks_lines(found))
 
 
 def _counts(text: str | None) -> list[int]:
@@ -138,15 +212,21 @@ def _work(
     model: str | None,
     workload: Path | None,
     devices: str | None,
+    *,
+    full_graph: bool,
 ) -> tuple[TrainingWorkload, Config]:
     """The work, and the settings it follows from; where it is given in sizes, these name the devices only."""
-    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
+    from hyrt.config.command_line import full_graph_override, new_config, option_overrides, sort_arguments
     from hyrt.predict.workload import configured_workload
 
     if workload is not None:
-        work = workload_alone(workload, arguments, {"data": data, "model": model})
+        work = workload_alone(
+            workload, arguments, {"data": data, "model": model, "full-graph": full_graph or None}
+        )
         return work, new_config(None, option_overrides(devices=devices))
     file, overrides = sort_arguments(arguments)
     options = option_overrides(data__source=data, model__kind=model, devices=devices)
+    if full_graph:
+        options.append(full_graph_override(overrides))
     config = new_config(file, [*options, *overrides])
     return configured_workload(config), config

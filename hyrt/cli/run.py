@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyrt.cli.options import Data, Devices, Model, Output, Settings
+from hyrt.cli.options import Data, Devices, FullGraph, Model, Output, Settings
 
 if TYPE_CHECKING:
     from hyrt.config import Config
+    from hyrt.distributed.launch import Launch
     from hyrt.graph.graph import Graph
     from hyrt.machine.stop_signals import StopSignals
     from hyrt.report.records.run_folder import RunFolder
@@ -24,6 +27,7 @@ def run(
     data: Data = None,
     model: Model = None,
     devices: Devices = None,
+    full_graph: FullGraph = False,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Resume the run or the series in this folder.")
     ] = None,
@@ -68,6 +72,7 @@ def run(
       hyrt run --data cora.npz --model gcn train.epochs=100 model.hidden=16
       hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
       hyrt run --data minesweeper.npz --seeds 3 --splits all
+      hyrt run --data cora.npz --model gcn --full-graph
       hyrt run --resume runs/2026-11-21-101502-graphsage-community
 
     With --seeds or --splits, the runs form a series: each has its own run folder inside the folder of the
@@ -75,10 +80,18 @@ def run(
 
     Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C exits at once.
     """  # noqa: D301
-    from hyrt.config.command_line import new_config, option_overrides, resumed_config, sort_arguments
+    from hyrt.config.command_line import (
+        full_graph_override,
+        new_config,
+        option_overrides,
+        resumed_config,
+        sort_arguments,
+    )
 
     file, overrides = sort_arguments(arguments or [])
     overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    if full_graph:
+        overrides = [full_graph_override(overrides), *overrides]
     if trace:
         overrides = ["runtime.trace=true", *overrides]
     series = None
@@ -91,6 +104,9 @@ def run(
 
         if seeds is not None or splits is not None:
             raise ConfigError("--seeds and --splits start a series: omit them to resume one")
+        if name is not None or output != Path("runs"):
+            given = "--output" if name is None else "--name"
+            raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {given}")
         if (resume / SERIES).is_file():
             series = RunSeries.open(resume, file, overrides)
             config = series.config
@@ -136,6 +152,28 @@ class _Shown:
             print_wrapped([text])
 
 
+def _run_as_rank(
+    config: Config,
+    launch: Launch,
+    shown: _Shown,
+    signals: StopSignals,
+    folder: Callable[[], RunFolder],
+    is_new: bool,
+) -> int:
+    """Train as one of the processes that a launcher has started."""
+    from hyrt.cli.sessions.rank_session import RankSession
+
+    return RankSession(
+        config=config,
+        launch=launch,
+        signals=signals,
+        progress=shown.progress,
+        folder=folder,
+        is_new=is_new,
+        tensorboard=shown.tensorboard,
+    ).run()
+
+
 def _start(
     config: Config, output: Path, name: str | None, shown: _Shown, seeds: int | None, splits: str | None
 ) -> None:
@@ -145,19 +183,35 @@ def _start(
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.cli.run_session import Session
+        from hyrt.cli.sessions.run_session import Session
         from hyrt.config.command_line import located
+        from hyrt.distributed.launch import launched
+        from hyrt.errors import ConfigError
         from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
         from hyrt.report.records.run_folder import RunFolder
         from hyrt.report.records.run_lock import locked
         from hyrt.report.records.run_series import RunSeries, chosen_splits
+        from hyrt.training.setup import PreparedRun
 
         config = located(config)
+        launch = launched()
+        if launch is not None:
+            if seeds is not None or splits is not None:
+                raise ConfigError(
+                    "--seeds and --splits train one run after another: start them without torchrun"
+                )
+            before = output / name if name is not None and launch.restarts else None
+            if before is not None and (before / "config.yaml").is_file():
+                folder_of, is_new = partial(RunFolder.open, before), False
+            else:
+                folder_of, is_new = partial(RunFolder.create, output, name, config), True
+            raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, is_new))
         # Opened first, so that bad data leaves nothing behind.
         graph = open_graph(config.data.source, normalize=config.data.normalize)
-        config, choice = resolve_auto(config, graph)
+        prepared = PreparedRun(config, graph)
+        config, choice = resolve_auto(config, prepared)
         unused = ""
         if choice is not None and choice.unused:
             unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
@@ -176,7 +230,11 @@ def _start(
             ):
                 if unused:
                     progress.handle(Notice(kind="info", text=unused))
-                session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
+                session = Session(
+                    *(config, graph, folder, progress, signals),
+                    tensorboard=shown.tensorboard,
+                    prepared=prepared,
+                )
                 exit_code = session.run(None, is_new=True)
     raise typer.Exit(exit_code)
 
@@ -197,7 +255,7 @@ def _resume_series(series: RunSeries, shown: _Shown) -> None:
 
 def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSignals) -> int:
     """Train the runs of a series that are not done, and print what all come to; returns the exit code."""
-    from hyrt.cli.run_session import Session, newest_checkpoint
+    from hyrt.cli.sessions.run_session import Session, newest_checkpoint
     from hyrt.config.command_line import check_same_training
     from hyrt.report.records.run_lock import locked
     from hyrt.report.tables.series_table import series_lines
@@ -236,10 +294,23 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
 
 
 def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
+    from hyrt.distributed.launch import launched
     from hyrt.machine.stop_signals import StopSignals
+
+    with StopSignals() as signals:
+        launch = launched()
+        if launch is not None:
+            from hyrt.machine.process_settings import prepare_process
+
+            prepare_process()
+            raise typer.Exit(_run_as_rank(config, launch, shown, signals, lambda: folder, is_new=False))
+        _resume_alone(config, folder, shown, signals)
+
+
+def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: StopSignals) -> None:
     from hyrt.report.records.run_lock import locked
 
-    with StopSignals() as signals, locked(folder.path):
+    with locked(folder.path):
         folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(
@@ -250,7 +321,7 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
         from hyrt.machine.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.cli.run_session import Session, newest_checkpoint
+        from hyrt.cli.sessions.run_session import Session, newest_checkpoint
         from hyrt.config.command_line import check_same_training
         from hyrt.graph import open_graph
 

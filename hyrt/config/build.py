@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hyrt.config.by_kind import LENIENT, ByKind
-from hyrt.config.tree import OWN_MODEL, Config
+from hyrt.config.settings import OWN_MODEL, Config
 from hyrt.errors import ConfigError
 
 # What other programs call some settings.
@@ -70,11 +70,16 @@ def _message(error: ValidationError) -> str:
     if inside:
         like = f"{inside[0]}={given if isinstance(given, str) else '...'}"
         return f"setting {path}={given!r}: {path} is a section: write the settings in it, such as {like}"
-    # What hyrt's own validators say is in hyrt's words.
-    text = str(first["msg"]).removeprefix("Value error, ")
-    if kind in _WANTED:
-        text = _WANTED[kind].format(**first.get("ctx", {}))
+    text = wanted(first)
     return f"setting {path}={given!r}: {text}" if path else text
+
+
+def wanted(problem: Mapping[str, Any]) -> str:
+    """What to give in place of a value that pydantic refused; `problem` is one of its error's `errors()`."""
+    if problem["type"] in _WANTED:
+        return _WANTED[problem["type"]].format(**problem.get("ctx", {}))
+    # What hyrt's own validators say is in hyrt's words.
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _unknown_key(path: str) -> str:

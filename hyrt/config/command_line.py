@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
+from hyrt.config.yaml_text import leaves
 from hyrt.errors import ConfigError
 
-_CHANGEABLE = ("train.epochs", "checkpoint", "runtime", "balance", "evaluate")
+_CHANGEABLE = ("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate")
 
 
 def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -46,6 +46,23 @@ def option_overrides(**options: object) -> list[str]:
     ]
 
 
+def full_graph_override(overrides: Sequence[str]) -> str:
+    """The setting that `--full-graph` is short for.
+
+    Raises
+    ------
+    ConfigError
+        If the other words ask for another kind of sampler.
+    """
+    for entry in overrides:
+        key, _, value = entry.partition("=")
+        if key == "sampler.kind" and value != "full":
+            raise ConfigError(
+                f"--full-graph sets sampler.kind=full, but {entry} is given too: omit one of them"
+            )
+    return "sampler.kind=full"
+
+
 def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
     """The settings of a new run: defaults, then the file, then the overrides.
 
@@ -75,7 +92,7 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         if not _is_changeable(key):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only train.epochs, checkpoint.*, "
-                "runtime.*, balance.* and evaluate.* can. Start a new run to change it"
+                "runtime.*, fullgraph.host_memory, balance.* and evaluate.* can. Start a new run to change it"
             )
     return build_config(apply_overrides(config.model_dump(), overrides))
 
@@ -95,8 +112,8 @@ def check_same_training(config: Config, trained: str) -> None:
     ConfigError
         Naming the first setting that differs and may not, and both values.
     """
-    before = dict(_leaves(build_config(yaml.safe_load(trained), lenient=True).model_dump()))
-    now = dict(_leaves(config.model_dump()))
+    before = dict(leaves(build_config(yaml.safe_load(trained), lenient=True).model_dump()))
+    now = dict(leaves(config.model_dump()))
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and not _is_changeable(key):
             raise ConfigError(
@@ -113,19 +130,11 @@ def _is_changeable(key: str) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in _CHANGEABLE)
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        # An empty one is a leaf too, else it would equal one that is not there.
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def located(config: Config) -> Config:
     """The same settings with a dataset's path made absolute, so that the run can go on from any folder."""
     path = Path(os.path.expanduser(config.data.source))
-    if not path.exists():
+    # An empty name is that of no dataset, although `Path("")` is the current folder.
+    if not config.data.source or not path.exists():
         return config
     data = config.data.model_copy(update={"source": str(path.absolute())})
     return config.model_copy(update={"data": data})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hyrt_perfmodel.file_content import UniqueKeys, yaml_problem
 
-from hyrt.config.tree import Config
-from hyrt.errors import ConfigError
+from hyrt.config.settings import Config
+from hyrt.errors import ConfigError, SettingWarning
 
 
 class _Loader(UniqueKeys):
@@ -57,21 +59,30 @@ def load_settings(path: Path) -> dict[str, Any]:
 def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Set `key.path=value` entries in a nested dict; values are read as YAML.
 
+    The last one counts, and a warning names a setting that is given twice.
+
     Raises
     ------
     ConfigError
         For an entry without `=`, a value that is no YAML, or a path through a plain value.
     """
+    given: dict[str, Any] = {}
     for entry in overrides:
         path, equals, text = entry.partition("=")
         if not equals or not path:
             raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
+        if not text.strip():
+            # Most likely an empty variable of a shell, which must not undo what a file has set.
+            raise ConfigError(
+                f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
+            )
         try:
             value = _read_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
         except (RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        _note_given(given, path, value)
         *parents, leaf = path.split(".")
         node = settings
         for parent in parents:
@@ -80,6 +91,34 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
                 raise ConfigError(f"cannot set {path!r}: {parent!r} already has the plain value {node!r}")
         node[leaf] = value
     return settings
+
+
+def _note_given(given: dict[str, Any], path: str, value: Any) -> None:
+    """Warn of what takes the place of a setting that was given before, and note what is given now."""
+    now = dict(leaves({path: value}))
+    for key, before in given.items():
+        if key in now and now[key] != before:
+            _warn(f"{key} is given twice: {_text(now[key])} counts, not {_text(before)}")
+        if key.startswith(f"{path}.") and key not in now:
+            _warn(f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too")
+    given |= now
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, SettingWarning, stacklevel=4)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and values of a nested mapping; an empty one is a leaf too, else it would equal none at all."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def to_yaml(config: Config) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.capabilities import TakesObjective
 from hyrt.errors import DeviceFault, DeviceUnavailable, HyrtError, Stalled, UnsupportedModel, describe
+from hyrt.machine.child_processes.last_words import last_words
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ _PIECE_S = 1.0
 
 
 def call_device(
-    name: str, doing: str, call: Callable[[], T], *, timeout_s: float, fault: type[HyrtError]
+    name: str, doing: str, call: Callable[[], T], *, fault: type[HyrtError], timeout_s: float = _PATIENCE_S
 ) -> T:
     """Call a device that may hang or raise anything.
 
@@ -35,10 +36,10 @@ def call_device(
     call
         Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not
         keep the process alive.
-    timeout_s
-        How long it may take.
     fault
         The error that an exception which is not hyrt's own becomes.
+    timeout_s
+        How long it may take.
 
     Raises
     ------
@@ -55,13 +56,14 @@ def call_device(
             errors.append(error)
 
     thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
-    thread.start()
-    # In pieces: of the time that the process was stopped for, only one is counted.
-    waited_s = 0.0
-    while thread.is_alive() and waited_s < timeout_s:
-        piece_s = min(_PIECE_S, timeout_s - waited_s)
-        thread.join(piece_s)
-        waited_s += piece_s
+    with named_at_the_end(name, doing):
+        thread.start()
+        # In pieces: of the time that the process was stopped for, only one is counted.
+        waited_s = 0.0
+        while thread.is_alive() and waited_s < timeout_s:
+            piece_s = min(_PIECE_S, timeout_s - waited_s)
+            thread.join(piece_s)
+            waited_s += piece_s
     if errors:
         error = errors[0]
         if isinstance(error, HyrtError):
@@ -75,6 +77,27 @@ def call_device(
             "runtime.stall_timeout_s if it takes that long"
         )
     return answers[0]
+
+
+def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
+    """Have a device named on standard error if the process ends within the block, however it does.
+
+    The CPU's own trainer has no driver that could end it.
+
+    Parameters
+    ----------
+    name, doing
+        The device and what it is asked to do, as for `call_device`.
+    """
+    return nullcontext() if name.startswith("cpu:") else last_words(ended_inside(f"{doing} of {name}"))
+
+
+def ended_inside(call: str) -> str:
+    """The line for a process that ended inside a call of a device, such as `open of opencl:0`."""
+    return (
+        f"hyrt: the process ended inside {call}: if nobody ended it, the backend or its driver did; update "
+        "it, or run without that device"
+    )
 
 
 def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float) -> Device:

@@ -10,10 +10,20 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
     from hyrt.device.protocol import Device, InputForm, QueueListener
+    from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+    from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom
+    from hyrt.fullgraph.host_budget import HostBudget
     from hyrt.graph.graph import Graph
     from hyrt.machine.workers import Watch
     from hyrt.objective import Objective
+    from hyrt.sampling.block import Ids
     from hyrt.sampling.sampler import HopSampler
 
 
@@ -75,6 +85,80 @@ class Resizable(ABC):
         """Compute with so many threads; called between two calls of `propagate`."""
 
 
+class ScoresVertices(ABC):
+    """Computes the scores of any vertices of the graph that it trains on as a whole."""
+
+    @abstractmethod
+    def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
+        """[n, C] scores of [n] vertices with the weights of the last `update`, without dropout.
+
+        Called between two calls of `propagate`, to evaluate after an epoch. None where the device cannot: its
+        last mini-batch was no whole graph, or there was none.
+        """
+
+
+class KeepsHostBudget(ABC):
+    """Keeps matrices of a whole graph in host memory, and those beyond a budget in a file."""
+
+    @abstractmethod
+    def take_host_budget(self, budget: HostBudget) -> None:
+        """Keep to a budget, from the next `load` on.
+
+        What is computed has the same bits, wherever a matrix lives.
+        """
+
+
+class RunsChunks(ABC):
+    """Trains on whole graphs that are larger than its memory, a few chunks at a time."""
+
+    @abstractmethod
+    def take_chunks(self, options: ChunkOptions) -> None:
+        """Train whole graphs in chunks, from the next `load` on.
+
+        Without this call a device may still cut a graph that does not fit. After it, it takes mini-batches of
+        a whole graph with inputs in the form `in_place`, too. What it allocates for chunks stays within
+        `DeviceOptions.memory_bytes`. `hyrt.fullgraph.chunks` has the order of the work, which needs no more
+        of a device than the calls of `ChunkKernels`.
+        """
+
+    @property
+    @abstractmethod
+    def num_chunks(self) -> int | None:
+        """Into how many intervals the vertices of the last step were cut; None where it was not cut."""
+
+
+class SharesColumns(ABC):
+    """Computes columns of the chunks of a whole graph, of which other devices compute the others."""
+
+    @abstractmethod
+    def chunk_room(self, in_flight: int) -> ChunkRoom:
+        """Its memory for chunks, and with it what computes on them with the weights of the last `update`.
+
+        Called after `load`, and again after each. Its kernels take all gradients and give the sums by
+        `chunk_gradients`.
+
+        Parameters
+        ----------
+        in_flight
+            How many chunks it is to hold at once; 0 leaves it to the device.
+        """
+
+    @abstractmethod
+    def chunk_gradients(self) -> Sequence[torch.Tensor]:
+        """The gradient sums of what the kernels have computed since `begin`, on the host, in the order of the
+        parameters.
+        """
+
+
+class MadeOfDevices(ABC):
+    """Several devices that a run takes for one."""
+
+    @property
+    @abstractmethod
+    def members(self) -> Sequence[Device]:
+        """The devices, in their order: what is asked of each by itself, such as its trace, they are asked."""
+
+
 class Traceable(ABC):
     """Can tell what its queues run."""
 
@@ -103,20 +187,32 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     SamplesNeighbors,
     GathersRows,
     Resizable,
+    ScoresVertices,
+    KeepsHostBudget,
+    RunsChunks,
+    SharesColumns,
+    MadeOfDevices,
     Traceable,
     Watchable,
 )
 
 
-def usable_forms(device: Device, graph: Graph) -> list[InputForm]:
-    """The input forms that a device takes of a graph: `ids` is one only if it gathers the graph's rows."""
+def usable_forms(device: Device, graph: Graph, *, in_chunks: bool = False) -> list[InputForm]:
+    """The input forms that a device takes of a graph: `ids` is one only if it gathers the graph's rows.
+
+    Of a whole graph that it trains `in_chunks` it takes `in_place`, too, and gathers no rows.
+    """
+    if in_chunks and isinstance(device, RunsChunks):
+        return ["in_place", *(form for form in device.info.forms if form not in ("ids", "in_place"))]
     gathers = isinstance(device, GathersRows) and "ids" in device.info.forms and device.gathers(graph)
     return [form for form in device.info.forms if form != "ids" or gathers]
 
 
 def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
-    """What draws neighbours on a device; None where the host does."""
-    return device.sampler(graph) if isinstance(device, SamplesNeighbors) else None
+    """What draws neighbours on a device; None where the host does, as it does where edges have types."""
+    if graph.topology.edge_types is not None or not isinstance(device, SamplesNeighbors):
+        return None
+    return device.sampler(graph)
 
 
 def why_missing(backend: type[Device]) -> str:

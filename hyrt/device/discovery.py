@@ -15,7 +15,7 @@ from hyrt.errors import DeviceUnavailable, PluginConflict, describe, listed, one
 from hyrt.machine.entry_points import EntryPointGroup, is_foreign, provider
 
 if TYPE_CHECKING:
-    from hyrt.machine.asking.children import Answer
+    from hyrt.machine.child_processes.children import Answer
 
 BACKENDS = EntryPointGroup("hyrt.devices", "device kind", DeviceUnavailable, see="See `hyrt devices`")
 
@@ -75,8 +75,9 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         If two distributions declare the kind.
     """
     kind, _, index = name.partition(":")
+    kind = BACKENDS.spelling(kind)
     # What people call a graphics card, whoever made it.
-    entry = BACKENDS.entry(kind, nearest="cuda" if kind in ("gpu", "nvidia") else kind)
+    entry = BACKENDS.entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
     if index and not index.isdecimal():
         raise DeviceUnavailable(f"{name!r} {NO_NAME}: {NAME_FORM}")
     try:
@@ -127,7 +128,7 @@ def _ask(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[Devic
 
 def _ask_elsewhere(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mapping[str, Answer]:
     # Only who has such a backend waits for what is imported here.
-    from hyrt.machine.asking.children import Answer, Children
+    from hyrt.machine.child_processes.children import Answer, Children
 
     values = {kind: entry.value for kind, entry in entries.items()}
     try:

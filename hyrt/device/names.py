@@ -32,8 +32,9 @@ def parse_request(entry: str) -> DeviceRequest:
     name, equals, text = entry.partition("=")
     if not name.strip():
         raise ValueError(f"{entry!r} {NO_NAME}: {NAME_FORM}")
+    name = AUTO if name.strip().lower() == AUTO else name.strip()
     if not equals:
-        return DeviceRequest(name.strip(), None)
+        return DeviceRequest(name, None)
     try:
         share = float(text)
     except ValueError:
@@ -42,7 +43,7 @@ def parse_request(entry: str) -> DeviceRequest:
         raise ValueError(
             f"the share in {entry!r} is not a number of at least 0: write shares like cpu=1,cuda:0=3"
         )
-    return DeviceRequest(name.strip(), share)
+    return DeviceRequest(name, share)
 
 
 def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:

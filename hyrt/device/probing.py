@@ -43,7 +43,7 @@ def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
 def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) -> None:
     """Say what a kind's entry point, `module:Class` in `values`, has `found`, for `info_of`, and `missing`.
 
-    In a child process: see `hyrt.machine.asking.children`.
+    In a child process: see `hyrt.machine.child_processes.children`.
     """
     _, found, missing = probed(EntryPoint(item, values[item], "hyrt.devices"))
     say(found=[asdict(info) for info in found], missing=missing)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from hyrt.errors import DeviceFault, HyrtError
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.quantities import one_line
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ QueueListener = Callable[[str, Sequence[Span]], None]
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,9 @@ class DeviceInfo:
     """How it is attached, for people: `PCIe`, `host memory`."""
     rates: Rates | None = None
     """What it is assumed to reach; None where nothing is known before it is measured."""
+    whole_graphs: bool = False
+    """Whether it trains mini-batches of the whole graph, whose targets are some rows of the scores
+    (`MiniBatch.target_rows`)."""
     simulated: bool = False
     """Whether it does not do its work on the hardware it is named after. Never chosen automatically."""
 
@@ -124,6 +131,8 @@ class StepResult:
     """One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Device times by stage, where the device measures its own."""
+    chunks: ChunkedStep | None = None
+    """What it took, where a whole graph was trained in chunks."""
 
     __repr__ = one_line
 
@@ -145,14 +154,23 @@ class Health:
     def __init__(self, name: str) -> None:
         self._name = name
         self._fault: DeviceFault | None = None
+        self.has_failed = False
+        """Whether there was a fault before the device was closed."""
 
     def check(self) -> None:
         """Raise the fault, if there was one."""
         if self._fault is not None:
             raise self._fault
 
+    def loaded(self, made: Made | None) -> Made:
+        """What `load` has made; of a device that has not loaded a model, a fault of its caller."""
+        if made is None:
+            raise RuntimeError("no model has been loaded")
+        return made
+
     def fail(self, doing: str, error: Exception) -> DeviceFault:
         """Note a fault; the first one stays."""
+        self.has_failed = True
         if self._fault is None:
             self._fault = DeviceFault(f"{self._name}: {doing} failed: {type(error).__name__}: {error}")
             self._fault.__cause__ = error
@@ -167,6 +185,7 @@ class Health:
         except HyrtError as error:
             if isinstance(error, DeviceFault):
                 self._fault = self._fault or error
+                self.has_failed = True
             raise
         except Exception as error:
             raise self.fail(doing, error) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from hyrt.doctor.diagnose import diagnose
 from hyrt.doctor.examine import LIMIT_S
 from hyrt.doctor.settings import Asked
+from hyrt.errors import Terminated
 
 
 def main() -> int:
@@ -23,11 +24,13 @@ def main() -> int:
     parser.add_argument("--data", metavar="SOURCE")
     parser.add_argument("--model", metavar="KIND")
     parser.add_argument("--devices", metavar="NAMES")
+    parser.add_argument("--full-graph", action="store_true")
     parser.add_argument("--output", metavar="FOLDER", type=Path, default=Path("runs"))
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=LIMIT_S)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     words = [*([options.config] if options.config is not None else []), *options.words]
+    words += ["sampler.kind=full"] if options.full_graph else []
     asked = Asked(
         words=tuple(words),
         options={"data__source": options.data, "model__kind": options.model, "devices": options.devices},
@@ -37,7 +40,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     # So that the child processes are ended.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, Terminated.raised)
     try:
         code = main()
     except KeyboardInterrupt:

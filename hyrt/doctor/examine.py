@@ -20,7 +20,7 @@ from hyrt.doctor.software.kernel_cache import check_kernel_cache
 from hyrt.doctor.software.packages import check_packages, check_python
 from hyrt.doctor.software.plug_ins import check_plug_ins
 from hyrt.errors import describe, one_line
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 LIMIT_S = 60.0
 """Seconds that each package, backend and measurement may wait."""

@@ -9,7 +9,7 @@ from typing import Any
 from hyrt.doctor.finding import DoctorFinding, broken, note, ok, warning
 from hyrt.doctor.software.plug_ins import DEFAULT_KINDS
 from hyrt.errors import one_line
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.quantities import size
 
 # What a run without settings trains on.

@@ -71,6 +71,9 @@ class StageThreads:
         Called with the first failure, in the thread that failed.
     watch
         Returns who hears how many items a named channel holds; None where nobody does.
+    on_close
+        Called when the group is about to end its threads: frees those that wait for something other than a
+        channel, which then raise `ChannelClosed`.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class StageThreads:
         on_stall: Callable[[str], None],
         on_failure: Callable[[BaseException], None] = lambda failure: None,
         watch: Callable[[str], Callable[[int], None] | None] = lambda name: None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        self._free = on_close
         self._timeout_s = stall_timeout_s
         self._report_stall = on_stall
         self._report_failure = on_failure
@@ -112,6 +117,10 @@ class StageThreads:
                 body(place)
             except BaseException as error:
                 if error is self._failure or (isinstance(error, ChannelClosed) and self._is_closing):
+                    return
+                if isinstance(error, StageFailure):
+                    # It says where already.
+                    self._fail(error)
                     return
                 failure = StageFailure(
                     f"error in {place}: {describe(error).removeprefix(f'{place.device}: ')}"
@@ -161,6 +170,7 @@ class StageThreads:
         end = ChannelClosed("the pipeline is closed")
         for channel in self._channels:
             channel.fail(end)
+        self._free()
         join_s = _JOIN_AFTER_STALL_S if isinstance(self._failure, Stalled) else _JOIN_S
         deadline = time.monotonic() + join_s
         for thread in self._threads:

@@ -16,6 +16,8 @@ Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
+MOST_TYPES = 1 << 24
+"""Types of edges: floating-point numbers of 32 bits hold all below exactly."""
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
@@ -92,6 +94,15 @@ def check_columns(
         raise reject(source, key, f"value {value} at position {at} is not below the {bound:,} {what}")
 
 
+def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> None:
+    """There is one type for each edge, from 0 on, that float32 holds exactly."""
+    if len(types) != num_edges:
+        raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges")
+    at = _first(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
+    if at is not None:
+        raise reject(source, key, f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}")
+
+
 def check_labels(source: str, labels: Array) -> None:
     """Labels are -1 or one of the classes 0..C-1, every one of which occurs."""
     at = _first(lambda a, b: labels[a:b] < -1, len(labels))
@@ -119,6 +130,24 @@ def check_labels(source: str, labels: Array) -> None:
         )
 
 
+def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
+    """Numbers of vertices are 0..count-1, each of them once."""
+    if len(numbers) != count:
+        raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices")
+    at = _first(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
+    if at is not None:
+        raise reject(source, key, f"value {numbers[at]} at position {at} is no number of {count:,} vertices")
+    seen = np.zeros(count, np.bool_)
+    seen[numbers] = True
+    if not seen.all():
+        raise reject(
+            source,
+            key,
+            f"has no vertex {int(seen.argmin())}, but another one twice: it must name the original number "
+            "of each vertex",
+        )
+
+
 def check_masks(
     source: str, keys: tuple[str, str, str], masks: tuple[Array, Array, Array], labels: Array
 ) -> None:
@@ -142,7 +171,7 @@ def check_masks(
             raise reject(source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged")
         at = _first(lambda a, b, mask=mask: _any_column(mask[a:b]) & (labels[a:b] < 0), count)  # type: ignore[misc]
         if at is not None:
-            raise reject(source, key, f"vertex {at} is in the split but has no label")
+            raise reject(source, key, f"vertex {at} is in the split but has no label: set its mask to False")
         for other, earlier in list(zip(keys, masks, strict=True))[:i]:
             at = _first(lambda a, b, m=mask, e=earlier: _any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
             if at is not None:
@@ -173,7 +202,9 @@ def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Ar
         if not finite.all():
             at = np.unravel_index(int(finite.argmin()), finite.shape)
             place = f"position {row + at[0]}" if block.ndim == 1 else f"row {row + at[0]}, column {at[1]}"
-            raise reject(source, key, f"value {block[at]} at {place} is not finite")
+            raise reject(
+                source, key, f"value {block[at]} at {place} is not finite: replace it, such as with 0"
+            )
         row += len(block)
         yield block
 

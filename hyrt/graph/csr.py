@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph import kernels
-from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npy import NpyWriter
+from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.machine.cores import available_cores
 
 Array = NDArray[Any]
@@ -133,7 +133,7 @@ def build_csr(
     dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
     workers = threads or available_cores()
     with ThreadPoolExecutor(workers) as pool:
-        for low, high in _ranges(upper, range_entries):
+        for low, high in ranges(upper, range_entries):
             starts = upper[low : high + 1] - upper[low]
             entries = np.empty(int(starts[-1]), dtype)
             cursor = starts[:-1].copy()
@@ -155,7 +155,8 @@ def build_csr(
     return indptr
 
 
-def _ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
+def ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about `range_entries` entries, as row pointers say, and at least one row."""
     low, last = 0, len(upper) - 1
     while low < last:
         high = int(np.searchsorted(upper, upper[low] + range_entries, side="right")) - 1
@@ -168,7 +169,7 @@ def row_ranges(
     indptr: NDArray[np.int64], indices: Array, range_entries: int
 ) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
     """Ranges of rows with about `range_entries` entries: their indptr, entries and first vertex."""
-    for low, high in _ranges(indptr, range_entries):
+    for low, high in ranges(indptr, range_entries):
         starts = indptr[low : high + 1]
         yield starts, indices[starts[0] : starts[-1]], low
 

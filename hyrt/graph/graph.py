@@ -8,9 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.graph.vertex_table import VertexTable
+from hyrt.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Graph:
     """Features, labels and splits of its vertices."""
 
     def __repr__(self) -> str:
-        kind = "dense" if isinstance(self.features, DenseFeatures) else "sparse"
+        kind = "sparse" if isinstance(self.features, SparseFeatures) else "dense"
         return (
-            f"Graph({self.name!r}: {self.num_vertices:,} vertices, {self.num_edges:,} edges, "
-            f"{self.num_features:,} {kind} features, {self.num_classes:,} classes)"
+            f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')}, "
+            f"{counted(self.num_edges, 'edge')}, {counted(self.num_features, f'{kind} feature')}, "
+            f"{counted(self.num_classes, 'class', 'classes')})"
         )
 
     @classmethod
@@ -37,14 +39,17 @@ class Graph:
         name: str,
         indptr: NDArray[np.int64],
         indices: NDArray[Any],
-        features: DenseFeatures | SparseFeatures,
+        features: RowSource,
         labels: NDArray[Any],
         masks: dict[str, NDArray[np.bool_]],
+        vertex_ids: NDArray[Any] | None = None,
+        edge_types: NDArray[Any] | None = None,
     ) -> Self:
         """A graph of the arrays that `Topology` and `VertexTable` describe; nothing is checked or copied."""
-        return cls(name, Topology(indptr, indices), VertexTable(features, labels, masks))
+        topology = Topology(indptr, indices, edge_types)
+        return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
-    def with_features(self, features: DenseFeatures | SparseFeatures) -> Graph:
+    def with_features(self, features: RowSource) -> Graph:
         """The same graph with other feature rows."""
         return replace(self, vertices=replace(self.vertices, features=features))
 
@@ -57,7 +62,7 @@ class Graph:
         return self.topology.num_edges
 
     @property
-    def features(self) -> DenseFeatures | SparseFeatures:
+    def features(self) -> RowSource:
         return self.vertices.features
 
     @property

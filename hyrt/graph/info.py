@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.row_source import SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import size
 
@@ -23,11 +23,10 @@ def describe(graph: Graph) -> dict[str, Any]:
     labels = graph.labels
     counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes)
     features = graph.features
-    if isinstance(features, DenseFeatures):
-        kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": features.values.dtype.name}
-    else:
-        kind = {"kind": "sparse", "width": features.width, "dtype": features.values.dtype.name}
-        kind["entries"] = len(features.values)
+    dtype = "float16" if features.value_bytes == 2 else "float32"
+    kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": dtype}
+    if isinstance(features, SparseFeatures):
+        kind |= {"kind": "sparse", "entries": len(features.values)}
     return {
         "name": graph.name,
         "vertices": graph.num_vertices,
@@ -42,6 +41,7 @@ def describe(graph: Graph) -> dict[str, Any]:
         "classes": graph.num_classes,
         "class_counts": counts.tolist(),
         "unlabelled": int((labels < 0).sum()),
+        "reordered": graph.vertices.vertex_ids is not None,
         "alternative_splits": graph.num_splits,
         "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
         "bytes": {"topology": graph.topology.nbytes, "features": features.nbytes},
@@ -71,5 +71,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     further = [name for name in facts["splits"] if name not in SPLITS]
     if further:
         lines.append(f"further    {', '.join(further)}")
+    if facts["reordered"]:
+        lines.append("order      changed; vertex_ids has the original numbers")
     lines.append(f"memory     topology {size(held['topology'])} · features {size(held['features'])}")
     return lines

@@ -45,20 +45,37 @@ def scatter_edges(sources, targets, symmetric, low, high, cursor, entries):  # t
 
 
 @_compile
+def sort_range(entries, a, b):  # type: ignore[no-untyped-def]
+    """Sort entries a..b-1."""
+    if b - a <= 24:
+        for i in range(a + 1, b):
+            x = entries[i]
+            j = i - 1
+            while j >= a and entries[j] > x:
+                entries[j + 1] = entries[j]
+                j -= 1
+            entries[j + 1] = x
+    else:
+        entries[a:b].sort()
+
+
+@_compile
+def renumber_rows(indptr, entries, order, places, starts, first, last, out):  # type: ignore[no-untyped-def]
+    """Row r of first..last-1 gets the entries e of row order[r] as places[e], sorted, from starts[r] on."""
+    for r in range(first, last):
+        at = starts[r]
+        for e in range(indptr[order[r]], indptr[order[r] + 1]):
+            out[at] = places[entries[e]]
+            at += 1
+        sort_range(out, starts[r], at)
+
+
+@_compile
 def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-def]
     """Sort rows first..last-1 and move duplicates out of their front; counts gets what is left of each."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
-        if b - a <= 24:
-            for i in range(a + 1, b):
-                x = entries[i]
-                j = i - 1
-                while j >= a and entries[j] > x:
-                    entries[j + 1] = entries[j]
-                    j -= 1
-                entries[j + 1] = x
-        else:
-            entries[a:b].sort()
+        sort_range(entries, a, b)
         kept = a
         for i in range(a, b):
             if i == a or entries[i] != entries[kept - 1]:

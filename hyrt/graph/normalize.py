@@ -28,6 +28,7 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
         `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that is 0
         stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
         column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for others.
+        What the features are known to have got is not done twice.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     if normalize == "auto":
         bags = data.rows is None and are_bags_of_words(data.arrays["feat_values"])
         normalize = "length" if bags else "none"
-    if normalize == "none":
+    if normalize in ("none", data.normalized):
         return data
     if data.rows is None:
         if normalize == "standard":

@@ -11,9 +11,9 @@ import numpy as np
 
 from hyrt.machine.intrinsics import prefetch_row, value
 
-# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first
-# cache.
-_AHEAD = 16
+# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the
+# second cache.
+_AHEAD = 32
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -30,6 +30,17 @@ def gather_rows(x, rows, out, start, stop):
             prefetch_row(flat, width, np.int64(rows[i + _AHEAD]))
         a = x[rows[i]]
         o = out[i]
+        for k in range(width):
+            o[k] = value(a[k])
+
+
+@_compile
+def place_rows(x, rows, places, out, start, stop):
+    """out[places[i]] = x[rows[i]]."""
+    width = x.shape[1]
+    for i in range(start, stop):
+        a = x[rows[i]]
+        o = out[places[i]]
         for k in range(width):
             o[k] = value(a[k])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,11 @@ class RowSource(Protocol):
         ...
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are kept in this process's memory or files."""
+        ...
+
+    @property
     def matrix(self) -> NDArray[Any] | None:
         """[V, F] all rows in host memory, for compiled loops that read them there; else None.
 
@@ -48,6 +54,43 @@ class RowSource(Protocol):
         workers
             The threads that share the work.
         """
+        ...
+
+
+@runtime_checkable
+class SparseSource(RowSource, Protocol):
+    """A row source that can give its rows as sparse ones."""
+
+    def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
+        """The rows of some vertices, in their order and still sparse."""
+        ...
+
+
+@runtime_checkable
+class FetchedRows(RowSource, Protocol):
+    """A row source that brings all remote rows of a step at once, before any of them is asked for."""
+
+    def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
+        """Bring the rows of a step here; `rows` then gives those of this step.
+
+        Parameters
+        ----------
+        step
+            The step of the run; below zero where it is none that is trained.
+        ids
+            One array [n] of distinct vertices for each mini-batch of the step. Where the step has been
+            fetched and not been released, they do not count: what was fetched is used again.
+        workers
+            The threads that share the work.
+        """
+        ...
+
+    def release(self, step: int) -> None:
+        """Let the rows of a step go; any thread may ask for it."""
+        ...
+
+    def end(self) -> None:
+        """No more steps are fetched: who waits for one raises `ChannelClosed`. Any thread may ask for it."""
         ...
 
 

@@ -13,13 +13,14 @@ from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
+from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.quantities import size
 
 SYNTHETIC = "synthetic:"
 KINDS = (
-    "a .npz file, a folder of .npy files, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', 'mag240m', "
-    "or a folder downloaded by ogb"
+    "a .npz file, a folder of .npy files or of parts, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', "
+    "'mag240m', or a folder downloaded by ogb"
 )
 
 
@@ -35,9 +36,10 @@ def open_graph(
     Parameters
     ----------
     source
-        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; `synthetic:PRESET`
-        with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it
-        downloaded; a PyG `Data`; or a Graph, which is returned as it is unless it is to be scaled.
+        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder of parts
+        that `hyrt partition` wrote, which opens as the one graph that they were; `synthetic:PRESET` with
+        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a
+        PyG `Data`; or a Graph, which is returned as it is unless it is to be scaled.
     normalize
         `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
         to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1 (bags of
@@ -58,13 +60,14 @@ def open_graph(
         return source
     data, trusted = _read(source, check, None)
     rows = data.rows
-    large = rows is not None and rows.mapped and rows.num_bytes > LARGE_BYTES
-    if rows is not None and large and normalize not in ("none", "auto"):
+    large = rows is not None and rows.stays_in_files and rows.num_bytes > LARGE_BYTES
+    if rows is not None and large and normalize not in ("none", "auto", data.normalized):
+        once = f"hyrt data convert {data.name} DEST" if rows.mapped else "hyrt partition ..."
         raise DataError(
             f"{data.name}: features of {size(rows.num_bytes)} are too large to scale in memory; "
-            f"scale them once: hyrt data convert {data.name} DEST --normalize {normalize}"
+            f"scale them once: {once} --normalize {normalize}"
         )
-    if rows is not None and not rows.mapped:
+    if rows is not None and not rows.stays_in_files:
         data = replace(data, rows=FeatureRows.of(rows.whole()))
     if not trusted:
         check_dataset(data, features=check or not large)
@@ -115,11 +118,19 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 
         return read_pyg(source), False
     name = str(source)
+    if not name:
+        raise DataError(f"the name of the dataset is empty: give {KINDS}")
+    if "://" in name:
+        raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
     if name.startswith(SYNTHETIC):
         from hyrt.graph.synthetic import generate, parse_spec
 
         return generate(parse_spec(name), scratch), True
     path = Path(os.path.expanduser(name))
+    if is_partition(path):
+        from hyrt.graph.partition.all_parts import read_parts
+
+        return read_parts(path, name, check=check), True
     if path.is_file():
         return read_npz(path, name, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
@@ -128,4 +139,5 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         from hyrt.graph.formats.ogb_layout import read_ogb
 
         return read_ogb(name, scratch), False
-    raise DataError(f"{name}: no such file or folder; a dataset is {KINDS}")
+    what = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
+    raise DataError(f"{name}: {what}; a dataset is {KINDS}")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph import check, transpose
+from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
+
+# A transpose is made in passes over all edges, each for a range of columns: few, for reading costs, too.
+_PASSES = 4
+_FEWEST_COLUMNS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,8 @@ class Topology:
     """[V+1] int64, where each destination's edges start."""
     indices: NDArray[Any]
     """[E] int32 or int64, the sources of the edges into each vertex, sorted within a row."""
+    edge_types: NDArray[Any] | None = field(default=None, repr=False)
+    """[E] integers from 0 on, the type of each edge, where edges have types."""
 
     __repr__ = one_line
 
@@ -33,7 +42,26 @@ class Topology:
 
     @property
     def nbytes(self) -> int:
-        return self.indptr.nbytes + self.indices.nbytes
+        types = 0 if self.edge_types is None else self.edge_types.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + types
+
+    @cached_property
+    def checked(self) -> Topology:
+        """Itself, once its arrays are found to be those of a graph: kernels do not look where they read.
+
+        Rows need not be sorted, and may repeat an edge.
+        """
+        wanted = {"indptr": (np.int64,), "indices": (np.int32, np.int64)}
+        for key, dtypes in wanted.items():
+            array = getattr(self, key)
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype not in dtypes:
+                names = " or ".join(dtype.__name__ for dtype in dtypes)
+                raise check.reject("Topology", key, f"cannot be used: give a numpy array [n] of {names}")
+        check.check_indptr("Topology", "indptr", self.indptr, len(self.indices), "indices")
+        check.check_columns(
+            "Topology", "indices", self.indices, self.indptr, self.num_vertices, "vertices", ordered=False
+        )
+        return self
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
@@ -45,3 +73,60 @@ class Topology:
         """[V] float32, 1 / sqrt(in-degree + 1): each end's factor in GCN's normalisation with self loops."""
         scale: NDArray[np.float32] = 1 / np.sqrt(self.in_degrees.astype(np.float32) + np.float32(1))
         return scale
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether the edges are their own transpose: as many edges u -> v as v -> u, for all u and v.
+
+        Found once, by the calling thread's team. Edge tensors do not count: they may differ both ways.
+        A topology whose rows are not sorted is taken for a directed one.
+        """
+        differs: list[int] = []
+
+        def compare(low: int, high: int) -> None:
+            if not differs and not transpose.is_own_transpose(self.indptr, self.indices, low, high):
+                differs.append(low)
+
+        self._by_columns(compare)
+        return not differs
+
+    @cached_property
+    def transposed(self) -> Topology:
+        """The edges by their sources: CSR over outgoing edges, sorted within a row; itself where symmetric.
+
+        Their types are read through `transposed_edges`.
+
+        A symmetric graph needs no further memory (GraphPy 6.1), a directed one |V| + |E| integers.
+        """
+        if self.is_symmetric:
+            return self
+        counts = np.empty(self.num_vertices, np.int64)
+        self._by_columns(lambda low, high: transpose.count_columns(self.indices, low, high, counts))
+        indptr = np.zeros(self.num_vertices + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        indices = np.empty_like(self.indices)
+        self._by_columns(
+            lambda low, high: transpose.turn_rows(self.indptr, self.indices, indptr, low, high, indices)
+        )
+        turned = Topology(indptr, indices)
+        turned.__dict__["is_symmetric"] = False
+        return turned
+
+    @cached_property
+    def transposed_edges(self) -> NDArray[Any]:
+        """[E] int32 (int64 from 2^31 edges on), which edge of this topology each one of `transposed` is.
+
+        Through it the transpose reads an edge tensor where it lies (GraphPy 6.1): |E| further integers, and
+        only where edge tensors are used.
+        """
+        edges = np.empty(self.num_edges, np.int32 if self.num_edges < 2**31 else np.int64)
+        starts = self.transposed.indptr
+        self._by_columns(
+            lambda low, high: transpose.number_edges(self.indptr, self.indices, starts, low, high, edges)
+        )
+        return edges
+
+    def _by_columns(self, work: Callable[[int, int], None]) -> None:
+        """Do `work` for ranges of columns, which the calling thread's team shares."""
+        columns = max(_FEWEST_COLUMNS, -(-self.num_vertices // _PASSES))
+        current_workers().run(work, self.num_vertices, columns)

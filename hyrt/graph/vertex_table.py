@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.quantities import one_line
+from hyrt.graph.row_source import RowSource
+from hyrt.quantities import counted, one_line
 
 SPLITS = ("train", "val", "test")
 
@@ -20,18 +20,30 @@ SPLITS = ("train", "val", "test")
 class VertexTable:
     """What is known of the vertices of one type."""
 
-    features: DenseFeatures | SparseFeatures
+    features: RowSource
     """The feature rows of the vertices."""
     labels: NDArray[Any]
     """[V] signed integer, the class in 0..C-1, -1 for no label."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
+    vertex_ids: NDArray[Any] | None = None
+    """[V] integers, the number that each vertex had before the dataset was put in another order; None where
+    it never was."""
 
     __repr__ = one_line
 
     @cached_property
     def num_classes(self) -> int:
         return int(self.labels.max()) + 1 if len(self.labels) else 0
+
+    @cached_property
+    def positions(self) -> NDArray[Any] | None:
+        """[V] integers, where the vertex of each original number is now; None where the order is that one."""
+        if self.vertex_ids is None:
+            return None
+        positions = np.empty_like(self.vertex_ids)
+        positions[self.vertex_ids] = np.arange(len(positions), dtype=positions.dtype)
+        return positions
 
     @property
     def num_splits(self) -> int:
@@ -65,6 +77,7 @@ class VertexTable:
         mask = self.masks[name]
         if column < 0 or column >= self.num_splits:
             raise DataError(
-                f"{source}: no split {column}: the dataset has {self.num_splits}, numbered from 0"
+                f"{source}: no split {column}: the dataset has {counted(self.num_splits, 'split')}, numbered "
+                "from 0"
             )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])

@@ -14,6 +14,8 @@ from hyrt.device import HOST_FORMS
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
+from hyrt.inference.infer_whole import infer_whole
+from hyrt.inference.shared_scores import SharedScores
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
@@ -40,6 +42,8 @@ class Evaluator:
         Folder for temporary files; the system's by default.
     objective
         What gives the metrics; the configured one by default.
+    shared
+        Scores vertices together with other processes; None scores all of them here.
 
     Raises
     ------
@@ -48,11 +52,17 @@ class Evaluator:
     """
 
     def __init__(
-        self, config: Config, graph: Graph, scratch: Path | None, objective: Objective | None = None
+        self,
+        config: Config,
+        graph: Graph,
+        scratch: Path | None,
+        objective: Objective | None = None,
+        shared: SharedScores | None = None,
     ) -> None:
         self._config = config
         self._graph = graph
         self._scratch = scratch
+        self._shared = shared
         self.objective = objective or config.train.build_objective()
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
@@ -74,9 +84,16 @@ class Evaluator:
         )
 
     def evaluate(
-        self, model: torch.nn.Module, workers: Workers, should_stop: Callable[[], bool] = lambda: False
+        self,
+        model: torch.nn.Module,
+        workers: Workers,
+        should_stop: Callable[[], bool] = lambda: False,
+        scores_at: Callable[[Ids], NDArray[np.float32] | None] = lambda vertices: None,
     ) -> dict[str, dict[str, float]]:
         """Per split (those that have vertices) the objective's metrics.
+
+        With `evaluate.mode=full`, `scores_at` is asked first for the scores of vertices, [n, C]; where it
+        gives None, they are computed here.
 
         Raises
         ------
@@ -91,7 +108,17 @@ class Evaluator:
         splits = {name: vertices for name, vertices in self._splits.items() if len(vertices)}
         if not splits:
             return {}
-        scores = self._scores(model, np.concatenate(list(splits.values())), workers, check)
+        vertices = np.concatenate(list(splits.values()))
+        if self._shared is not None:
+            scores = self._shared.scores(model, vertices, workers, check)
+            return self._shared.tell(None if scores is None else self._metrics(scores, splits))
+        scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
+        if scores is None:
+            scores = self._scores(model, vertices, workers, check)
+        return self._metrics(scores, splits)
+
+    def _metrics(self, scores: NDArray[np.float32], splits: Mapping[str, Ids]) -> dict[str, dict[str, float]]:
+        """The metrics of each split, from the scores of their vertices one after the other."""
         metrics = {}
         start = 0
         for name, ids in splits.items():
@@ -107,7 +134,8 @@ class Evaluator:
         """[n, C] from all neighbours (`evaluate.mode=full`) or sampled ones.
 
         A module with a `forward` of its own cannot be applied layer by layer; with `full` it gets
-        mini-batches with all neighbours, small ones, since neighbourhoods grow with depth.
+        mini-batches with all neighbours, small ones, since neighbourhoods grow with depth; or the whole
+        graph, where it trains on that.
         """
         config, full = self._config, self._config.evaluate.mode == "full"
         if full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer"):
@@ -120,6 +148,11 @@ class Evaluator:
                 scratch=self._scratch,
                 between_chunks=check,
             )
+        whole = full and config.sampler.whole_graph
+        plan = plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=whole)
+        if whole:
+            check()
+            return infer_whole(model, self._graph, vertices, workers, layers=len(config.fanouts), plan=plan)
         return infer_sampled(
             model,
             self._graph,
@@ -128,7 +161,7 @@ class Evaluator:
             fanouts=[-1] * len(config.fanouts) if full else config.fanouts,
             batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
             seed=config.seed,
-            plan=plan_input(model, self._graph, HOST_FORMS, fuse=config.runtime.fuse_load),
+            plan=plan,
             between_chunks=check,
         )
 

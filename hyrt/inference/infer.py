@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
 from hyrt.inference.infer_memory import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -87,7 +87,7 @@ def infer_layerwise(
     model.eval()
     with ExitStack() as stack, torch.no_grad(), working(workers):
         stack.callback(model.train, was_training)
-        needed = _needed(graph, vertices, depth, chunk_bytes)
+        needed = needed_vertices(graph, vertices, depth, chunk_bytes)
         step = _first_step(model, graph, needed[0], workers, memory_bytes, scratch, between_chunks)
         for i in range(depth):
             last = i == depth - 1
@@ -170,7 +170,7 @@ def _step(model: GNN, i: int, cost: Cost, given: Callable[[NDArray[np.int64]], t
 def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
     """Layer i (from 0) over a matrix of rows, read in place."""
     cost = layer_cost(graph, model.footprint(i))
-    return _step(model, i, cost, lambda part: (_full_block(graph, part, i, workers), InPlace(rows)))
+    return _step(model, i, cost, lambda part: (full_block(graph, part, i, workers), InPlace(rows)))
 
 
 def _first_step(
@@ -186,6 +186,8 @@ def _first_step(
     features = graph.features
     if isinstance(features, DenseFeatures):
         return _dense_step(model, graph, 0, features.matrix, workers)
+    if not isinstance(features, SparseFeatures):
+        return _gathered_step(model, graph, features, workers)
     weight = model.source_weight()
     if weight is None:
         if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
@@ -201,25 +203,23 @@ def _first_step(
 
     def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         own = SparseRows.of(features.take(part, workers))
-        return _full_block(graph, part, 0, workers), Multiplied(products, own)
+        return full_block(graph, part, 0, workers), Multiplied(products, own)
 
     of_layer = layer_cost(graph, model.footprint(0, multiplied=True))
     return _step(model, 0, replace(of_layer, row=of_layer.row + SPARSE_ROW_BYTES, entry=ENTRY_BYTES), given)
 
 
-def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: Workers) -> _Step:
-    """The first layer over gathered sparse rows, which it makes dense, as a maximum needs."""
+def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Workers) -> _Step:
+    """The first layer over gathered rows, dense or sparse; these it makes dense, as a maximum needs."""
     local = np.full(graph.num_vertices, -1, np.int32)
 
     def given(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        whole = _full_block(graph, part, 0, workers)
-        room = np.empty(len(part) + whole.num_edges, np.int64)
-        columns = np.empty(whole.num_edges, np.int32)
-        num_src = relabel(part, whole.columns, local, room, columns)
-        sources = room[:num_src]
-        degrees = graph.topology.in_degrees[sources]
-        block = replace(whole, columns=columns, sources=sources, num_src=num_src, source_degrees=degrees)
-        return block, SparseRows.of(features.take(sources, workers))
+        block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
+        if isinstance(features, SparseFeatures):
+            return block, SparseRows.of(features.take(sources, workers))
+        rows = np.empty((len(sources), features.width), np.float32)
+        features.rows(sources, rows, workers)
+        return block, torch.from_numpy(rows)
 
     cost = layer_cost(graph, model.footprint(0))
     # Every edge may have a source of its own, and a row may be full.
@@ -227,7 +227,7 @@ def _gathered_step(model: GNN, graph: Graph, features: SparseFeatures, workers: 
     return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
 
 
-def _needed(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
+def needed_vertices(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
     """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones."""
     wanted = np.zeros(graph.num_vertices, np.bool_)
     wanted[vertices] = True
@@ -251,7 +251,7 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
     return grown
 
 
-def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: Workers) -> Block:
+def full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: Workers) -> Block:
     """All edges into the destinations for layer i (from 0), with sources left in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
@@ -262,6 +262,7 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
     edges = int(offsets[-1])
     neighbors = np.empty(edges, graph.topology.indices.dtype)
     positions = np.empty(edges, np.int64)
+    types = graph.topology.edge_types
     key = np.uint64(0)
     workers.run(
         lambda start, stop: draw_neighbors(
@@ -288,7 +289,39 @@ def _full_block(graph: Graph, destinations: NDArray[np.int64], i: int, workers: 
         source_degrees=graph.topology.in_degrees,
         layer=i + 1,
         source_scale=lambda: graph.topology.gcn_scale,
+        edge_types=None if types is None else types[positions],
     )
+
+
+def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, NDArray[np.int64]]:
+    """A block that is read in place, over rows of its sources alone instead.
+
+    Parameters
+    ----------
+    graph
+        The graph that it is applied to.
+    block
+        The block.
+    local
+        [V] int32 of -1, which it is again afterwards.
+
+    Returns
+    -------
+    The block, and its sources.
+    """
+    room = np.empty(block.num_dst + block.num_edges, np.int64)
+    columns = np.empty(block.num_edges, np.int32)
+    num_src = relabel(block.destinations, block.columns, local, room, columns)
+    sources = room[:num_src]
+    own = replace(
+        block,
+        columns=columns,
+        sources=sources,
+        num_src=num_src,
+        source_degrees=graph.topology.in_degrees[sources],
+        source_scale=None,
+    )
+    return own, sources
 
 
 def _matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | None) -> NDArray[np.float32]:

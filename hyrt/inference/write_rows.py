@@ -22,15 +22,21 @@ _ROWS = 1 << 16
 def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
     """The vertices of `all`, `train`, `val`, `test`, or of a .npy file of vertex numbers.
 
+    Of a dataset in another order, files have the original numbers, and vertices come in the order of these:
+    rows are those of the dataset before it was put in order.
+
     Raises
     ------
     DataError
         If the file holds no numbers of vertices, naming the first bad position.
     """
+    positions = graph.vertices.positions
     if choice == "all":
-        return np.arange(graph.num_vertices, dtype=np.int64)
+        return np.arange(graph.num_vertices) if positions is None else positions.astype(np.int64)
     if choice in ("train", "val", "test"):
-        return np.asarray(graph.split(choice, split), np.int64)
+        vertices = np.asarray(graph.split(choice, split), np.int64)
+        ids = graph.vertices.vertex_ids
+        return vertices if ids is None else vertices[np.argsort(ids[vertices])]
     wanted = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
     try:
         with Path(choice).open("rb") as file:
@@ -47,7 +53,7 @@ def chosen_vertices(graph: Graph, choice: str, split: int) -> NDArray[np.int64]:
         wrong = ids[bad[0]]
         limit = "below 0" if wrong < 0 else f"not below the {graph.num_vertices:,} vertices"
         raise DataError(f"{choice}: {wrong} at position {bad[0]} is {limit}")
-    return ids.astype(np.int64)
+    return (ids if positions is None else positions[ids]).astype(np.int64)
 
 
 def write_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import threading
 import weakref
 from collections import deque
@@ -41,6 +42,13 @@ class TakenArrays:
             self._pool.give(array)
 
 
+class _Loan(weakref.ref[NDArray[Any]]):
+    """Tells the pool that a lent array is gone; `weakref.finalize` would take ten times as long."""
+
+    __slots__ = ("memory",)
+    memory: NDArray[np.uint8]
+
+
 class BufferPool:
     """Hands out arrays over recycled memory; any thread may take and give back.
 
@@ -67,12 +75,13 @@ class BufferPool:
         self._free: list[NDArray[np.uint8]] = []
         # A finalizer may run inside `take`, on the same thread: what comes back waits here, without a lock.
         self._returned: deque[NDArray[np.uint8]] = deque()
+        self._loans: dict[int, _Loan] = {}
         self.allocated_bytes = 0
 
     def take(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """An uninitialised C-contiguous array, aligned to 64 bytes."""
         kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
         room = size + _ALIGNMENT
         memory = None
         with self._lock:
@@ -86,7 +95,7 @@ class BufferPool:
                 self.allocated_bytes += room
         if memory is None:
             memory = self._allocate(room)
-        start = -memory.ctypes.data % _ALIGNMENT
+        start = -memory.__array_interface__["data"][0] % _ALIGNMENT
         return memory[start : start + size].view(kind).reshape(shape)
 
     def lend(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -97,7 +106,9 @@ class BufferPool:
         array = self.take(shape, dtype)
         memory = array.base
         assert memory is not None
-        weakref.finalize(array, self.give, memory).atexit = False
+        loan = _Loan(array, self._end_loan)
+        loan.memory = memory
+        self._loans[id(loan)] = loan
         return array
 
     def give(self, array: NDArray[Any]) -> None:
@@ -113,6 +124,9 @@ class BufferPool:
             self._returned.clear()
             self._sizes.clear()
             self._free.clear()
+
+    def _end_loan(self, loan: weakref.ref[NDArray[Any]]) -> None:
+        self._returned.append(self._loans.pop(id(loan)).memory)
 
     def _sort_in(self) -> None:
         while self._returned:

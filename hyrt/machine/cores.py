@@ -7,6 +7,8 @@ import os
 import platform
 from pathlib import Path
 
+_CPUINFO = Path("/proc/cpuinfo")
+
 
 def available_cores() -> int:
     """CPUs whose time this process may use, at least 1."""
@@ -17,11 +19,27 @@ def available_cores() -> int:
 
 def processor_name() -> str | None:
     """The processor's model, as the system calls it; None where it says nothing."""
-    for line in read_system_file(Path("/proc/cpuinfo")).splitlines():
+    return _said(_CPUINFO, "model name") or platform.processor() or None
+
+
+def processor_vendor(cpuinfo: Path = _CPUINFO) -> str | None:
+    """What an x86 processor says of its maker, as `GenuineIntel`; None where the system does not tell.
+
+    Parameters
+    ----------
+    cpuinfo
+        The file in which Linux describes the processors.
+    """
+    return _said(cpuinfo, "vendor_id")
+
+
+def _said(cpuinfo: Path, *keys: str) -> str | None:
+    """What the description of processors says first under one of the keys."""
+    for line in read_system_file(cpuinfo).splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "model name":
+        if key.strip() in keys:
             return value.strip()
-    return platform.processor() or None
+    return None
 
 
 # What Linux calls the instructions that decide how fast products are, x86 and Arm, in its order of widths.
@@ -29,7 +47,7 @@ _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 _LOW_PRECISION = {"amx_bf16": "AMX bf16", "avx512_bf16": "bf16", "bf16": "bf16"}
 
 
-def vector_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+def vector_instructions(cpuinfo: Path = _CPUINFO) -> list[str]:
     """The processor's widest vector instructions, and those for bfloat16; empty where they are not known.
 
     Parameters
@@ -37,12 +55,7 @@ def vector_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     cpuinfo
         The file in which Linux lists a processor's features.
     """
-    features: set[str] = set()
-    for line in read_system_file(cpuinfo).splitlines():
-        key, _, words = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            features = set(words.split())
-            break
+    features = (_said(cpuinfo, "flags", "Features") or "").split()
     found = [
         next((name for flag, name in kind.items() if flag in features), "")
         for kind in (_VECTORS, _LOW_PRECISION)

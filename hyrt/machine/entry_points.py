@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from hyrt.errors import ConfigError, HyrtError, PluginConflict, describe
-from hyrt.machine.asking.last_words import last_words
+from hyrt.errors import ConfigError, HyrtError, PluginConflict, Terminated, describe
+from hyrt.machine.child_processes.last_words import last_words
 
 Parent = TypeVar("Parent")
 
@@ -32,7 +33,7 @@ class EntryPointGroup:
     def declared(self) -> dict[str, list[EntryPoint]]:
         """All entry points by name; several for one name are a conflict. Nothing is imported."""
         by_name: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=self.group):
+        for entry in _installed(entry_points, self.group, tuple(sys.path)):
             known = by_name.setdefault(entry.name, [])
             # An editable installation may be listed twice.
             if all(other.value != entry.value for other in known):
@@ -120,7 +121,7 @@ class EntryPointGroup:
                 return entry.load()
         except BaseException as error:
             # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | Terminated):
                 raise
             why = " ".join(describe(error).split())
             raise self.error(
@@ -167,6 +168,14 @@ class EntryPointGroup:
                 raise
             why = " ".join(describe(error).split())
             raise self.error(f"{self.named(name)}: {doing} failed: {why}") from error
+
+
+@lru_cache(maxsize=32)
+def _installed(
+    find: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]
+) -> tuple[EntryPoint, ...]:
+    """What the distributions on a search path declare: their files are read once, not for each setting."""
+    return tuple(find(group=group))
 
 
 def is_foreign(entry: EntryPoint) -> bool:

@@ -26,6 +26,7 @@ DROPOUT = 2
 WALK = 3
 SHUFFLE = 4
 PRESAMPLE = 5
+ATTENTION = 6
 
 _MASK = (1 << 64) - 1
 
@@ -70,7 +71,7 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE` or `PRESAMPLE`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE` or `ATTENTION`.
     step
         Step of the run, counted from 0.
     layer
@@ -84,3 +85,9 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     for part in (purpose, step, layer):
         key = _mix64_int((key + (part + 1) * int(GOLDEN)) & _MASK)
     return np.uint64(key)
+
+
+def dropout_threshold(rate: float) -> tuple[np.uint64, float]:
+    """How many of 65536 draws are dropped, and the factor of the others."""
+    threshold = min(round(rate * 65536), 65535)
+    return np.uint64(threshold), 65536 / (65536 - threshold)

@@ -13,7 +13,10 @@ from numba.extending import intrinsic, overload
 
 @intrinsic
 def prefetch(typingctx, array, index):
-    """Ask for the cache line that holds element `index` of a C-contiguous array, without waiting for it."""
+    """Ask for the cache line that holds element `index` of a C-contiguous array, without waiting for it.
+
+    It comes into the second cache: the first one has fewer lines under way, and no room for many rows.
+    """
 
     def generate(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -25,8 +28,8 @@ def prefetch(typingctx, array, index):
             "llvm.prefetch.p0",
         )
         address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
-        # Read access, keep in all cache levels, data cache.
-        builder.call(function, [address, number(0), number(3), number(1)])
+        # Read access, from the second cache on, data cache.
+        builder.call(function, [address, number(0), number(2), number(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate

@@ -8,14 +8,19 @@ from pathlib import Path
 from hyrt.errors import ConfigError
 
 
-def output_file(output: Path, *, replace: bool) -> Path:
+def output_file(output: Path, *, replace: bool, suffix: str = "") -> Path:
     """The regular file an output is, behind symbolic links.
 
     Raises
     ------
     ConfigError
-        If it is something else or in no folder, or may not be replaced.
+        If it is something else, in no folder or in one that cannot be written, may not be replaced, or its
+        name says that it is of another format than `suffix`.
     """
+    if str(output) == "-":
+        raise ConfigError("--output -: nothing is written to the standard output: give the name of a file")
+    if suffix and output.suffix not in ("", suffix):
+        raise ConfigError(f"{output}: the file is written as {suffix}: give a name that ends so")
     file = Path(os.path.realpath(output))
     # What is written takes the place of what is there: of a device or a FIFO it must not.
     if os.path.lexists(file) and not file.is_file():
@@ -25,4 +30,7 @@ def output_file(output: Path, *, replace: bool) -> Path:
         raise ConfigError(f"{output}: already exists: give another --output, or --force")
     if not file.parent.is_dir():
         raise ConfigError(f"{file.parent}: no such folder: create it, or give another --output")
+    # Before hours of computing, not after them.
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{file.parent}: this folder cannot be written: give another --output")
     return file

@@ -15,6 +15,7 @@ from typing import NoReturn, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = b"\r\x1b[?25h\x1b[K"
+_FIRST_WORDS = "interrupted before the run began"
 
 
 class StopSignals:
@@ -34,7 +35,7 @@ class StopSignals:
         self._grace_s = grace_s
         self._first = 0
         self._announce: Callable[[str], None] | None = None
-        self._last_words: Callable[[], str] = str
+        self._last_words: Callable[[], str] = lambda: _FIRST_WORDS
         self._deadline: float | None = None
         self._closing = False
 
@@ -42,6 +43,11 @@ class StopSignals:
     def requested(self) -> bool:
         """Whether a signal has come."""
         return self._first != 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first signal that has come; 0 for none."""
+        return self._first
 
     @property
     def exit_code(self) -> int:
@@ -116,7 +122,6 @@ def _leave(exit_code: int, words: str) -> NoReturn:
         # Not sys.stdout, which a redrawn display replaces.
         if sys.__stdout__ is not None and sys.__stdout__.isatty():
             os.write(sys.__stdout__.fileno(), _SHOW_CURSOR)
-        if words:
-            os.write(2, f"{words}\n".encode())
+        os.write(2, f"{words}\n".encode())
     finally:
         os._exit(exit_code)

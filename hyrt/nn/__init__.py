@@ -1,1 +1,22 @@
 """Sparse operators with exact backward, layers and models of them, and what kernel devices read of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyrt.nn.model import stack
+    from hyrt.nn.saga.layer import SagaLayer
+
+__all__ = ["SagaLayer", "stack"]
+
+_HOMES = {"SagaLayer": "hyrt.nn.saga.layer", "stack": "hyrt.nn.model"}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported at first use: the settings of models are read without torch.
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hyrt.nn' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

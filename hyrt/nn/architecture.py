@@ -27,6 +27,8 @@ class Architecture:
     dropout: float = 0.0
     input_dropout: float = 0.0
     """`dropout` and `input_dropout`: rates of the dropout between layers and on the input features."""
+    attention_dropout: float = 0.0
+    """The rate of the dropout of GAT's attention weights."""
     norm: Literal["none", "layer"] = "none"
     """`layer` puts a LayerNorm after each hidden layer."""
     residual: bool = False

@@ -89,7 +89,9 @@ def describe(
     try:
         described: ModelDescription = speaks()
     except UnsupportedModel as error:
-        raise UnsupportedModel(f"{device} cannot run {error}: train it on cpu or cuda") from None
+        raise UnsupportedModel(
+            f"{device} cannot run {error}: train it on cpu or cuda. {device} runs {takes}"
+        ) from None
     if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):
         raise UnsupportedModel(
             f"{type(model).__name__} with dropout on {device}: this device has none: set model.dropout=0 "

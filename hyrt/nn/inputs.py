@@ -102,6 +102,9 @@ class ModelInputs:
     """Whether the first layer reads the whole matrix in place of gathered rows (`InPlace`)."""
     sparse: bool = False
     """Whether it takes `SparseRows`."""
+    rather_rows: bool = False
+    """Whether gathered rows cost the first layer less than the whole matrix, of which it gathers them itself:
+    so it is for sampled mini-batches, not for a whole graph."""
 
 
 class DeclaresInputs(ABC):

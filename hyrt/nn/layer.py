@@ -12,6 +12,7 @@ from hyrt.errors import UnsupportedModel
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
 from hyrt.nn.inputs import Rows
+from hyrt.nn.layer_parts import LayerParts
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
@@ -55,8 +56,24 @@ class Layer(nn.Module, ABC):
         """What the layer does to its rows before any weight, where that can be done apart from it."""
         return None
 
+    @property
+    def gathers_rows(self) -> bool:
+        """Whether the layer gathers the rows of a block's sources where it is given `InPlace` rows."""
+        return False
+
     def source_weight(self) -> torch.Tensor | None:
         """[width, in] weights of source rows before they are combined; None where combining comes first."""
+        return None
+
+    def parts(self, *, multiply_first: bool) -> LayerParts | None:
+        """The layer taken apart, for training on whole graphs; None where that is not possible.
+
+        Parameters
+        ----------
+        multiply_first
+            Whether rows should be multiplied before they are gathered, where the layer can do either; what it
+            computes is the same up to rounding.
+        """
         return None
 
     def products(self, *, relu: bool) -> tuple[Product, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -11,8 +12,10 @@ from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
 from hyrt.nn.inputs import Aggregated, Multiplied, Rows, own_rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.layer_parts import AttentionSum, LayerParts
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
+from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
@@ -68,8 +71,52 @@ class ConvolutionLayer(Layer):
         # Of what is multiplied first, the sums are the result.
         return Footprint(out if multiplied else combined + out)
 
+    def parts(self, *, multiply_first: bool) -> LayerParts:
+        what, out = self.aggregation, len(self.bias)
+        concat = what.self_path == "concat"
+        gather = Aggregation(what.reduce, "none") if concat else what
+        if not multiply_first or what.reduce == "max":
+            return LayerParts(
+                scatter=None,
+                message_widths=(self.in_features,),
+                gather=gather,
+                gathered_width=self.in_features,
+                apply=self._update,
+                reads_own=concat,
+            )
+        return LayerParts(
+            scatter=lambda rows: (self._multiply(rows, self.weight[:, -self.in_features :]),),
+            message_widths=(out,),
+            gather=gather,
+            gathered_width=out,
+            apply=self._add_own,
+            reads_own=concat,
+        )
+
     def products(self, *, relu: bool) -> tuple[Product, ...]:
         return (Product(self.weight, self.bias, relu),)
+
+    def _multiply(self, rows: torch.Tensor | SparseRows, weight: torch.Tensor) -> torch.Tensor:
+        if isinstance(rows, SparseRows):
+            return sparse_linear(rows, weight)
+        return linear(rows, weight, low_precision=self.low_precision)
+
+    def _update(
+        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+    ) -> torch.Tensor:
+        """The product of what was gathered, beside the own rows where the layer reads them."""
+        if own is not None:
+            gathered = torch.cat([own.dense() if isinstance(own, SparseRows) else own, gathered], 1)
+        return linear(gathered, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
+
+    def _add_own(
+        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+    ) -> torch.Tensor:
+        """What was gathered of products, and the own rows' product where the layer reads them."""
+        total = gathered + self.bias
+        if own is not None:
+            total = total + self._multiply(own, self.weight[:, : self.in_features])
+        return total.relu() if relu else total
 
     def _multiply_first(
         self, block: Block | TensorBlock, x: Multiplied | SparseRows, relu: bool
@@ -123,17 +170,42 @@ class GinLayer(Layer):
     """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), a two-layer MLP.
 
     In sampled blocks the sum of k sampled neighbours out of d is multiplied by d / k, as in `GcnLayer`.
+
+    Parameters
+    ----------
+    in_features, out_features
+        Widths of source rows and of the result.
+    hidden
+        Width of the MLP's hidden layer; that of the result by default. In a last layer of few classes, so few
+        units would all be dead before long: the sums that they see are large.
+    epsilon
+        What the own row counts beyond 1.
+    norm
+        Whether the MLP's hidden layer has a LayerNorm before its ReLU. Sums grow with the degree, and nothing
+        else bounds the scores of the last layer. The paper has a batch norm there (section 7), which would
+        make a vertex's result depend on the mini-batch that it is in.
+    low_precision
+        Multiply in bfloat16.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, *, epsilon: float = 0.0, low_precision: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        hidden: int | None = None,
+        epsilon: float = 0.0,
+        norm: bool = False,
+        low_precision: bool = False,
     ) -> None:
         super().__init__()
+        hidden = out_features if hidden is None else hidden
         self.low_precision = low_precision
+        self.norm = nn.LayerNorm(hidden) if norm else None
         self.inner = ConvolutionLayer(
-            in_features, out_features, Aggregation("sum", "add", epsilon), low_precision=low_precision
+            in_features, hidden, Aggregation("sum", "add", epsilon), low_precision=low_precision
         )
-        self.weight = nn.Parameter(torch.empty(out_features, out_features))
+        self.weight = nn.Parameter(torch.empty(out_features, hidden))
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.weight)
 
@@ -143,17 +215,33 @@ class GinLayer(Layer):
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, out] from [num_src, in] rows."""
-        hidden = self.inner(block, x, relu=True)
+        hidden = self._normed(self.inner(block, x, relu=self.norm is None))
         return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
     def source_weight(self) -> torch.Tensor | None:
         return self.inner.source_weight()
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
-        return Footprint(self.inner.footprint(multiplied=multiplied).row + len(self.bias))
+        normed = 0 if self.norm is None else 2 * len(self.inner.bias)
+        return Footprint(self.inner.footprint(multiplied=multiplied).row + normed + len(self.bias))
+
+    def parts(self, *, multiply_first: bool) -> LayerParts:
+        inner = self.inner.parts(multiply_first=multiply_first)
+
+        def apply(
+            gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+        ) -> torch.Tensor:
+            hidden = self._normed(inner.apply(gathered, own, relu=self.norm is None))
+            return linear(hidden, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
+
+        return replace(inner, apply=apply)
 
     def products(self, *, relu: bool) -> tuple[Product, ...]:
         return (*self.inner.products(relu=True), Product(self.weight, self.bias, relu))
+
+    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The rows of the MLP's hidden layer through norm and ReLU, where the product has not done that."""
+        return hidden if self.norm is None else self.norm(hidden).relu()
 
 
 class GatLayer(Layer):
@@ -172,6 +260,8 @@ class GatLayer(Layer):
         Number of heads.
     average
         Average the heads instead of concatenating them.
+    dropout
+        The rate at which attention weights are dropped in training; see `AttentionMask`.
     low_precision
         Multiply in bfloat16.
     """
@@ -183,10 +273,12 @@ class GatLayer(Layer):
         heads: int,
         *,
         average: bool = False,
+        dropout: float = 0.0,
         low_precision: bool = False,
     ) -> None:
         super().__init__()
         self.average = average
+        self.dropout = dropout
         self.low_precision = low_precision
         self.weight = nn.Parameter(torch.empty(heads, head_features, in_features))
         self.source = nn.Parameter(torch.empty(heads, head_features))
@@ -199,16 +291,19 @@ class GatLayer(Layer):
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """[num_dst, heads * head_features] (averaged: [num_dst, head_features]) from [num_src, in] rows."""
         heads, width, _ = self.weight.shape
+        mask = None
+        if self.training and self.dropout > 0:
+            mask = AttentionMask.of(self.dropout, block.seed, block.step, block.layer)
         if isinstance(x, Multiplied):
             products = x.products.reshape(-1, heads, width)
-            per_head = attend(block, products, self.source, self.destination)
+            per_head = attend(block, products, self.source, self.destination, mask=mask)
         elif isinstance(x, SparseRows):
-            multiplied = sparse_linear(x, self.weight.flatten(0, 1))
-            per_head = attend(block, multiplied.view(-1, heads, width), self.source, self.destination)
+            multiplied = sparse_linear(x, self.weight.flatten(0, 1)).view(-1, heads, width)
+            per_head = attend(block, multiplied, self.source, self.destination, mask=mask)
         else:
             u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)
             u_dst = torch.einsum("hdf,hd->hf", self.weight, self.destination)
-            combined = attend(block, source_rows(x), u_src, u_dst)
+            combined = attend(block, source_rows(x), u_src, u_dst, mask=mask)
             per_head = torch.stack(
                 [linear(combined[h], self.weight[h], low_precision=self.low_precision) for h in range(heads)]
             )
@@ -218,6 +313,34 @@ class GatLayer(Layer):
 
     def source_weight(self) -> torch.Tensor | None:
         return self.weight.flatten(0, 1)
+
+    def parts(self, *, multiply_first: bool) -> LayerParts:
+        heads, width, _ = self.weight.shape
+        return LayerParts(
+            scatter=self._score,
+            message_widths=(heads * width, heads, heads),
+            gather=AttentionSum(heads, dropout=self.dropout),
+            gathered_width=heads * width,
+            apply=self._finish,
+        )
+
+    def _score(self, rows: torch.Tensor | SparseRows) -> tuple[torch.Tensor, ...]:
+        """Products [n, heads * width] of rows, and their scores as sources and as destinations."""
+        weight = self.weight.flatten(0, 1)
+        if isinstance(rows, SparseRows):
+            products = sparse_linear(rows, weight)
+        else:
+            products = linear(rows, weight, low_precision=self.low_precision)
+        by_head = products.view(-1, *self.source.shape)
+        return products, (by_head * self.source).sum(2), (by_head * self.destination).sum(2)
+
+    def _finish(
+        self, gathered: torch.Tensor, own: torch.Tensor | SparseRows | None, *, relu: bool
+    ) -> torch.Tensor:
+        """The heads beside each other or averaged, with the bias."""
+        result = gathered.view(-1, *self.source.shape).mean(1) if self.average else gathered
+        result = result + self.bias
+        return result.relu() if relu else result
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:
         heads, width, in_features = self.weight.shape

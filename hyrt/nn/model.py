@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -20,6 +23,20 @@ from hyrt.nn.overridden import is_newer
 from hyrt.sampling.block import Block
 
 
+@contextmanager
+def _room_for(layer: int, in_features: int, out_features: int) -> Iterator[None]:
+    """Say how wide a layer is for which there is no memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
+        raise ConfigError(
+            f"there is no memory for layer {layer}, of {in_features:,} x {out_features:,} weights: lower "
+            "model.hidden, or the number of features"
+        ) from error
+
+
 class GNN(nn.Module, DeclaresInputs):
     """L layers with dropout, and optionally LayerNorm and residual connections between them.
 
@@ -29,31 +46,39 @@ class GNN(nn.Module, DeclaresInputs):
     ----------
     architecture
         What to build.
+    layers
+        Its layers, of the architecture's widths; by default those of its kind.
     """
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
         super().__init__()
         a = self.architecture = architecture
         if a.layers < 1:
             raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
-        kind, widths, hidden = find_model(a.kind), a.widths, a.layers - 1
+        self.layers = nn.ModuleList(self._of_kind() if layers is None else layers)
+        hidden = a.layers - 1
+        self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
+        self.shortcuts = nn.ModuleList(
+            nn.Identity() if a.widths[i] == a.hidden else nn.Linear(a.widths[i], a.hidden, bias=False)
+            for i in range(hidden if a.residual else 0)
+        )
+
+    def _of_kind(self) -> list[Layer]:
+        """The layers that the architecture's kind makes."""
+        a = self.architecture
+        kind, widths, hidden, layers = find_model(a.kind), a.widths, a.layers - 1, []
         if hidden:
             kind.check(hidden=a.hidden, heads=a.heads)
-        self.layers = nn.ModuleList()
         for i in range(a.layers):
-            with MODELS.blamed(a.kind, f"layer {i}"):
+            with MODELS.blamed(a.kind, f"layer {i}"), _room_for(i, widths[i], widths[i + 1]):
                 layer = kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options)
             if not isinstance(layer, Layer):
                 raise ConfigError(
                     f"{MODELS.named(a.kind)}: layer returned {type(layer).__name__}, which is not "
                     f"derived from {Layer.__module__}.{Layer.__name__}"
                 )
-            self.layers.append(layer)
-        self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
-        self.shortcuts = nn.ModuleList(
-            nn.Identity() if widths[i] == a.hidden else nn.Linear(widths[i], a.hidden, bias=False)
-            for i in range(hidden if a.residual else 0)
-        )
+            layers.append(layer)
+        return layers
 
     def inputs(self) -> ModelInputs:
         """The forms that the first layer takes, where nothing else of the model looks at the rows."""
@@ -61,8 +86,10 @@ class GNN(nn.Module, DeclaresInputs):
         if a.input_dropout > 0:
             return ModelInputs(sparse=True)
         if aggregation is None:
-            return ModelInputs(in_place=True, sparse=True)
-        return ModelInputs(aggregation=None if a.residual and a.layers > 1 else aggregation, sparse=True)
+            return ModelInputs(in_place=True, sparse=True, rather_rows=self._layer(0).gathers_rows)
+        if a.residual and a.layers > 1:
+            return ModelInputs(sparse=True)
+        return ModelInputs(aggregation=aggregation, in_place=True, sparse=True)
 
     def description(self) -> ModelDescription:
         """The model in the words kernel devices compile.
@@ -77,8 +104,9 @@ class GNN(nn.Module, DeclaresInputs):
             raise UnsupportedModel(f"{type(self).__name__}, whose forward is not that of its description")
         if a.low_precision:
             raise UnsupportedModel("layer 'layers.0' in bf16 (train.precision)")
-        if len(self.norms):
-            raise UnsupportedModel("layer 'norms.0' (model.norm=none leaves it out)")
+        for name, module in self.named_modules():
+            if isinstance(module, nn.LayerNorm):
+                raise UnsupportedModel(f"layer {name!r} (model.norm=none leaves it out)")
         if len(self.shortcuts):
             raise UnsupportedModel("layer 'shortcuts.0' (model.residual=false leaves it out)")
         layers = []
@@ -142,14 +170,25 @@ class GNN(nn.Module, DeclaresInputs):
 
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
         """Layer i (from 0) with its residual, norm and activation, without dropout: [num_dst, width]."""
+        out: torch.Tensor = self.layers[i](block, x, relu=self.ends_with_relu(i))
+        return self.finish(i, out, own_rows(block, x) if self.adds_own(i) else None)
+
+    def ends_with_relu(self, i: int) -> bool:
+        """Whether nothing but a ReLU comes between layer i (from 0) and its result."""
         a = self.architecture
-        last = i == a.layers - 1
-        plain = last or (a.norm == "none" and not a.residual)
-        out: torch.Tensor = self.layers[i](block, x, relu=plain and not last)
-        if plain:
+        return i < a.layers - 1 and a.norm == "none" and not a.residual
+
+    def adds_own(self, i: int) -> bool:
+        """Whether the destinations' own rows are added to the result of layer i (from 0)."""
+        return self.architecture.residual and i < self.architecture.layers - 1
+
+    def finish(self, i: int, out: torch.Tensor, own: torch.Tensor | SparseRows | None) -> torch.Tensor:
+        """Residual, norm and ReLU after layer i (from 0), where its own ReLU is not all: [n, width]."""
+        a = self.architecture
+        if i == a.layers - 1 or self.ends_with_relu(i):
             return out
-        if a.residual:
-            out = out + self._shortcut(i, own_rows(block, x))
+        if own is not None:
+            out = out + self._shortcut(i, own)
         if a.norm == "layer":
             out = self.norms[i](out)
         return out.relu()
@@ -175,3 +214,57 @@ class GNN(nn.Module, DeclaresInputs):
         if isinstance(own, SparseRows):
             return sparse_linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own.dense()
         return linear(own, shortcut.weight) if isinstance(shortcut, nn.Linear) else own
+
+
+def stack(
+    *layers: Layer,
+    norm: Literal["none", "layer"] = "none",
+    residual: bool = False,
+    dropout: float = 0.0,
+    input_dropout: float = 0.0,
+) -> GNN:
+    """A model of layers of your own, for `hyrt.train`.
+
+    Parameters
+    ----------
+    *layers
+        The layers, the input's first. Each has `in_features` and `out_features`, as a `SagaLayer` does.
+    norm, residual, dropout, input_dropout
+        What is done between them: see `Architecture`.
+
+    Raises
+    ------
+    ValueError
+        If the widths of the layers do not go together.
+    """
+    if not layers:
+        raise ValueError("stack() needs at least one layer: give the layers, the input's first")
+    for i, layer in enumerate(layers):
+        if (
+            not isinstance(layer, Layer)
+            or not hasattr(layer, "in_features")
+            or not hasattr(layer, "out_features")
+        ):
+            raise ValueError(
+                f"layer {i + 1} of stack() is a {type(layer).__name__}: give a hyrt.nn.SagaLayer, or another "
+                "layer of hyrt that has in_features and out_features"
+            )
+    sizes: list[tuple[Any, Any]] = [(layer.in_features, layer.out_features) for layer in layers]
+    for i, ((_, out), (into, _)) in enumerate(pairwise(sizes), 1):
+        if out != into or out != sizes[0][1]:
+            raise ValueError(
+                f"layer {i} of stack() gives {out} columns, and layer {i + 1} takes {into}: give all hidden "
+                "layers one width"
+            )
+    architecture = Architecture(
+        kind="",
+        in_features=sizes[0][0],
+        hidden=sizes[0][1],
+        num_classes=sizes[-1][1],
+        layers=len(layers),
+        norm=norm,
+        residual=residual,
+        dropout=dropout,
+        input_dropout=input_dropout,
+    )
+    return GNN(architecture, layers)

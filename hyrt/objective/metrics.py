@@ -67,16 +67,18 @@ def roc_auc(scores: Array, labels: Array) -> float:
 
 
 def cross_entropy(scores: Array, labels: Array) -> float:
-    """Mean of -log softmax(scores)[label] over the rows, in nats, computed in float64."""
+    """Mean of -log softmax(scores)[label] over the rows, in nats, in float64; nan where a score is inf."""
     _check(scores, labels)
     total = 0.0
-    for start in range(0, len(labels), _ROWS_AT_ONCE):
-        rows = scores[start : start + _ROWS_AT_ONCE].astype(np.float64)
-        rows -= rows.max(axis=1, keepdims=True)
-        wanted = np.take_along_axis(
-            rows, labels[start : start + _ROWS_AT_ONCE, None].astype(np.int64), axis=1
-        )
-        total += float(np.sum(np.log(np.exp(rows).sum(axis=1)) - wanted[:, 0]))
+    # Scores of a model that has diverged are infinite, or so far apart that a probability is 0.
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        for start in range(0, len(labels), _ROWS_AT_ONCE):
+            rows = scores[start : start + _ROWS_AT_ONCE].astype(np.float64)
+            rows -= rows.max(axis=1, keepdims=True)
+            wanted = np.take_along_axis(
+                rows, labels[start : start + _ROWS_AT_ONCE, None].astype(np.int64), axis=1
+            )
+            total += float(np.sum(np.log(np.exp(rows).sum(axis=1)) - wanted[:, 0]))
     return total / len(labels) if len(labels) else float("nan")
 
 
@@ -89,7 +91,9 @@ def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
     }
     if scores.shape[1] == 2 and len(np.unique(labels)) == 2:
         # The margin orders rows as the probability of class 1 does, without its rounding near 0 and 1.
-        metrics["roc_auc"] = roc_auc(scores[:, 1].astype(np.float64) - scores[:, 0], labels)
+        with np.errstate(invalid="ignore"):
+            margins = scores[:, 1].astype(np.float64) - scores[:, 0]
+        metrics["roc_auc"] = roc_auc(margins, labels)
     return metrics
 
 

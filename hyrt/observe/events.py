@@ -103,6 +103,8 @@ class StepGroup:
     lr: float
     memory_bytes: int
     """Resident memory of the process."""
+    chunks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each trainer that holds chunks of a whole graph, the figures of `ChunkedStep` of the newest step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.graph.row_source import RowSource, SparseFeatures
+from hyrt.graph.row_source import FetchedRows, RowSource, SparseFeatures, SparseSource
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated, InPlace
@@ -18,6 +20,7 @@ from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Share
 from hyrt.pipeline.trainer import InputPlan, Trainer
+from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -32,7 +35,11 @@ class Loader:
 
     def __init__(self, source: RowSource) -> None:
         self._source = source
+        self.fetched = source if isinstance(source, FetchedRows) else None
+        """The source, where it brings the rows of a step at once."""
         self._pool = BufferPool()
+        # The inputs of the whole graph, which stay the same from step to step.
+        self._whole: tuple[WholeGraph, InputPlan, Any] | None = None
 
     def load(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> None:
         """Load one mini-batch.
@@ -49,6 +56,9 @@ class Loader:
         block, source = batch.blocks[0], self._source
         if plan.form == "ids":
             return
+        if batch.whole is not None:
+            batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
+            return
         if plan.in_place:
             matrix = source.matrix
             assert matrix is not None
@@ -61,12 +71,39 @@ class Loader:
             return
         assert block.sources is not None
         if plan.form == "sparse":
-            assert isinstance(source, SparseFeatures)
+            assert isinstance(source, SparseSource)
             batch.inputs = SparseRows.of(source.take(block.sources, workers))
         else:
             out = self._take(batch, (len(block.sources), source.width))
             source.rows(block.sources, out, workers)
             batch.inputs = torch.from_numpy(out)
+
+    def _inputs_of_whole(self, batch: MiniBatch, whole: WholeGraph, plan: InputPlan, workers: Workers) -> Any:
+        """The inputs of all vertices, made at the first call; the graph's own arrays wherever they do."""
+        kept = self._whole
+        if kept is None or kept[0] is not whole or kept[1] != plan:
+            kept = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
+        return kept[2]
+
+    def _made_of_whole(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> Any:
+        source, matrix, num = self._source, self._source.matrix, batch.blocks[0].num_src
+        if plan.form == "sparse":
+            assert isinstance(source, SparseFeatures)
+            return SparseRows.of(source)
+        if plan.form == "in_place":
+            assert matrix is not None
+            return InPlace(matrix)
+        if plan.aggregation is not None:
+            assert matrix is not None
+            out = np.empty((num, plan.aggregation.width(source.width)), np.float32)
+            aggregate_into(plan.aggregation, batch.blocks[0], matrix, out, workers=workers)
+            return Aggregated(torch.from_numpy(out))
+        if matrix is not None and matrix.dtype == np.float32 and matrix.flags.writeable:
+            return torch.from_numpy(matrix)
+        out = np.empty((num, source.width), np.float32)
+        assert batch.blocks[0].sources is not None
+        source.rows(batch.blocks[0].sources, out, workers)
+        return torch.from_numpy(out)
 
     def _take(self, batch: MiniBatch, shape: tuple[int, int]) -> NDArray[np.float32]:
         out: NDArray[np.float32] = self._pool.take(shape, np.float32)
@@ -83,9 +120,51 @@ class LoadStage:
     schedule: Schedule
     workers: Workers
 
+    def together(self, shares: Iterable[Share]) -> Iterator[list[Share]]:
+        """Shares in the groups that are loaded together: one by one, or all of a step where its rows are
+        fetched at once.
+        """
+        waiting: list[Share] = []
+        for share in shares:
+            waiting.append(share)
+            if self.loader.fetched is None or share.is_again or len(waiting) == len(self.trainers):
+                yield waiting
+                waiting = []
+
+    def fetch(self, shares: Sequence[Share]) -> None:
+        """Bring the rows of a step here, if that has to be done, or turn to those of one that is done again.
+
+        `shares` are the step's, as `together` gives them.
+        """
+        source, step = self.loader.fetched, shares[0].work.step
+        if source is None:
+            return
+        self.workers.resize(self.schedule.of(step).threads.load)
+        batches = [share.batch for share in shares if share.batch is not None]
+        started = time.perf_counter()
+        source.fetch(step, [_sources(batch) for batch in batches], self.workers)
+        for share in shares:
+            # They waited for it together.
+            share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
+        if not batches:
+            source.release(step)
+        elif not shares[0].is_again:
+            batches[0].when_released(lambda: source.release(step))
+
+    def end(self) -> None:
+        """No more rows are fetched: free a thread that waits for some."""
+        if self.loader.fetched is not None:
+            self.loader.fetched.end()
+
     def __call__(self, share: Share) -> None:
         """Fill in the inputs of a share's mini-batch, if it has one."""
         batch, trainer = share.batch, self.trainers[share.trainer]
         if batch is not None:
             self.workers.resize(self.schedule.of(share.work.step).threads.load)
             trainer.work("load", share, lambda: self.loader.load(batch, trainer.plan, self.workers))
+
+
+def _sources(batch: MiniBatch) -> NDArray[Any]:
+    sources = batch.blocks[0].sources
+    assert sources is not None, "rows that are fetched have no matrix to be read in place"
+    return sources

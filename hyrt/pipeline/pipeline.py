@@ -1,6 +1,7 @@
-"""The four stages on threads of their own, joined by bounded channels.
+"""Steps on threads: each stage on its own, joined by bounded channels, or all stages in turn on one.
 
-While step i propagates, i+1 is transferred, i+2 loaded and i+3 sampled. Credits bound the steps in flight.
+In the pipeline, while step i propagates, i+1 is transferred, i+2 loaded and i+3 sampled. Credits bound the
+steps in flight.
 """
 
 from __future__ import annotations
@@ -16,11 +17,54 @@ from hyrt.flow.channel import Channel, ChannelClosed
 from hyrt.flow.queues import Queues
 from hyrt.flow.stage_threads import Place, StageThreads
 from hyrt.observe.hook import Hook
+from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.stages import Stages
 
 
-class Pipeline:
+class _ThreadedSteps:
+    """What both ways to do steps on threads have in common: the threads, and how they fail."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        steps: Sequence[int],
+        *,
+        stall_timeout_s: float,
+        on_stall: Callable[[str], None] = lambda stacks: None,
+        hooks: Sequence[Hook] = (),
+        watch: Callable[[str], Callable[[int], None] | None] = lambda channel: None,
+    ) -> None:
+        def failed(failure: BaseException) -> None:
+            for hook in hooks:
+                hook.fail(failure)
+
+        self._stages = stages
+        self._steps = steps
+        self._threads = StageThreads(
+            stall_timeout_s=stall_timeout_s,
+            on_stall=on_stall,
+            on_failure=failed,
+            watch=watch,
+            on_close=stages.load.end,
+        )
+        self.guarded = self._threads.waiting
+        """What the consumer does in the block has to end within the stall timeout too: `guarded(doing)`."""
+        self.raise_failure = self._threads.raise_failure
+        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
+
+    def __enter__(self) -> Self:
+        self._threads.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every thread; one that does not end in time is a StageFailure that names it."""
+        self._threads.close()
+
+
+class Pipeline(_ThreadedSteps):
     """Runs steps through the stages and yields them in order.
 
     The consumer takes a step from `steps()`, makes the new master weights and asks for the next: asking lets
@@ -53,18 +97,13 @@ class Pipeline:
         on_stall: Callable[[str], None] = lambda stacks: None,
         hooks: Sequence[Hook] = (),
     ) -> None:
-        def failed(failure: BaseException) -> None:
-            for hook in hooks:
-                hook.fail(failure)
-
         def watch(channel: str) -> Callable[[int], None] | None:
             return next((heard for hook in hooks if (heard := hook.channel(channel)) is not None), None)
 
-        self._stages = stages
-        self._steps = steps
-        threads = self._threads = StageThreads(
-            stall_timeout_s=stall_timeout_s, on_stall=on_stall, on_failure=failed, watch=watch
+        super().__init__(
+            stages, steps, stall_timeout_s=stall_timeout_s, on_stall=on_stall, hooks=hooks, watch=watch
         )
+        threads = self._threads
         names = [trainer.name for trainer in stages.trainers]
         # What changes at one step acts on the first that is cut after it.
         stages.schedule.ahead = depth
@@ -86,20 +125,6 @@ class Pipeline:
         for i, name in enumerate(names):
             threads.add(f"hyrt.transfer.{name}", "transfer", name, partial(self._transfer, i))
             threads.add(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
-        self.guarded = threads.waiting
-        """What the consumer does in the block has to end within the stall timeout too: `guarded(doing)`."""
-        self.raise_failure = threads.raise_failure
-        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
-
-    def __enter__(self) -> Self:
-        self._threads.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End every thread; one that does not end in time is a StageFailure that names it."""
-        self._threads.close()
 
     def steps(self) -> Iterator[StepWork]:
         """Steps whose gradients are there, in order.
@@ -185,14 +210,20 @@ class Pipeline:
         self._sampled.close_sender()
 
     def _load(self, place: Place) -> None:
-        for share in self._sampled:
-            place.at(share.work.step)
-            self._stages.load(share)
-            if share.is_again:
-                # It overtakes the next steps: its trainer waits for it.
-                self._next[share.trainer].put(share)
-            else:
-                self._loaded[share.trainer].put(share)
+        def arriving() -> Iterator[Share]:
+            for share in self._sampled:
+                place.at(share.work.step)
+                yield share
+
+        for shares in self._stages.load.together(arriving()):
+            self._stages.load.fetch(shares)
+            for share in shares:
+                self._stages.load(share)
+                if share.is_again:
+                    # It overtakes the next steps: its trainer waits for it.
+                    self._next[share.trainer].put(share)
+                else:
+                    self._loaded[share.trainer].put(share)
         for channel in self._loaded:
             channel.close_sender()
 
@@ -219,3 +250,53 @@ class Pipeline:
             place.at(step, "synchronize")
             self._stages.update(index, step)
         self._done[index].close_sender()
+
+
+class GuardedSteps(_ThreadedSteps):
+    """`SerialSteps` on a thread of their own, so that a run ends as one through `Pipeline` does.
+
+    While the consumer makes new weights, nothing is under way. What the constructor and the methods take,
+    return and raise is as in `Pipeline`.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        steps: Sequence[int],
+        *,
+        stall_timeout_s: float,
+        on_stall: Callable[[str], None] = lambda stacks: None,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        super().__init__(stages, steps, stall_timeout_s=stall_timeout_s, on_stall=on_stall, hooks=hooks)
+        self._done: Channel[StepWork] = self._threads.channel("done", 1)
+        self._next: Channel[None] = self._threads.channel("next", 1)
+        self._threads.add("hyrt.steps", "sample", "cpu", self._run)
+
+    def steps(self) -> Iterator[StepWork]:
+        """The same steps as `Pipeline.steps`; the next one begins when it is asked for."""
+        for step in self._steps:
+            try:
+                with self._threads.waiting():
+                    work = self._done.get()
+            except ChannelClosed:
+                raise StageFailure(f"the steps ended before step {step}: their thread has ended") from None
+            yield work
+            self._next.put(None)
+        # The trainer takes the last weights, too.
+        with self._threads.waiting():
+            for _ in self._done:
+                raise AssertionError("a step too many")
+
+    def queues(self) -> None:
+        """No channel holds a mini-batch."""
+
+    def _run(self, place: Place) -> None:
+        def at(stage: str, device: str, step: int) -> None:
+            place.device = device
+            place.at(step, stage)
+
+        for work in SerialSteps(self._stages, self._steps, at).steps():
+            self._done.put(work)
+            self._next.get()
+        self._done.close_sender()

@@ -139,7 +139,8 @@ class Recovery:
         if new is None or work.redone > _RETRIES:
             why = describe(failure.error).removeprefix(f"{trainer.name}: ")
             raise StageFailure(
-                f"error in {failure.stage} on {trainer.name} at step {work.step}: {why}; {_remedy(failure)}"
+                f"error in {failure.stage} on {trainer.name} at step {work.step}: {why}; "
+                f"{_remedy(share, failure)}"
             ) from failure.error
         after, pieces = new
         if tuple(after) != self._split:
@@ -153,9 +154,16 @@ class Recovery:
             work.shares.append(Share(work, index, units, len(work.shares), is_again=True))
 
 
-def _remedy(failure: Failure) -> str:
+def _remedy(share: Share, failure: Failure) -> str:
     if failure.is_lost:
         return "no trainer is left"
+    if share.batch is not None and share.batch.whole is not None:
+        if isinstance(failure.error, DeviceOutOfMemory) and failure.error.remedy:
+            return failure.error.remedy
+        return (
+            "the whole graph has to fit the device. Give fullgraph.device_memory to train in chunks, lower "
+            "model.hidden or model.layers, train on cpu, or take mini-batches (without --full-graph)"
+        )
     if isinstance(failure.error, DeviceOutOfMemory) and failure.error.remedy:
         return failure.error.remedy
     return (

@@ -1,14 +1,14 @@
-"""The stages one after the other, for comparison and for debugging."""
+"""The stages one after the other: for steps with nothing to overlap, for comparison and for debugging."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
 from hyrt.errors import StageFailure, describe
-from hyrt.pipeline.shares import StepWork
+from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.stages import Stages
 
 
@@ -21,11 +21,19 @@ class SerialSteps:
         The work.
     steps
         Which steps of the run, in order.
+    at
+        Called with the stage, the device and the step that begin.
     """
 
-    def __init__(self, stages: Stages, steps: Iterable[int]) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        steps: Iterable[int],
+        at: Callable[[str, str, int], None] = lambda stage, device, step: None,
+    ) -> None:
         self._stages = stages
         self._steps = steps
+        self._at = at
 
     def __enter__(self) -> Self:
         return self
@@ -44,26 +52,20 @@ class SerialSteps:
             Naming stage, device and step.
         """
         for step in self._steps:
-            with _named("sample", "cpu", step):
+            with self._named("sample", "cpu", step):
                 shares = self._stages.cut(step)
             work = shares[0].work
             while shares:
-                for share in shares:
-                    with _named("sample", "cpu", step):
-                        self._stages.sample(share)
-                    with _named("load", "cpu", step):
-                        self._stages.load(share)
-                    name = self._stages.trainers[share.trainer].name
-                    with _named("transfer", name, step):
-                        staged = self._stages.transfer(share)
-                    with _named("propagate", name, step):
-                        self._stages.propagate(share, staged)
-                    del staged
+                for together in self._stages.load.together(self._sampled(shares)):
+                    with self._named("load", "cpu", step):
+                        self._stages.load.fetch(together)
+                    for share in together:
+                        self._finish(share)
                 shares = self._stages.again(work)
             yield work
             work.release()
             for index, trainer in enumerate(self._stages.trainers):
-                with _named("synchronize", trainer.name, step):
+                with self._named("synchronize", trainer.name, step):
                     self._stages.update(index, step)
 
     def queues(self) -> None:
@@ -76,14 +78,31 @@ class SerialSteps:
     def raise_failure(self) -> None:
         """What fails is raised where it fails."""
 
+    def _sampled(self, shares: Iterable[Share]) -> Iterator[Share]:
+        """The shares, each sampled when it is asked for."""
+        for share in shares:
+            with self._named("sample", "cpu", share.work.step):
+                self._stages.sample(share)
+            yield share
 
-@contextmanager
-def _named(stage: str, device: str, step: int) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
-        why = describe(error).removeprefix(f"{device}: ")
-        raise StageFailure(f"error in {stage} on {device} at step {step}: {why}") from error
+    def _finish(self, share: Share) -> None:
+        """Load, transfer and propagate a share."""
+        step, name = share.work.step, self._stages.trainers[share.trainer].name
+        with self._named("load", "cpu", step):
+            self._stages.load(share)
+        with self._named("transfer", name, step):
+            staged = self._stages.transfer(share)
+        with self._named("propagate", name, step):
+            self._stages.propagate(share, staged)
+
+    @contextmanager
+    def _named(self, stage: str, device: str, step: int) -> Iterator[None]:
+        self._at(stage, device, step)
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
+            why = describe(error).removeprefix(f"{device}: ")
+            raise StageFailure(f"error in {stage} on {device} at step {step}: {why}") from error

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hyrt.device import StepResult
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.observe.hook import Site
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 
-_WORK = ("sample", "sample_on_device", "load", "transfer", "propagate", "update")
+_WORK = ("sample", "sample_on_device", "fetch", "load", "transfer", "propagate", "update")
 
 
 @dataclass(slots=True)
@@ -48,8 +49,9 @@ class Share:
     failure: Failure | None = None
     """Why the trainer could not do it; None where it could."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `load`, `transfer` and
-    `propagate`; and `update`, in which the trainer took the weights of the step before."""
+    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `fetch` (of a step's remote
+    rows, dealt out to its shares), `load`, `transfer` and `propagate`; and `update`, in which the trainer
+    took the weights of the step before."""
     site: Site | None = None
     """The site of its work, in a run that has hooks."""
 
@@ -61,11 +63,11 @@ class StepTimes:
     iteration_s: float
     """Wall time from the end of the step before to its own."""
     stage_s: Mapping[str, float]
-    """Wall time of the work by stage: of all trainers for `sample` and `load`, of the slowest share for
-    `transfer` and `propagate`, and of `synchronize`."""
+    """Wall time of the work by stage: of all trainers for `sample` and `load` (with the fetch of remote
+    rows), of the slowest share for `transfer` and `propagate`, and of `synchronize`."""
     trainers_s: Mapping[str, tuple[float, ...]]
-    """Time of the work of each trainer: `sample` on the host, `sample_on_device`, `load`, `transfer`,
-    `propagate`, and `update`; by the device's own clock where it measures it."""
+    """Time of the work of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load`,
+    `transfer`, `propagate`, and `update`; by the device's own clock where it measures it."""
 
 
 @dataclass(slots=True)
@@ -96,6 +98,10 @@ class StepWork:
         """Trainer and result of every share that was done, in the fixed order of the sums."""
         return [(share.trainer, share.result) for share in self.shares if share.result is not None]
 
+    def chunks(self) -> dict[int, ChunkedStep]:
+        """What it took each trainer that holds a whole graph in chunks."""
+        return {trainer: result.chunks for trainer, result in self.results() if result.chunks is not None}
+
     def times(self, iteration_s: float) -> StepTimes:
         """What the step took; `iteration_s` is the wall time since the step before."""
 
@@ -113,7 +119,7 @@ class StepWork:
             iteration_s=iteration_s,
             stage_s={
                 "sample": sum(of_shares("sample", "sample_on_device")),
-                "load": sum(of_shares("load")),
+                "load": sum(of_shares("fetch", "load")),
                 "transfer": max(of_shares("transfer"), default=0.0),
                 "propagate": max(of_shares("propagate"), default=0.0),
                 "synchronize": self.synchronize_s,

@@ -19,6 +19,7 @@ from hyrt.pipeline.shares import Share, StepWork, cut
 from hyrt.pipeline.synchronize import UpdateStage
 from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.transfer import TransferStage
+from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
 
 
@@ -45,6 +46,10 @@ class Stages:
         The threads of each trainer whose threads can change.
     hooks
         Called around every stage's work.
+    own_units
+        Gives those of a step's units, in their order, that this process trains, where several share a run.
+    num_processes
+        The number of processes that share it.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class Stages:
         notify: Callable[[str], None] = lambda text: None,
         train_threads: int = 1,
         hooks: Sequence[Hook] = (),
+        own_units: Callable[[Ids], Ids] = lambda units: units,
+        num_processes: int = 1,
     ) -> None:
         self.trainers = trainers = list(trainers)
         for trainer in trainers:
@@ -70,6 +77,8 @@ class Stages:
         self.schedule = Schedule(Assignment(split=tuple(split), threads=threads))
         self._sampler = sampler
         self._hooks = hooks
+        self._own_units = own_units
+        self._num_processes = num_processes
         self._recovery = Recovery(trainers, self.schedule, continue_on_loss=continue_on_loss, notify=notify)
         self.sample = SampleStage(sampler, trainers, self.schedule, sample_workers, self._recovery)
         self.load = LoadStage(loader, trainers, self.schedule, load_workers)
@@ -98,12 +107,12 @@ class Stages:
         for hook in self._hooks:
             hook.cut(assignment)
         work = StepWork(step)
-        units, most = self._sampler.units(step), sum(assignment.split)
+        units, most = self._sampler.units(step), sum(assignment.split) * self._num_processes
         if len(units) > most:
             raise ConfigError(
                 f"the sampler gave a step {len(units)} units, more than the {most} that it declared"
             )
-        pieces = cut(units, assignment.split)
+        pieces = cut(self._own_units(units), assignment.split)
         work.shares = [Share(work, index, units, index) for index, units in enumerate(pieces)]
         return list(work.shares)
 

@@ -18,6 +18,7 @@ from hyrt.observe.hook import Site, call_in
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.trainer import Trainer
+from hyrt.quantities import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +26,57 @@ class StepSummary:
     """A synchronized step.
 
     `loss` is the sum over all trainers divided once by the step's normalizer, `counts` are the objective's,
-    added.
+    added, and `num_edges` the sampled edges of all trainers.
     """
 
     loss: float
     counts: Mapping[str, float]
     normalizer: float
+    num_edges: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """What trainers computed in a step, added up: sums over targets add up, means do not."""
+
+    loss_sum: float
+    counts: Mapping[str, float]
+    """What the objective counts, by its names."""
+    normalizer: float
+    """`loss_sum`, `counts` and `normalizer`: the sums of those of the trainers' results."""
+    gradients: Sequence[torch.Tensor]
+    """One host tensor a parameter; empty where no trainer had any targets."""
+    num_edges: int = 0
+    """Sampled edges."""
+
+    __repr__ = one_line
 
 
 class Reduction(Protocol):
-    """Adds what all trainers computed in a step, in an order that is the same in every run.
+    """Adds what the trainers of all processes computed in a step, in an order that is the same in every run.
 
-    The result is the step's only if nothing is divided: sums over targets add up, means do not.
+    The result is the step's only if nothing is divided.
     """
 
-    def __call__(self, results: Sequence[StepResult]) -> StepResult:
-        """The sums over the results of this process's trainers, and over those of any other process."""
+    def __call__(self, own: StepTotals) -> StepTotals:
+        """The sums over all processes, from those of this one."""
         ...
 
 
-def add_results(results: Sequence[StepResult]) -> StepResult:
-    """The sums over the results in their order: the reduction of a run of one process."""
+def alone(own: StepTotals) -> StepTotals:
+    """The reduction of a run of one process: there is nothing to add."""
+    return own
+
+
+def add_results(results: Sequence[StepResult], num_edges: int = 0) -> StepTotals:
+    """The sums over the results in their order, of so many sampled edges."""
     gradients = [result.gradients for result in results if result.gradients]
-    return StepResult(
+    return StepTotals(
         loss_sum=sum(result.loss_sum for result in results),
         counts=added(result.counts for result in results),
         normalizer=sum(result.normalizer for result in results),
         gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
+        num_edges=num_edges,
     )
 
 
@@ -70,7 +95,7 @@ class Synchronizer:
     seed
         The run's seed, for messages.
     reduction
-        Adds the trainers' results.
+        Adds the sums of this process's trainers to those of any other process.
     clip_norm
         The most that the norm of all of a step's gradients together may be; 0 does not clip.
     warm_up
@@ -83,7 +108,7 @@ class Synchronizer:
         optimizer: torch.optim.Optimizer,
         trainers: Sequence[Trainer],
         seed: int,
-        reduction: Reduction = add_results,
+        reduction: Reduction = alone,
         clip_norm: float = 0.0,
         warm_up: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
@@ -113,7 +138,7 @@ class Synchronizer:
             )
             if not finite:
                 raise self._diverged(f"the loss or a gradient of {self._trainers[index].name}", work.step)
-        total = self._reduction([result for _, result in shares])
+        total = self._reduction(add_results([result for _, result in shares], work.num_edges))
         if total.gradients:
             for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
                 parameter.grad = gradient / total.normalizer
@@ -123,6 +148,7 @@ class Synchronizer:
             loss=total.loss_sum / total.normalizer if total.normalizer else 0.0,
             counts=total.counts,
             normalizer=total.normalizer,
+            num_edges=total.num_edges,
         )
 
     def _clip(self, step: int) -> None:

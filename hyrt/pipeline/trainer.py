@@ -13,7 +13,7 @@ import torch
 
 from hyrt.device import Device, InputForm
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.row_source import SparseSource
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
 from hyrt.observe.hook import Hook, Site, call_in
@@ -41,7 +41,12 @@ class InputPlan:
 
 
 def plan_input(
-    model: torch.nn.Module, graph: Graph, forms: Collection[InputForm], *, fuse: bool
+    model: torch.nn.Module,
+    graph: Graph,
+    forms: Collection[InputForm],
+    *,
+    fuse: bool,
+    whole: bool = False,
 ) -> InputPlan:
     """Choose the cheapest form that the model and the device can take.
 
@@ -55,14 +60,21 @@ def plan_input(
         The forms of input that the device takes.
     fuse
         Whether loading and aggregation may be fused.
+    whole
+        Whether the mini-batches are the whole graph: then the matrix itself is preferred to an aggregate of
+        its size.
     """
     takes = inputs_of(model)
-    if isinstance(graph.features, SparseFeatures):
+    if isinstance(graph.features, SparseSource):
         return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
+    if graph.features.matrix is None:
+        return InputPlan("rows")
+    if whole and takes.in_place and "in_place" in forms:
+        return InputPlan("in_place")
     if fuse:
         if takes.aggregation is not None and "aggregated" in forms:
             return InputPlan("aggregated", takes.aggregation)
-        if takes.in_place and "in_place" in forms:
+        if takes.in_place and not takes.rather_rows and "in_place" in forms:
             return InputPlan("in_place")
     return InputPlan("ids" if "ids" in forms else "rows")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.calibration_file import CalibrationError
@@ -21,6 +22,9 @@ from hyrt.errors import ConfigError
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
 from hyrt.predict.this_run import first_assignment
 from hyrt.predict.workload import assumptions_of, dense_rows, terms_of
+
+if TYPE_CHECKING:
+    from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
 
 
 def machine(name: str) -> tuple[Platform, list[str]]:
@@ -74,6 +78,8 @@ class MachinePrediction:
     """What would make it faster, the best first."""
     scaling: Sequence[tuple[int, Prediction]]
     """Predictions by number of accelerators, where a range was asked for."""
+    chunked: ChunkPrediction | None = None
+    """The epoch in chunks on an accelerator, where the whole graph is trained on and does not fit it."""
     assumptions: Sequence[str]
     """What is assumed of the work and of FPGAs, one sentence each."""
 
@@ -112,7 +118,7 @@ def predict_on(
     if len(counts) == 1:
         platform = with_accelerators(platform, counts[0])
     platform, no_kernels = with_kernels(platform, work, config, paper=paper)
-    on_it, steps = _prepared(platform, work, config)
+    on_it, steps = prepared(platform, work, config)
     given = None
     if config is not None and not paper:
         as_run = here and not counts
@@ -121,7 +127,7 @@ def predict_on(
     advice = advise(on_it, steps, now, terms=terms, paper=paper)
     scaling = []
     for count in counts if len(counts) > 1 else ():
-        scaled, steps = _prepared(with_accelerators(on_it, count), work, config)
+        scaled, steps = prepared(with_accelerators(on_it, count), work, config)
         scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
@@ -131,14 +137,30 @@ def predict_on(
         now=now,
         advice=advice,
         scaling=scaling,
+        chunked=None if config is None else _chunked(on_it, steps, config),
         assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now)],
     )
 
 
-def _prepared(
+def _chunked(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
+    # Sizes are predicted without torch, which this imports.
+    from hyrt.predict.chunks.chunk_prediction import predict_chunks
+
+    return predict_chunks(platform, work, config)
+
+
+def prepared(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """FPGAs of a known design with the tasks that fit on the chip; full sizes with a batch per trainer."""
+    """A machine and work that fit each other: tasks for the chips of FPGAs, and the batch of a whole step.
+
+    Parameters
+    ----------
+    platform, work
+        The machine and the work.
+    config
+        The settings of the work; None where it was given in sizes, with a batch for each trainer.
+    """
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
     if any(accelerator.design is not None for accelerator in platform.accelerators):

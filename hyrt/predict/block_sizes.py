@@ -12,7 +12,7 @@ from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.predict.dataset_sizes import DatasetSizes
-from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.sampling.registry import SAMPLERS
 
 if TYPE_CHECKING:
     from hyrt.machine.workers import Workers

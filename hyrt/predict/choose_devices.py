@@ -15,14 +15,13 @@ from hyrt_perfmodel.prediction.stage_times import StepModel
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
-from hyrt.balance.policies import default_policy_name
+from hyrt.balance.registry import default_policy_name
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, DeviceOptions
-from hyrt.device.calls import load_replica, opened
+from hyrt.device.calls import call_device, load_replica, opened
 from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
-from hyrt.errors import ConfigError, DataNotWritten, DeviceUnavailable, describe
-from hyrt.graph.graph import Graph
+from hyrt.errors import ConfigError, DataNotWritten, DeviceFault, DeviceUnavailable, describe
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
 from hyrt.predict.bare_model import small_model
@@ -30,8 +29,8 @@ from hyrt.predict.block_sizes import SamplerSizesUnknown
 from hyrt.predict.calibrate.machine import measure_devices
 from hyrt.predict.calibrate.store import keep, known_speed, read_measured, real_devices
 from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.workload import expected_workload, sampled_workload
-from hyrt.training.setup import build_model
+from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
+from hyrt.training.setup import PreparedRun
 
 # A device that would do less than this part of a step costs more to feed than it gives.
 _WORTH = 0.05
@@ -48,19 +47,15 @@ class Choice:
     """Devices that were found and not taken: (name, reason)."""
 
 
-def resolve_auto(
-    config: Config, graph: Graph, model: torch.nn.Module | None = None
-) -> tuple[Config, Choice | None]:
+def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice | None]:
     """Settings with `devices: auto` replaced by what it stands for here; others unchanged.
 
     Parameters
     ----------
     config
         All settings.
-    graph
-        The graph to train on.
-    model
-        A module of the user's; the configured one by default.
+    prepared
+        The run's graph, and its model and sampler: what is made of them here, the run need not make again.
 
     Raises
     ------
@@ -69,11 +64,7 @@ def resolve_auto(
     """
     if config.device_requests[0].name != AUTO:
         return config, None
-    return _resolved(
-        config,
-        build_model(config, graph) if model is None else model,
-        lambda: _work(config, graph),
-    )
+    return _resolved(config, lambda: prepared.model, lambda: _work(config, prepared))
 
 
 def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
@@ -81,11 +72,11 @@ def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
     if config.device_requests[0].name != AUTO:
         return config
     widths = work.at(1.0).features
-    return _resolved(config, small_model(config, widths[0], widths[-1]), lambda: work)[0]
+    return _resolved(config, lambda: small_model(config, widths[0], widths[-1]), lambda: work)[0]
 
 
 def _resolved(
-    config: Config, module: torch.nn.Module, work_of: Callable[[], TrainingWorkload]
+    config: Config, model_of: Callable[[], torch.nn.Module], work_of: Callable[[], TrainingWorkload]
 ) -> tuple[Config, Choice]:
     surveys = survey_devices()
     calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
@@ -101,11 +92,12 @@ def _resolved(
     choice = choose(
         surveys,
         lambda info: _step_s(info, calibration, costs, work),
-        lambda info: _why_not(info, module, config.train.build_objective()),
+        lambda info: _why_not(info, model_of(), config.train.build_objective()),
         why_unknown,
+        one=config.sampler.whole_graph,
     )
     balance = config.balance
-    if balance.policy == "auto":
+    if balance.policy == "auto" and not config.sampler.whole_graph:
         # The shares are a start that nobody asked to keep.
         balance = balance.model_copy(update={"policy": default_policy_name})
     return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
@@ -116,6 +108,8 @@ def choose(
     step_s: Callable[[DeviceInfo], float | None],
     why_not: Callable[[DeviceInfo], str],
     why_unknown: str = _NOT_MEASURED,
+    *,
+    one: bool = False,
 ) -> Choice:
     """Choose among what was found.
 
@@ -133,6 +127,8 @@ def choose(
         Gives the reason why a device cannot run the model; empty where it can.
     why_unknown
         The reason against a device whose speed is not known.
+    one
+        Choose only the fastest: for the whole graph, which one device trains.
 
     Raises
     ------
@@ -152,6 +148,8 @@ def choose(
             reason = "shares the CPU"
         else:
             reason = why_unknown if seconds is None else why_not(info)
+        if one and not info.whole_graphs:
+            reason = "trains mini-batches only"
         if reason or seconds is None:
             unused.append((info.name, reason))
         else:
@@ -160,6 +158,10 @@ def choose(
         reasons = [f"{name}: {reason}" for name, reason in unused]
         reasons += [f"{survey.kind}: {survey.problem}" for survey in surveys if survey.problem]
         raise DeviceUnavailable(f"devices=auto found no device that can train: {'; '.join(reasons)}")
+    if one:
+        best = max(speeds, key=speeds.__getitem__)
+        unused += [(name, f"slower than {best}") for name in speeds if name != best]
+        return Choice((best,), tuple(unused))
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _WORTH * total and not name.startswith("cpu:"):
@@ -211,7 +213,7 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
     return max(model.transfer_s(trainer, step), computing)
 
 
-def _work(config: Config, graph: Graph) -> TrainingWorkload:
+def _work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
     """The run's work: sampled, or expected where sampling is costly.
 
     Raises
@@ -219,12 +221,13 @@ def _work(config: Config, graph: Graph) -> TrainingWorkload:
     ConfigError
         If it is not known, saying why.
     """
-    targets = graph.split("train", config.data.split)
+    graph, targets = prepared.graph, prepared.targets
     if len(targets) and config.sampler.preparation:
         degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
         with suppress(SamplerSizesUnknown):
             return expected_workload(config, replace(graph_sizes(graph, targets), degrees=degrees))
-    return sampled_workload(config, graph)
+    check_predictable(config)
+    return sampled_workload(config, graph, prepared.sampler)
 
 
 def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
@@ -233,7 +236,12 @@ def _why_not(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> 
         backend, there = find_device(info.name)
         with opened(backend, there, DeviceOptions()) as device:
             trainable = [p for p in model.parameters() if p.requires_grad]
-            load_replica(device, model, trainable, objective)
+            call_device(
+                info.name,
+                "load",
+                lambda: load_replica(device, model, trainable, objective),
+                fault=DeviceFault,
+            )
     except Exception as error:  # Also a plug-in's own: what auto cannot use does not stop the run.
         return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
     return ""

@@ -35,8 +35,13 @@ class DatasetSizes:
     degrees: DegreeDistribution | None = None
     """The vertices, the edges and how these are distributed; None for an open graph, whose mini-batches are
     sampled."""
+    transpose_bytes: float = 0.0
+    """Bytes of the edges by source, which training on the whole graph keeps of a graph that is not symmetric.
+    """
     mapped_bytes: float = 0.0
     """Bytes that are memory-mapped instead."""
+    is_mapped: bool = False
+    """Whether an open graph's dense rows lie in a file, whose pages need not stay in memory."""
     row_entries: float | None = None
     """The mean number of stored values of a sparse row; None where rows are dense."""
     found: str = ""
@@ -55,13 +60,15 @@ class DatasetSizes:
     ) -> DatasetSizes:
         """The sizes of a dataset that will be in memory as a whole, with dense rows."""
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
+        graph_bytes = edges * _ID_BYTES + vertices * _OFFSET_BYTES
         return cls(
             features=features,
             classes=classes,
             targets=targets,
             value_bytes=value_bytes,
             feature_bytes=vertices * features * value_bytes,
-            graph_bytes=edges * _ID_BYTES + vertices * _OFFSET_BYTES,
+            graph_bytes=graph_bytes,
+            transpose_bytes=0.0 if degrees.reciprocity == 1 else graph_bytes,
             degrees=degrees,
             found=found,
         )
@@ -122,7 +129,8 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
     """The sizes of an open graph."""
-    from hyrt.graph.row_source import SparseFeatures
+    from hyrt.fullgraph.mapped_rows import memory_map
+    from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
     features = graph.features
     stored = len(features.columns) if isinstance(features, SparseFeatures) else None
@@ -134,5 +142,6 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
         value_bytes=features.value_bytes,
         feature_bytes=float(features.nbytes) if isinstance(features, SparseFeatures) else rows_bytes,
         graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
+        is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,
         row_entries=None if stored is None else stored / graph.num_vertices,
     )

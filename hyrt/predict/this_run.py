@@ -13,10 +13,11 @@ from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
+from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
 from hyrt.predict.workload import sampled_workload, terms_of
-from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.given.expected_run import ExpectedRun
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
@@ -46,6 +47,9 @@ def predict_run(
     """
     from hyrt.predict.calibrate.store import usable
 
+    if config.sampler.whole_graph and len(config.trained_on) > 1:
+        say("no prediction: several devices share the whole graph")
+        return None
     calibration, reason = usable()
     if calibration is None:
         if reason:
@@ -129,7 +133,8 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
 
 
 def _names(config: Config) -> list[str]:
-    return [full_name(request.name) for request in config.device_requests]
+    kinds = [request.name.partition(":") for request in config.trained_on]
+    return [full_name(f"{BACKENDS.spelling(kind)}{colon}{number}") for kind, colon, number in kinds]
 
 
 def _order(names: list[str]) -> list[int]:

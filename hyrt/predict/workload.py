@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.sizes.datasets import DATASETS
+from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
-from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.workloads.model_workload import KINDS, model_workload
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config
@@ -21,8 +25,10 @@ from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, graph_size
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
     from hyrt.graph.graph import Graph
+    from hyrt.predict.whole_graph_work import WholeGraphSizes
     from hyrt.sampling.sampler import Sampler
 
 _GENERATED = "synthetic:"
@@ -30,9 +36,12 @@ _HALVINGS = 12
 
 
 def training_workload(
-    config: Config, dataset: DatasetSizes, sizes: Callable[[float], BlockSizes]
+    config: Config,
+    dataset: DatasetSizes,
+    sizes: Callable[[float], BlockSizes],
+    whole: WholeGraphSizes | None = None,
 ) -> TrainingWorkload:
-    """The work of a run whose mini-batches have known sizes. Needs neither torch nor the graph.
+    """The work of a run whose mini-batches have known sizes. Needs no graph, and torch for whole graphs only.
 
     Parameters
     ----------
@@ -43,6 +52,9 @@ def training_workload(
     sizes
         Gives the sizes of a mini-batch by its number of targets, or of subgraphs where the sampler makes
         these.
+    whole
+        The graph, where all of it is trained on; None where the step that the CPU trainer makes of it need
+        not be known.
     """
     model = config.model
     costs = find_model(model.kind).costs_like
@@ -58,6 +70,7 @@ def training_workload(
             heads=model.heads,
             bytes_per_value=dataset.value_bytes,
             row_entries=dataset.row_entries,
+            hidden=model.hidden,
         )
         return replace(work, walk_steps=found.walk_steps, scanned_edges=found.scanned_edges)
 
@@ -70,7 +83,50 @@ def training_workload(
         best_form=_best_form(config) if dataset.row_entries is None else "sparse",
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
+        resident=config.sampler.whole_graph,
+        transpose_bytes=dataset.transpose_bytes if config.sampler.whole_graph else 0.0,
+        targets=dataset.targets if config.sampler.whole_graph else None,
+        target_edges=None if whole is None else whole.target_edges,
+        degrees=None if whole is None else whole.degrees,
+        whole=None if whole is None else _whole_step(config, dataset, whole),
     )
+
+
+def _whole_step(
+    config: Config, dataset: DatasetSizes, sizes: WholeGraphSizes
+) -> Callable[[float, int], WholeGraphStep] | None:
+    """The step of the CPU trainer over a whole graph; None where it is not known."""
+    from hyrt.predict.bare_model import bare_model
+    from hyrt.predict.whole_graph_work import can_say, whole_graph_step
+
+    model = bare_model(config, dataset.features, dataset.classes)
+    if not can_say(model):
+        return None
+
+    @cache
+    def step(memory_bytes: float, threads: int) -> WholeGraphStep:
+        return whole_graph_step(model, sizes, memory_bytes=memory_bytes, threads=threads)
+
+    return step
+
+
+def _held(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
+    """The data in memory, array by array."""
+    held = {
+        "topology": dataset.graph_bytes,
+        "edges by source": dataset.transpose_bytes,
+        "features": dataset.feature_bytes,
+    }
+    if _copies_rows(config, dataset):
+        held["features as float32, to be dropped"] = 4.0 * vertices * dataset.features
+    return held
+
+
+def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
+    """Whether dense rows are copied before the first step: those to be dropped, unless they are floats."""
+    if config.model.input_dropout == 0 or dataset.row_entries is not None:
+        return False
+    return dataset.value_bytes != 4 or dataset.is_mapped
 
 
 def _best_form(config: Config) -> LoadForm:
@@ -97,7 +153,23 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
     most = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
     counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
-    return training_workload(config, dataset, sizes.at)
+    if not config.sampler.whole_graph:
+        return training_workload(config, dataset, sizes.at)
+    from hyrt.predict.whole_graph_work import WholeGraphSizes
+
+    assert dataset.degrees is not None
+    vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
+    whole = WholeGraphSizes(
+        vertices=vertices,
+        edges=edges,
+        targets=dataset.targets,
+        target_edges=edges * dataset.targets / vertices,
+        # All others are validated or tested.
+        scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
+        held=_held(config, dataset, vertices),
+        row_entries=dataset.row_entries,
+    )
+    return training_workload(config, dataset, sizes.at, whole)
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
@@ -120,22 +192,57 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     from hyrt.machine.workers import Workers
     from hyrt.training.setup import build_sampler
 
-    _check_predictable(config)
+    check_predictable(config)
     targets = graph.split("train", config.data.split)
     if not len(targets):
         raise ConfigError(f"{graph.name} cannot be predicted: the data has no training vertices")
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_block_sizes(config.sampler, built, workers)
-    return training_workload(config, graph_sizes(graph, targets), sizes.at)
+    dataset = graph_sizes(graph, targets)
+    if not config.sampler.whole_graph:
+        return training_workload(config, dataset, sizes.at)
+    from hyrt.predict.whole_graph_work import WholeGraphSizes
+
+    topology = graph.topology
+    if not topology.is_symmetric:
+        dataset = replace(dataset, transpose_bytes=dataset.graph_bytes)
+    scored = sum(len(graph.split(name, config.data.split)) for name in ("val", "test"))
+    whole = WholeGraphSizes(
+        vertices=graph.num_vertices,
+        edges=graph.num_edges,
+        targets=len(targets),
+        target_edges=float(topology.in_degrees[targets].sum(dtype=np.int64)),
+        scored=scored if config.evaluate.mode == "full" else 0,
+        held=_held(config, dataset, graph.num_vertices),
+        row_entries=dataset.row_entries,
+        mapped=dataset.is_mapped and not _copies_rows(config, dataset),
+        degrees=_counted(topology.in_degrees) if topology.is_symmetric else None,
+    )
+    return training_workload(config, dataset, sizes.at, whole)
 
 
-def _check_predictable(config: Config) -> None:
+def _counted(degrees: np.ndarray) -> DegreeDistribution:
+    """The degrees of a symmetric graph."""
+    return DegreeDistribution.from_classes(DegreeClasses.of(degrees))
+
+
+def check_predictable(config: Config) -> None:
+    """Refuse settings that the performance model has no words for.
+
+    Raises
+    ------
+    ConfigError
+        Naming the sampler or the model.
+    """
     sampler, model = config.sampler, config.model
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
     if not find_model(model.kind).costs_like:
-        raise ConfigError(f"model.kind={model.kind} cannot be predicted: it does not say what it costs")
+        raise ConfigError(
+            f"model.kind={model.kind} cannot be predicted: it does not say what it costs. Ask for one of "
+            f"{', '.join(KINDS)} with the same settings, whichever is most like it"
+        )
 
 
 def configured_workload(config: Config) -> TrainingWorkload:
@@ -157,7 +264,7 @@ def configured_workload(config: Config) -> TrainingWorkload:
         If the dataset is missing or damaged.
     """
     source = config.data.source
-    _check_predictable(config)
+    check_predictable(config)
     if source in DATASETS:
         return expected_workload(config, published_sizes(DATASETS[source]))
     if source.startswith(_GENERATED):
@@ -181,6 +288,11 @@ def assumptions_of(config: Config) -> list[str]:
         found.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith(_GENERATED):
         found.append(f"{source} has the degrees of the distribution that it is drawn from")
+    if config.sampler.whole_graph:
+        found.append(
+            "the time of an epoch leaves out what is done once: opening the data, finding the edges by "
+            "source, copying all of it to a device with memory of its own"
+        )
     return [*found, of_model] if of_model else found
 
 
@@ -198,6 +310,9 @@ def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
 
 def terms_of(config: Config) -> Terms:
     """All terms of the performance model, with what a run of these settings does at the same time."""
+    if config.sampler.whole_graph:
+        # One stage has work.
+        return Terms(overlap="nothing", shared_cores=False)
     if not config.runtime.pipelined:
         return Terms(overlap="nothing")
     return Terms(overlap="trainers" if config.runtime.depth == 1 else "all")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,20 @@ class Transposed:
     """[E] int32, the edge's number in the block; int64 where the block's indptr is."""
 
     __repr__ = one_line
+
+
+class KeptEdges(Protocol):
+    """Forms of a block's edges that are made once for many blocks."""
+
+    @property
+    def transposed(self) -> Transposed:
+        """As `Block.transposed` gives them."""
+        ...
+
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """As `Block.edge_index` gives them."""
+        ...
 
 
 @dataclass(slots=True)
@@ -66,8 +80,12 @@ class Block:
     needed."""
     weights: NDArray[np.float32] | None = None
     """[E] float32 factors on the edges, or None for all one (GraphSAINT's aggregator normalisation)."""
+    edge_types: NDArray[Any] | None = None
+    """[E] integers, the type of each edge; None in a graph whose edges have none."""
     resident: Any = None
     """The device's own copy, where a device sampled the block."""
+    kept: KeptEdges | None = None
+    """Other forms of the edges, where somebody keeps them."""
     _transposed: Transposed | None = field(default=None, repr=False)
 
     __repr__ = one_line
@@ -91,6 +109,9 @@ class Block:
                 raise ValueError(
                     "a block that is read in place has no transpose: its sources take no gradient"
                 )
+            if self.kept is not None:
+                self._transposed = self.kept.transposed
+                return self._transposed
             indptr = np.empty(self.num_src + 1, self.indptr.dtype)
             rows = np.empty(self.num_edges, np.int32)
             edges = np.empty(self.num_edges, self.indptr.dtype)
@@ -102,5 +123,7 @@ class Block:
         """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
         import torch
 
+        if self.kept is not None:
+            return self.kept.edge_index
         rows = np.repeat(np.arange(self.num_dst, dtype=np.int64), np.diff(self.indptr))
         return torch.from_numpy(np.stack([self.columns.astype(np.int64), rows]))

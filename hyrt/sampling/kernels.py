@@ -1,16 +1,19 @@
 """Compiled loops of neighbour sampling. All release the interpreter lock and write disjoint ranges."""
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 
 from hyrt.machine.generator import below, random_bits, vertex_stream
+from hyrt.machine.intrinsics import prefetch
 
 # Above this fan-out, looking a position up in the list of those taken costs more than a pass over the
 # neighbours.
 FLOYD_LIMIT = 64
+# Entries of a table of vertices that are asked for ahead of their use: enough to hide a miss in memory.
+_AHEAD = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -19,6 +22,8 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
     """Degree and number of sampled neighbours of vertices[start:stop]; fanout -1 takes all."""
     for i in range(start, stop):
+        if i + _AHEAD < stop:
+            prefetch(indptr, np.int64(vertices[i + _AHEAD]))
         v = vertices[i]
         degree = indptr[v + 1] - indptr[v]
         degrees[i] = degree
@@ -41,14 +46,18 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
 
     Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection
     sampling (Knuth, volume 2, algorithm S) for large ones. `positions` is scratch of the length of
-    `neighbors`: positions are computed first, so that the reads of `indices` are independent and overlap.
+    `neighbors`: positions are computed first and `indices` is asked for them, so that its reads overlap.
     """
     for i in range(start, stop):
+        if i + _AHEAD < stop:
+            prefetch(indptr, np.int64(vertices[i + _AHEAD]))
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
         begin = offsets[i]
         count = offsets[i + 1] - begin
         if count == degree:
+            # The processor itself asks for what follows.
+            prefetch(indices, np.int64(first))
             for k in range(count):
                 positions[begin + k] = first + k
             continue
@@ -62,12 +71,14 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
                         pick = first + last
                         break
                 positions[begin + k] = pick
+                prefetch(indices, pick)
         else:
             k = 0
             for candidate in range(degree):
                 left = np.uint64(degree - candidate)
                 if below(random_bits(stream, np.uint64(candidate)), left) < np.uint64(count - k):
                     positions[begin + k] = first + candidate
+                    prefetch(indices, np.int64(first + candidate))
                     k += 1
                     if k == count:
                         break
@@ -90,6 +101,8 @@ def relabel(destinations, neighbors, local, sources, columns):
         local[destinations[i]] = i
         sources[i] = destinations[i]
     for e in range(len(neighbors)):
+        if e + _AHEAD < len(neighbors):
+            prefetch(local, np.int64(neighbors[e + _AHEAD]))
         u = neighbors[e]
         at = local[u]
         if at < 0:

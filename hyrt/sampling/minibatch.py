@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Block, Ids
+
+if TYPE_CHECKING:
+    from hyrt.sampling.full.whole_graph import WholeGraph
 
 
 @dataclass(slots=True)
@@ -32,6 +35,13 @@ class MiniBatch:
     subgraph samplers the number of units."""
     inputs: Any = None
     """What the load stage put here: the input features in the form the trainer takes."""
+    target_rows: Ids | None = None
+    """[n] the row of the scores that each target has. None where the scores have one row a target, in order;
+    else the last block has more destinations than there are targets, and only these rows enter the loss."""
+    whole: WholeGraph | None = None
+    """What the blocks share, where each of them is the whole graph; else None. Mini-batches with the same
+    object here have the same blocks (but for the step), targets, labels and inputs, so a device may keep what
+    it made of the first."""
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     __repr__ = one_line

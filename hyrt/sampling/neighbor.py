@@ -111,13 +111,18 @@ class NeighborSampler:
         prefix_sum(counts, offsets)
         neighbors = arrays.take(edges, self.ids)
         positions = self._pool.take(edges, np.int64)
+        types = self._graph.topology.edge_types
+        drawn = None if types is None else arrays.take(edges, types.dtype)
 
         def draw(start: int, stop: int) -> None:
             draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors)
+            if types is not None and drawn is not None:
+                of_rows = slice(offsets[start], offsets[stop])
+                np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
 
         workers.run(draw, num, _GRAIN)
         self._pool.give(positions)
-        return Hop(degrees, offsets, neighbors)
+        return Hop(degrees, offsets, neighbors, edge_types=drawn)
 
     def _block(
         self,
@@ -154,6 +159,7 @@ class NeighborSampler:
             layer=layer,
             step=step,
             seed=self._seed,
+            edge_types=hop.edge_types,
             resident=hop.resident,
         )
 

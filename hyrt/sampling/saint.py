@@ -83,7 +83,7 @@ class SaintSampler:
     Raises
     ------
     ValueError
-        If there are no targets, or a count is below 1.
+        If there are no targets, a count is below 1, or edges have types.
     """
 
     def __init__(
@@ -102,6 +102,11 @@ class SaintSampler:
     ) -> None:
         if not len(targets):
             raise ValueError(f"{graph.name}: walks start at training targets, but there are none")
+        if graph.topology.edge_types is not None:
+            raise ValueError(
+                f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "
+                "sampler.kind to neighbor or full"
+            )
         if min(layers, roots, walk_length, units_per_step, coverage) < 1:
             raise ValueError(
                 "layers, roots, walk_length, units_per_step and coverage must each be at least 1"

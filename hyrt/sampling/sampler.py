@@ -66,6 +66,8 @@ class Hop:
     are met), where the sampler relabels; else None."""
     columns: NDArray[np.int32] | None = None
     """[E] int32 positions in `sources`, where the sampler relabels; else None."""
+    edge_types: NDArray[Any] | None = None
+    """[E] the types of the edges, as in `Block`."""
     resident: Any = None
     """The device's own copy, for its `transfer`."""
 

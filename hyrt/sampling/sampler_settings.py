@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from hyrt.machine.entry_points import EntryPointGroup
 from hyrt.section import Listed, NoTruth, Section
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from hyrt.sampling.block import Ids
     from hyrt.sampling.minibatch import MiniBatch
     from hyrt.sampling.sampler import Sampler
-
-SAMPLERS = EntryPointGroup("hyrt.samplers", "sampler.kind")
 
 
 class SamplerSettings(Section):
@@ -34,6 +31,9 @@ class SamplerSettings(Section):
     """What the split moves; `target` where a mini-batch can be cut between any two targets."""
     units_setting: ClassVar[str] = "data.batch_size"
     """The setting that says how many units a step has."""
+    whole_graph: ClassVar[bool] = False
+    """Whether every step is one unit with the same mini-batch, over the whole graph: one device trains it,
+    and nothing is to be prepared while it does."""
     preparation: ClassVar[str] = ""
     """What `build` does for so long that the user should be told, like `counting ...`."""
     unpredictable: ClassVar[str] = ""
@@ -41,7 +41,8 @@ class SamplerSettings(Section):
 
     kind: str = "neighbor"
     """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint`
-    draws subgraphs by GraphSAINT random walks; installed packages may declare more."""
+    draws subgraphs by GraphSAINT random walks; `full` trains on the whole graph in each step, and
+    `--full-graph` sets it; installed packages may declare more."""
     fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
     neighbours. By default 25, then 10 for each further layer. Kinds that draw no neighbours by layer use it
@@ -67,10 +68,12 @@ class SamplerSettings(Section):
         fanouts = self.fanouts(layers)
         if len(fanouts) != layers:
             raise ValueError(
-                f"sampler.fanout has {len(fanouts)} entries for model.layers={layers}: give one per layer"
+                f"sampler.fanout={fanouts} does not go with model.layers={layers}: give one fan-out per layer"
             )
         if any(fanout < -1 or fanout == 0 for fanout in fanouts):
             raise ValueError("sampler.fanout: each entry must be a positive count, or -1 for all neighbours")
+        if max(fanouts) >= 2**31:
+            raise ValueError(f"sampler.fanout: {max(fanouts)} is not below {2**31}: -1 takes all neighbours")
 
     def units_per_step(self, batch_size: int) -> int:
         """How many units a step has, of which `batch_size` is the setting `data.batch_size`."""

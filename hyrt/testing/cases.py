@@ -20,6 +20,7 @@ from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.block import Block
+from hyrt.sampling.full.full_sampler import FullSampler
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.saint import SaintSampler
@@ -76,16 +77,26 @@ def model_cases() -> list[ModelCase]:
         1: {"in_features": 1, "num_classes": 47},
         3: {"in_features": 6, "hidden": 51, "num_classes": 3},
     }
-    dropped = {"dropout": 0.4, "input_dropout": 0.2}
+    dropped, of_edges = {"dropout": 0.4, "input_dropout": 0.2}, {"attention_dropout": 0.3}
     for name, settings in kinds.items():
         for layers, shape in shapes.items():
             cases.append(ModelCase(f"{name}, layers={layers}", {**settings, **shape, "layers": layers}))
         cases.append(
-            ModelCase(f"{name}, layers=3, dropout", {**settings, **shapes[3], "layers": 3, **dropped})
+            ModelCase(
+                f"{name}, layers=3, dropout",
+                {
+                    **settings,
+                    **shapes[3],
+                    "layers": 3,
+                    **dropped,
+                    **(of_edges if "heads" in settings else {}),
+                },
+            )
         )
     beside: dict[str, dict[str, Any]] = {
         "graphsage (mean)": {"norm": "layer"},
         "gcn": {"residual": True},
+        "gin": {"norm": "layer"},
         "gat": {"norm": "layer", "residual": True, **dropped},
     }
     for name, extra in beside.items():
@@ -127,32 +138,30 @@ class StatisticsModule(torch.nn.Module):
         return cast(torch.Tensor, self.outer(self.norm(x)[: blocks[-1].num_dst]))
 
 
-def make_graph(
-    features: int, classes: int, *, sparse: bool = False, half: bool = False, vertices: int = VERTICES
-) -> Graph:
+def make_graph(features: int, classes: int, *, sparse: bool = False, half: bool = False) -> Graph:
     """A directed graph with a hub, repeated edges, self loops and vertices without edges; the same each time.
 
     Its rows of features are `sparse`, or dense float32, or `half`, which is float16.
     """
     rng = np.random.default_rng(11)
-    degrees = rng.poisson(6, vertices)
-    degrees[HUB] = min(3 * vertices // 4, 180)
+    degrees = rng.poisson(6, VERTICES)
+    degrees[HUB] = min(3 * VERTICES // 4, 180)
     degrees[list(LONELY)] = 0
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    partners = np.setdiff1d(np.arange(vertices), LONELY)
+    partners = np.setdiff1d(np.arange(VERTICES), LONELY)
     rows = [np.sort(rng.choice(partners, degree)) for degree in degrees]
     indices = np.concatenate(rows).astype(np.int32)
-    x = rng.standard_normal((vertices, features)).astype(np.float16 if half else np.float32)
+    x = rng.standard_normal((VERTICES, features)).astype(np.float16 if half else np.float32)
     store: DenseFeatures | SparseFeatures = DenseFeatures(x)
     if sparse:
         x[rng.random(x.shape) < 0.5] = 0
         at = np.nonzero(x)
         pointer = np.concatenate([[0], np.cumsum((x != 0).sum(1))]).astype(np.int64)
         store = SparseFeatures(pointer, at[1].astype(np.int32), x[at], features)
-    labels = rng.integers(0, classes, vertices).astype(np.int16)
+    labels = rng.integers(0, classes, VERTICES).astype(np.int16)
     # The number of classes is read from the labels.
     labels[-1] = classes - 1
-    everywhere = np.ones(vertices, np.bool_)
+    everywhere = np.ones(VERTICES, np.bool_)
     return Graph.of_arrays("checks", indptr, indices, store, labels, {"train": everywhere})
 
 
@@ -162,6 +171,7 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
     if isinstance(store, DenseFeatures):
         dense: NDArray[np.float64] = store.values[vertices].astype(np.float64)
         return dense
+    assert isinstance(store, SparseFeatures)
     out = np.zeros((graph.num_vertices, store.width))
     owners = np.repeat(np.arange(graph.num_vertices), np.diff(store.indptr))
     out[owners, store.columns] = store.values
@@ -214,6 +224,27 @@ def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
     batch = sampler.sample(0, sampler.units(0), ALONE, in_place=plan.in_place)
     Loader(graph.features).load(batch, plan, ALONE)
     return batch
+
+
+def whole_graph(
+    graph: Graph,
+    layers: int,
+    targets: NDArray[Any],
+    plan: InputPlan,
+    *,
+    steps: Sequence[int] = (STEP,),
+    class_weights: bool = False,
+) -> list[MiniBatch]:
+    """Loaded mini-batches of the whole graph for some targets: one a step, which share all their arrays."""
+    weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
+    sampler = FullSampler(graph, targets, layers, SEED, weights)
+    loader = Loader(graph.features)
+    batches = []
+    for step in steps:
+        batch = sampler.sample(step, sampler.units(step), ALONE, in_place=plan.in_place)
+        loader.load(batch, plan, ALONE)
+        batches.append(batch)
+    return batches
 
 
 def square_blocks(

@@ -55,6 +55,8 @@ def every_call_of_the_protocol_is_there(trial: Trial) -> None:
         if isinstance(device, capability):
             calls |= {name: getattr(capability, name) for name in capability.__abstractmethods__}
     for name, written in calls.items():
+        if isinstance(written, property):
+            continue
         call = getattr(device, name, None)
         _demand(callable(call), f"a method {name}", call)
         assert call is not None

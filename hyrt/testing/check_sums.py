@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from hyrt.device import InputForm, StepResult
-from hyrt.device.capabilities import usable_forms
+from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
 from hyrt.errors import PluginConflict, UnsupportedModel
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
 from hyrt.sampling.minibatch import MiniBatch
@@ -79,6 +83,92 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
         check_refusal(refusal, model, device.info.name)
     else:
         raise Failed("expected UnsupportedModel for a module with BatchNorm; load took it")
+
+
+def the_whole_graph_is_a_step(trial: Trial) -> None:
+    """Targets are some rows of the scores; what steps share may stay on the device, but not their dropout."""
+    device = trial.open()
+    skip_unless(device.info.whole_graphs, "it trains no whole graphs, and says so")
+    for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
+        model = case.build()
+        load(device, model)
+        graph, layers = trial.graph(model=model), model.architecture.layers
+        few, many = np.sort(cases.some_targets(25)), np.sort(cases.some_targets(90))
+        first, second = cases.whole_graph(graph, layers, few, cases.ROWS, steps=[0, 1])
+        [other] = cases.whole_graph(graph, layers, many, cases.ROWS, class_weights=True)
+        for where, batch in {
+            "the first step": first,
+            "the next step": second,
+            "other targets, with class weights": other,
+            "the first targets again": first,
+        }.items():
+            check_step(device, model, batch, graph, f"{case.name}, {where}")
+        rows = graph.features
+        assert isinstance(rows, DenseFeatures)
+        backwards = graph.with_features(DenseFeatures(np.ascontiguousarray(rows.values[::-1])))
+        [strange] = cases.whole_graph(backwards, layers, few, cases.ROWS)
+        check_step(device, model, strange, backwards, f"{case.name}, a graph with other features")
+        same_bits(step(device, first), kept(step(device, first)), "in a step that is done again")
+        staged = [device.transfer(batch) for batch in (first, other, second)]
+        for batch, there in zip((first, other, second), staged, strict=True):
+            agree(device.propagate(there), expected(model, batch, graph), f"{case.name}, several in flight")
+
+
+def a_whole_graph_in_chunks_is_a_step(trial: Trial) -> None:
+    """For any number of chunks, in either order, with features as rows or in place."""
+    device = trial.open()
+    skip_unless(isinstance(device, RunsChunks), "it trains in no chunks, and says so")
+    assert isinstance(device, RunsChunks)
+    for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
+        model = case.build()
+        graph, layers = trial.graph(model=model), model.architecture.layers
+        plans = [cases.ROWS, *filter(None, [cases.input_plan(model, "in_place")])]
+        targets = cases.some_targets(90)
+        relabelled = cases.whole_graph(graph, layers, targets, cases.ROWS, steps=[0, 1], class_weights=True)
+        wanted = [expected(model, batch, graph) for batch in relabelled]
+        for options in (ChunkOptions(), ChunkOptions(7), ChunkOptions(3, "row-column")):
+            device.take_chunks(options)
+            load(device, model)
+            for plan in plans:
+                where = f"{case.name}, {options.num} chunks, {options.order}, inputs {plan.form}"
+                steps = cases.whole_graph(graph, layers, targets, plan, steps=[0, 1], class_weights=True)
+                for batch, reference in zip(steps, wanted, strict=True):
+                    agree(step(device, batch), reference, where)
+                num = device.num_chunks
+                right = num is not None and num >= 1 and num in (options.num or num, graph.num_vertices)
+                demand(right, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
+                same_bits(step(device, steps[0]), kept(step(device, steps[0])), f"of {where}, done again")
+
+
+def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
+    """What lives in a file is the same as what lives in memory."""
+    device = trial.open()
+    skip_unless(isinstance(device, KeepsHostBudget), "it keeps no matrices in files, and says so")
+    assert isinstance(device, KeepsHostBudget)
+    if isinstance(device, RunsChunks):
+        device.take_chunks(ChunkOptions(3))
+    case = trial.supported(3)
+    model = case.build()
+    graph, layers = trial.graph(model=model), model.architecture.layers
+    batches = cases.whole_graph(graph, layers, cases.some_targets(90), cases.ROWS, steps=[0, 1])
+    wanted: list[StepResult] = []
+    for budget in (HostBudget(), HostBudget(0)):
+        device.take_host_budget(budget)
+        load(device, model)
+        found = [kept(step(device, batch)) for batch in batches]
+        for mine, other in zip(found, wanted or found, strict=True):
+            same_bits(mine, other, f"with a budget of {budget.limit_bytes} bytes")
+        wanted = found
+
+
+def _with_dropout(trial: Trial) -> list[ModelCase]:
+    """The first model with dropout that the device takes; none where it takes none."""
+    for case in cases.model_cases():
+        if "dropout" in case.settings:
+            with suppress(UnsupportedModel, PluginConflict):
+                load(trial.open(), case.build())
+                return [case]
+    return []
 
 
 def one_target_and_isolated_vertices(trial: Trial) -> None:

@@ -23,7 +23,7 @@ from hyrt.sampling.minibatch import MiniBatch
 
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_DROPOUT_PURPOSE = 2
+_DROPOUT_PURPOSE, _ATTENTION_PURPOSE = 2, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def expected_step(
             mine.copy_(given)
     x = torch.from_numpy(rows)
     scores = _gnn(twin, batch.blocks, x) if isinstance(twin, GNN) else twin(batch.blocks, x)
+    if batch.target_rows is not None:
+        scores = scores[torch.from_numpy(batch.target_rows.astype(np.int64))]
     labels = torch.from_numpy(batch.labels.copy())
     own = scores[torch.arange(len(labels)), labels]
     losses = scores.logsumexp(1) - own
@@ -97,7 +99,7 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
         last = i == len(blocks) - 1
         prefix = f"layers.{i}."
         own = {name.removeprefix(prefix): p for name, p in named.items() if name.startswith(prefix)}
-        out = _layer(a.kind, a.aggregate, block, x, own, last)
+        out = _layer(a.kind, a.aggregate, block, x, own, last, a.attention_dropout)
         if last:
             return out
         if a.residual:
@@ -105,16 +107,16 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
             kept = x[: block.num_dst]
             out = out + (kept if shortcut is None else kept @ shortcut.T)
         if a.norm == "layer":
-            centred = out - out.mean(1, keepdim=True)
-            spread = (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
-            out = centred / spread * named[f"norms.{i}.weight"] + named[f"norms.{i}.bias"]
+            out = _normed(out, named[f"norms.{i}.weight"], named[f"norms.{i}.bias"])
         x = out.relu()
         if a.dropout:
             x = x * dropout_mask(block.destinations, x.shape[1], a.dropout, block.seed, block.step, i + 1)
     raise AssertionError("a model has layers")
 
 
-def _layer(kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], last: bool) -> Tensor:
+def _layer(
+    kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tensor], last: bool, dropped: float
+) -> Tensor:
     own = x[: block.num_dst]
     if kind == "graphsage":
         mixed = _maxima(block, x) if reduce == "max" else _matrix(block, reduce) @ x
@@ -124,12 +126,20 @@ def _layer(kind: str, reduce: str, block: Block, x: Tensor, p: Mapping[str, Tens
         return (_matrix(block, "gcn") @ x + loops) @ p["weight"].T + p["bias"]
     if kind == "gin":
         hidden = (own + _matrix(block, "sum") @ x) @ p["inner.weight"].T + p["inner.bias"]
+        if "norm.weight" in p:
+            hidden = _normed(hidden, p["norm.weight"], p["norm.bias"])
         return hidden.relu() @ p["weight"].T + p["bias"]
+    masks = attention_masks(block, len(p["weight"]), dropped)
     heads = [
-        _attention(block, x @ w.T, to_source, to_own)
-        for w, to_source, to_own in zip(p["weight"], p["source"], p["destination"], strict=True)
+        _attention(block, x @ w.T, to_source, to_own, mask)
+        for w, to_source, to_own, mask in zip(p["weight"], p["source"], p["destination"], masks, strict=True)
     ]
     return (torch.stack(heads).mean(0) if last else torch.cat(heads, 1)) + p["bias"]
+
+
+def _normed(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    centred = rows - rows.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight + bias
 
 
 def _column(values: NDArray[Any]) -> Tensor:
@@ -168,13 +178,13 @@ def _maxima(block: Block, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor) -> Tensor:
+def _attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor, mask: Tensor) -> Tensor:
     times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
     score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_own)[:, None]
     score = torch.where(score > 0, score, 0.2 * score)
     # The logarithm of how often an edge is there puts repeated edges into the softmax, and absent ones out of
     # it.
-    return (score + times.log()).softmax(1) @ z
+    return ((score + times.log()).softmax(1) * mask) @ z
 
 
 def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -198,14 +208,46 @@ def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, ste
     seed, step, layer
         The rest of the key; layer 0 is the input.
     """
+    columns = np.arange(width, dtype=np.uint64)
+    streams = _streams(_DROPOUT_PURPOSE, seed, step, layer, vertices)[:, None]
+    return _factors(streams, columns // np.uint64(4), columns % np.uint64(4), rate)
+
+
+def attention_masks(block: Block, heads: int, rate: float) -> Tensor:
+    """[heads, num_dst, num_src] float64 factors on attention weights: 16 bits a head, keyed by both ends.
+
+    Parameters
+    ----------
+    block
+        Its vertices, and the seed, step and layer of the key.
+    heads
+        The number of heads.
+    rate
+        The rate of dropped weights, to 1/65536.
+    """
+    sources = np.arange(block.num_src) if block.sources is None else block.sources
+    streams = _streams(_ATTENTION_PURPOSE, block.seed, block.step, block.layer, block.destinations)
+    head = np.arange(heads, dtype=np.uint64)[:, None, None]
+    words = sources.astype(np.uint64) * np.uint64(-(-heads // 4)) + head // np.uint64(4)
+    return _factors(streams[:, None], words, head % np.uint64(4), rate)
+
+
+def _streams(purpose: int, seed: int, step: int, layer: int, vertices: NDArray[Any]) -> NDArray[np.uint64]:
+    """[n] the random stream of each vertex."""
     with np.errstate(over="ignore"):
         golden = np.uint64(_GOLDEN)
         key = _mixed(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
-        for part in (_DROPOUT_PURPOSE, step, layer):
+        for part in (purpose, step, layer):
             key = _mixed(key + np.uint64(part + 1) * golden)
-        streams = _mixed(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
-        columns = np.arange(width, dtype=np.uint64)
-        words = _mixed(streams[:, None] + (columns // np.uint64(4) + np.uint64(1)) * golden)
-    bits = (words >> (np.uint64(16) * (columns % np.uint64(4)))) & np.uint64(0xFFFF)
+        return _mixed(key + (vertices.astype(np.uint64) + np.uint64(1)) * golden)
+
+
+def _factors(
+    streams: NDArray[np.uint64], words: NDArray[np.uint64], lanes: NDArray[np.uint64], rate: float
+) -> Tensor:
+    """0 where 16 bits of a stream's word are among those dropped, else the factor of what is kept."""
+    with np.errstate(over="ignore"):
+        drawn = _mixed(streams + (words + np.uint64(1)) * np.uint64(_GOLDEN))
+    bits = (drawn >> (np.uint64(16) * lanes)) & np.uint64(0xFFFF)
     threshold = min(round(rate * 65536), 65535)
     return torch.from_numpy((bits >= np.uint64(threshold)) * (65536 / (65536 - threshold)))

@@ -161,7 +161,9 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
             failure = error
     if failure is None:
         raise CheckpointError(f"{folder} has no checkpoint: start a new run")
-    raise CheckpointError(f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}") from failure
+    raise CheckpointError(
+        f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}: start a new run"
+    ) from failure
 
 
 def _newest_first(folder: Path) -> list[tuple[int, Path]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +14,21 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt_perfmodel.policy import Policy
 
 from hyrt.config import Config
+from hyrt.device.names import split_by_shares
+from hyrt.errors import DataWarning
 from hyrt.graph.graph import Graph
 from hyrt.inference.evaluate import Evaluator
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
 from hyrt.observe.events import Emit, Event, Notice
 from hyrt.observe.hook import HOST, Hook, Site, call_in
+from hyrt.observe.last_calls import LastCalls
 from hyrt.observe.trace.traced_run import TracedRun
-from hyrt.pipeline.synchronize import Reduction, add_results
 from hyrt.sampling.sampler import Sampler
-from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.learner import Learner
-from hyrt.training.setup import assign_threads, build_model, build_sampler, first_split
+from hyrt.training.setup import PreparedRun, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
 
 T = TypeVar("T")
@@ -59,8 +64,8 @@ class RunParts:
     """The run's prediction; None where there is none."""
     policy: Policy | None
     """Moves targets and threads between steps; the configured one where it is None."""
-    reduction: Reduction
-    """Adds up what the trainers computed."""
+    shared: SharedRun
+    """This process's part of it."""
     hooks: Sequence[Hook]
     """Watch the run, or disturb it."""
     emit: Emit
@@ -115,13 +120,14 @@ def compose_run(
     policy: Policy | None = None,
     predict: Predict | None = None,
     hooks: Sequence[Hook] = (),
-    reduction: Reduction = add_results,
+    shared: SharedRun = ALONE,
+    prepared: PreparedRun | None = None,
 ) -> RunParts:
     """Make the parts of a run over a graph, in one pass.
 
     Parameters
     ----------
-    config, graph, emit, checkpoints, should_stop, on_stall, policy, reduction
+    config, graph, emit, checkpoints, should_stop, on_stall, policy, shared
         The fields of `RunParts` of the same names.
     model
         A torch module over blocks; the configured one by default.
@@ -130,6 +136,9 @@ def compose_run(
         nothing.
     hooks
         Watch the run, or disturb it; the settings may add a trace.
+    prepared
+        The model and the sampler, where something before the run has asked for them; `model` is its module
+        then.
 
     Raises
     ------
@@ -146,33 +155,45 @@ def compose_run(
             hook.hear(event)
         emit(event)
 
-    objective = config.train.build_objective()
-    evaluator = Evaluator(config, graph, folder, objective)
+    prepared = prepared or PreparedRun(config, graph, model)
+    objective = prepared.objective
+    evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     check_objective(objective, evaluator.metric, graph.num_classes)
-    learner = Learner(config, build_model(config, graph) if model is None else model)
+    if graph.num_classes == 1:
+        # Its loss of 0 and its accuracy of 1 would look like a success.
+        text = f"{graph.name}: all labels are of class 0, so there is nothing to learn: check the labels"
+        warnings.warn(text, DataWarning, stacklevel=2)
+    learner = Learner(config, prepared.model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
-    targets = graph.split("train", config.data.split)
-    sampler = build_sampler(config, graph, targets, objective)
+    sampler = prepared.sampler
+    learner.check_schedule(config.train.epochs_of(sampler.steps_per_epoch()))
     found = find_trainers(config)
+    # The CPU's own trainer is torch and hyrt; others bring drivers.
+    watched = [number for number, (_, info) in enumerate(found) if info.kind != "cpu"]
+    if watched:
+        hooks = [*hooks, LastCalls(watched)]
     expected = None
-    if predict is not None and config.balance.predict and model is None:
+    if predict is not None and config.balance.predict and not prepared.is_own_model:
         expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
+    split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
+    if shared.num_processes > 1:
+        split = split_by_shares(math.ceil(sum(split) / shared.num_processes), split)
     host_trainers = sum(info.host_cores > 0 for _, info in found)
     return RunParts(
         config=config,
         graph=graph,
         learner=learner,
-        is_own_model=model is not None,
+        is_own_model=prepared.is_own_model,
         objective=objective,
         sampler=sampler,
         evaluator=evaluator,
         found=found,
         threads=assign_threads(config, host_trainers, expected),
-        split=first_split(config, [info.name for _, info in found], expected, len(targets)),
+        split=split,
         expected=expected,
         policy=policy,
-        reduction=reduction,
+        shared=shared,
         hooks=hooks,
         emit=tell,
         checkpoints=checkpoints,

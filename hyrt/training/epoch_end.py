@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hyrt.balance.kept_assignments import kept_assignments
 from hyrt.config import to_yaml
+from hyrt.device.capabilities import ScoresVertices
 from hyrt.inference.evaluate import StopRequested
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.cores import available_cores
 from hyrt.observe.events import Checkpointed, Evaluated
+from hyrt.sampling.block import Ids
 from hyrt.training.checkpoint import save_checkpoint
 from hyrt.training.compose import RunParts
 from hyrt.training.open_run import OpenRun
@@ -32,6 +37,7 @@ class EpochEnd:
         self._parts = parts
         self._state = state
         self._run = run
+        self._saved = time.perf_counter()
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -48,16 +54,16 @@ class EpochEnd:
         config, state = self._parts.config, self._state
         epoch, loss = state.step // self._parts.steps_per_epoch, state.unevaluated
         assert loss is not None
-        is_last = epoch >= self._parts.epochs
-        if is_last or (config.evaluate.every and epoch % config.evaluate.every == 0):
+        is_last, whole = epoch >= self._parts.epochs, config.sampler.whole_graph
+        if is_last or config.evaluate.is_due(epoch, self._parts.epochs, whole_graph=whole):
             try:
                 self._evaluate(epoch, check)
             except StopRequested:
                 return False
         state.unevaluated = None
         self._parts.learner.end_epoch(epoch, loss)
-        every = config.checkpoint.every_epochs
-        if is_last or self.is_out_of_patience or (every and epoch % every == 0):
+        is_due = config.checkpoint.is_due(epoch, time.perf_counter() - self._saved, whole_graph=whole)
+        if is_last or self.is_out_of_patience or is_due:
             self.save()
         return True
 
@@ -73,7 +79,9 @@ class EpochEnd:
         metrics = parts.call(
             "evaluate",
             state.step,
-            lambda: evaluator.evaluate(model, self._run.evaluate_workers, should_stop),
+            lambda: evaluator.evaluate(
+                model, self._run.evaluate_workers, should_stop, self._scores_on_device
+            ),
         )
         value = evaluator.worth(metrics, epoch)
         is_best = value > state.best.value
@@ -91,6 +99,19 @@ class EpochEnd:
                 seconds=time.perf_counter() - started,
             )
         )
+
+    def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
+        """Scores from a device that holds the whole graph; None where the host computes them."""
+        trainers = self._run.stages.trainers
+        if not self._parts.config.sampler.whole_graph or len(trainers) != 1:
+            return None
+        trainer, device = trainers[0], trainers[0].device
+        if trainer.lost is not None or not isinstance(device, ScoresVertices):
+            return None
+        with trainer.quiet:
+            # The step's weights come to the trainer when the next step is asked for.
+            device.update(self._parts.learner.parameters)
+            return device.scores(vertices)
 
     def save(self) -> None:
         """Write a checkpoint, where the run has a folder for them."""
@@ -112,4 +133,5 @@ class EpochEnd:
         path = parts.call(
             "checkpoint", step, lambda: save_checkpoint(folder, step, state, keep=keep, write=write)
         )
+        self._saved = time.perf_counter()
         parts.emit(Checkpointed(step=step, path=path))

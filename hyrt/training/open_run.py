@@ -12,18 +12,21 @@ from hyrt.balance.kept_assignments import restore_assignments
 from hyrt.balance.resource_manager import ResourceManager, configured_policy
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
-from hyrt.nn.checked_scores import check_scores
+from hyrt.nn.own_modules.checked_scores import check_scores
 from hyrt.nn.torch_threads import threads_for, torch_threads
 from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import Pipeline
+from hyrt.pipeline.pipeline import GuardedSteps, Pipeline
 from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.training.compose import RunParts
 from hyrt.training.run_state import RunState
 from hyrt.training.setup import evaluation_workers
-from hyrt.training.trainers import open_trainers
+from hyrt.training.trainers import open_trainers, refuse_global_dropout
+
+StepSource = Pipeline | GuardedSteps | SerialSteps
+"""What runs the steps of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,18 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             torch.set_rng_state(state.torch_generator)
         num_scores = parts.evaluator.objective.num_scores(parts.graph.num_classes)
         stack.callback(check_scores(learner.model, num_scores).remove)
+        if parts.shared.num_processes > 1:
+            refuse_global_dropout(learner.model)
         trainers = stack.enter_context(
             open_trainers(
-                config, parts.found, parts.graph, learner.model, parts.objective, threads, parts.warn
+                config,
+                parts.found,
+                parts.graph,
+                learner.model,
+                parts.objective,
+                threads,
+                parts.warn,
+                None if parts.checkpoints is None else parts.checkpoints.parent,
             )
         )
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
@@ -83,13 +95,15 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             notify=parts.warn,
             train_threads=threads.train,
             hooks=parts.hooks,
+            own_units=parts.shared.own_units,
+            num_processes=parts.shared.num_processes,
         )
         synchronizer = Synchronizer(
             learner.parameters,
             learner.optimizer,
             trainers,
             config.seed,
-            parts.reduction,
+            parts.shared.reduction,
             clip_norm=config.train.clip_norm,
             warm_up=parts.warm_up,
         )
@@ -119,11 +133,22 @@ def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManage
     )
 
 
-def steps_of(parts: RunParts, stages: Stages, steps: range) -> Pipeline | SerialSteps:
-    """The steps of an open run, through the pipeline or one stage after the other, as the settings say."""
+def steps_of(parts: RunParts, stages: Stages, steps: range) -> StepSource:
+    """The steps of an open run, through the pipeline or one stage after the other, as the settings say.
+
+    Steps of the whole graph have nothing to overlap.
+    """
     runtime = parts.config.runtime
     if not runtime.pipelined:
         return SerialSteps(stages, steps)
+    if parts.config.sampler.whole_graph:
+        return GuardedSteps(
+            stages,
+            steps,
+            stall_timeout_s=runtime.stall_timeout_s,
+            on_stall=parts.on_stall,
+            hooks=parts.hooks,
+        )
     return Pipeline(
         stages,
         steps,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hyrt.observe.events import RunStarted
 from hyrt.pipeline.stages import Stages
-from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.quantities import counted
+from hyrt.sampling.registry import SAMPLERS
 from hyrt.training.compose import RunParts
 from hyrt.training.setup import architecture
 
@@ -41,7 +42,8 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     )
     return RunStarted(
         data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
-        f"{graph.num_features} features · {graph.num_classes} classes · {num_targets:,} targets",
+        f"{counted(graph.num_features, 'feature')} · {counted(graph.num_classes, 'class', 'classes')} · "
+        f"{counted(num_targets, 'target')}",
         model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",

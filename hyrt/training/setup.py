@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,12 +17,13 @@ from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.registry import OBJECTIVES
+from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler import Sampler
-from hyrt.sampling.sampler_settings import SAMPLERS
-from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.given.expected_run import ExpectedRun
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
@@ -41,7 +43,10 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun
     """
     cores = available_cores()
     runtime = config.runtime
-    if expected is not None:
+    if config.sampler.whole_graph:
+        # Sampling and loading have nothing to do.
+        chosen = Threads(sample=1, load=1, train=cores)
+    elif expected is not None:
         chosen = expected.threads
     else:
         chosen = Threads(sample=max(1, cores // 2), load=cores, train=max(1, cores // max(1, host_trainers)))
@@ -70,6 +75,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
         heads=model.heads,
         dropout=model.dropout,
         input_dropout=model.input_dropout,
+        attention_dropout=model.attention_dropout,
         norm=model.norm,
         residual=model.residual,
         low_precision=config.train.precision == "bf16",
@@ -137,6 +143,46 @@ def build_sampler(
     return sampler
 
 
+class PreparedRun:
+    """The model, the objective and the sampler of a run: each is made when it is first asked for, and once.
+
+    Parameters
+    ----------
+    config, graph
+        The settings, of which devices and policy do not count, and the graph to train on.
+    module
+        A torch module of the caller's; the configured model by default.
+    """
+
+    def __init__(self, config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
+        self.graph = graph
+        self.is_own_model = module is not None
+        self._config = config
+        self._module = module
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        """What is trained; `build_model` and `check_types` say what they raise."""
+        model = build_model(self._config, self.graph) if self._module is None else self._module
+        check_types(model, self.graph)
+        return model
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What it is trained for."""
+        return self._config.train.build_objective()
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """[n] the vertices to train on."""
+        return self.graph.split("train", self._config.data.split)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Makes the steps; `build_sampler` says what it raises."""
+        return build_sampler(self._config, self.graph, self.targets, self.objective)
+
+
 def first_split(
     config: Config, names: Sequence[str], expected: ExpectedRun | None, num_targets: int
 ) -> list[int]:
@@ -149,8 +195,11 @@ def first_split(
     ValueError
         If the prediction is of other trainers, or of steps of another size.
     """
-    if config.split is not None:
-        shares: Sequence[float] = config.split
+    if config.sampler.whole_graph:
+        # Shares of several devices are of its columns.
+        shares: Sequence[float] = [1.0] * len(names)
+    elif config.split is not None:
+        shares = config.split
     elif expected is not None and not config.gives_split:
         if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
             raise ValueError(

@@ -49,14 +49,15 @@ class StepGroups:
         self._process = psutil.Process()
         self._read_queues = queues
         self._queues_before: Queues | None = None
-        self._added: list[tuple[StepSummary, StepTimes, int]] = []
+        self._added: list[tuple[StepSummary, StepTimes]] = []
 
     def add(
         self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
     ) -> None:
         """Count a synchronized step that ran under an assignment."""
-        self._added.append((summary, times, work.num_edges))
+        self._added.append((summary, times))
         self._newest = work.step + 1, assignment, lr
+        self._chunks = {self._trainers[i]: chunks.figures() for i, chunks in work.chunks().items()}
         if (work.step + 1) % self._per_epoch % self._size == 0:
             self.flush()
 
@@ -65,7 +66,7 @@ class StepGroups:
         if not self._added:
             return
         count = len(self._added)
-        summaries, times, edges = zip(*self._added, strict=True)
+        summaries, times = zip(*self._added, strict=True)
         step, assignment, lr = self._newest
         seconds = sum(each.iteration_s for each in times)
         stage_s = {stage: sum(each.stage_s[stage] for each in times) / count for stage in STAGES}
@@ -83,7 +84,7 @@ class StepGroups:
                 loss=loss_sum / normalizer if normalizer else 0.0,
                 losses=tuple(each.loss for each in summaries),
                 training_metrics=self._objective.training_metrics(added(each.counts for each in summaries)),
-                mteps=sum(edges) / seconds / 1e6 if seconds else 0.0,
+                mteps=sum(each.num_edges for each in summaries) / seconds / 1e6 if seconds else 0.0,
                 step_s=seconds / count,
                 stage_s=stage_s,
                 busy_s={
@@ -97,6 +98,7 @@ class StepGroups:
                 threads=assignment.threads.by_name(),
                 lr=lr,
                 memory_bytes=self._process.memory_info().rss,
+                chunks=self._chunks,
             )
         )
         self._queues_before = queues

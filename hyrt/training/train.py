@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from hyrt.errors import CheckpointError, HyrtError, StageFailure, describe
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep, cut_text
 from hyrt.observe.events import EpochEnded, Notice, Predicted, RunEnded
-from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.synchronize import StepSummary
 from hyrt.quantities import one_line
 from hyrt.training.checkpoint import Checkpoint
 from hyrt.training.compose import RunParts
 from hyrt.training.epoch_end import EpochEnd
-from hyrt.training.expected_run import expected_figures
-from hyrt.training.open_run import OpenRun, open_run, steps_of
+from hyrt.training.given.expected_run import expected_figures
+from hyrt.training.open_run import OpenRun, StepSource, open_run, steps_of
 from hyrt.training.run_started import run_started
 from hyrt.training.run_state import RunState
 from hyrt.training.step_group import StepGroups
+from hyrt.training.team.chunk_team import ChunkTeam
 
 # A loss that is so many times the first one has diverged; a first one above this is too large itself.
 _DIVERGED = 1000.0
@@ -58,6 +58,7 @@ class Training:
         self.parts = parts
         self.state = RunState()
         self._has_warned = False
+        self._chunks: dict[str, ChunkedStep] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
@@ -116,10 +117,13 @@ class Training:
             parts.warn(parts.evaluator.warning)
         if state.first_step:
             parts.emit(Notice(kind="info", text=f"continuing after step {state.first_step}"))
+        if state.step >= parts.num_steps and state.first_step:
+            text = f"nothing is left to train: train.epochs={parts.epochs} ends after step {parts.num_steps}"
+            parts.emit(Notice(kind="info", text=f"{text}. Resume with a larger train.epochs to train on"))
         for notice in notices:
             parts.say(notice)
 
-    def _do_steps(self, run: OpenRun, source: Pipeline | SerialSteps, epoch_end: EpochEnd) -> str:
+    def _do_steps(self, run: OpenRun, source: StepSource, epoch_end: EpochEnd) -> str:
         """Synchronize, count, evaluate and checkpoint step after step; returns the run's status."""
         parts, state, stages = self.parts, self.state, run.stages
         every_steps, per_epoch = parts.config.checkpoint.every_steps, parts.steps_per_epoch
@@ -130,8 +134,9 @@ class Training:
         for work in source.steps():
             summary = self._synchronize(run, source, work)
             times = work.times(time.perf_counter() - before)
-            self._count(work, summary, times.iteration_s)
+            self._count(summary, times.iteration_s)
             self._watch_loss(work.step, summary.loss)
+            self._tell_chunks(run, work)
             state.totals.add(times)
             lr = parts.learner.lr * parts.warm_up(work.step)
             groups.add(work, summary, times, stages.schedule.of(work.step), lr)
@@ -155,7 +160,7 @@ class Training:
             before = time.perf_counter()
         return "finished"
 
-    def _synchronize(self, run: OpenRun, source: Pipeline | SerialSteps, work: StepWork) -> StepSummary:
+    def _synchronize(self, run: OpenRun, source: StepSource, work: StepWork) -> StepSummary:
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
         try:
@@ -168,7 +173,7 @@ class Training:
         work.synchronize_s = time.perf_counter() - started
         return summary
 
-    def _count(self, work: StepWork, summary: StepSummary, seconds: float) -> None:
+    def _count(self, summary: StepSummary, seconds: float) -> None:
         """Count a synchronized step into its epoch."""
         state = self.state
         state.step += 1
@@ -177,7 +182,7 @@ class Training:
         state.epoch_sums = (
             loss_sum + summary.loss * summary.normalizer,
             normalizer + summary.normalizer,
-            edges + work.num_edges,
+            edges + summary.num_edges,
         )
 
     def _watch_loss(self, step: int, loss: float) -> None:
@@ -188,11 +193,29 @@ class Training:
         if self._has_warned or loss <= _DIVERGED * min(max(abs(state.first_loss), 1.0), _LARGE):
             return
         self._has_warned = True
+        since = f"up from {state.first_loss:.3g} at first: the training has diverged"
+        if step == 0:
+            since = "in the very first step"
         self.parts.warn(
-            f"the loss is {loss:.3g} at step {step}, up from {state.first_loss:.3g} at first: the training "
-            "has diverged, although its numbers are still finite. Stop it, and lower train.lr (now "
-            f"{self.parts.learner.lr:g}), set train.clip_norm or train.warmup_steps, or check the features"
+            f"the loss is {loss:.3g} at step {step}, {since}, although its numbers are still finite. Stop "
+            f"it, and lower train.lr (now {self.parts.learner.lr:g}), set train.clip_norm or "
+            "train.warmup_steps, or check the features"
         )
+
+    def _tell_chunks(self, run: OpenRun, work: StepWork) -> None:
+        """Keep how a whole graph was cut, and say so where that is new."""
+        for index, chunks in work.chunks().items():
+            device = run.stages.trainers[index].device
+            if isinstance(device, ChunkTeam):
+                for text in device.take_notices():
+                    self.parts.warn(f"step {work.step}: {text}")
+            name = device.info.name
+            before = self._chunks.get(name)
+            self._chunks[name] = chunks
+            if before is None or before.intervals != chunks.intervals:
+                was = "" if before is None else f" (before, {before.intervals} x {before.intervals})"
+                text = f"{name} trains in {cut_text(chunks.figures())}{was}"
+                self.parts.emit(Notice(kind="info", text=text))
 
     def _end_steps_of_epoch(self) -> None:
         """Tell what the epoch's steps came to, and begin to count the next one's."""
@@ -231,6 +254,12 @@ class Training:
                 trainer.name: "; ".join([describe(lost), *getattr(lost, "__notes__", ())])
                 for trainer in stages.trainers
                 if (lost := trainer.lost) is not None
+            }
+            | {
+                name: why
+                for trainer in stages.trainers
+                if isinstance(trainer.device, ChunkTeam)
+                for name, why in trainer.device.lost.items()
             },
             "epochs": state.step // per_epoch,
             "steps": state.step,
@@ -241,6 +270,8 @@ class Training:
             "predicted": None if parts.expected is None else expected_figures(parts.expected),
             "peak_memory_bytes": totals.see_memory(),
         }
+        if self._chunks:
+            summary["chunks"] = {name: chunks.figures() for name, chunks in self._chunks.items()}
         for hook in parts.hooks:
             parts.say(hook.end(summary))
         parts.emit(RunEnded(status=status, summary=summary))

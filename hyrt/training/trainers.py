@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
 from hyrt_perfmodel.assignment import Threads
@@ -12,13 +13,23 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, open_device
-from hyrt.device.capabilities import Resizable, device_sampler, usable_forms
+from hyrt.device.capabilities import (
+    KeepsHostBudget,
+    Resizable,
+    RunsChunks,
+    SharesColumns,
+    device_sampler,
+    usable_forms,
+)
 from hyrt.device.discovery import find_device
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError
+from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError, UnsupportedModel
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.torch_threads import threads_for
 from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
+from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
 
 Found = tuple[type[Device], DeviceInfo]
 
@@ -32,13 +43,46 @@ def find_trainers(config: Config) -> list[Found]:
         With the remedy.
     ConfigError
         If a device is named twice.
+    UnsupportedModel
+        If a device cannot train the whole graph, and the settings want it to.
     """
-    found = [find_device(request.name) for request in config.device_requests]
+    found = [find_device(request.name) for request in config.trained_on]
+    for _, info in found:
+        if config.sampler.whole_graph and not info.whole_graphs:
+            raise UnsupportedModel(
+                f"{info.name} trains mini-batches, not the whole graph at once: train on cpu, cuda or "
+                f"opencl, or omit --full-graph (sampler.kind={config.sampler.kind})"
+            )
     names = [info.name for _, info in found]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"devices has {name} twice: give each device once")
+    if config.sampler.whole_graph and len(found) > 1:
+        return [(ChunkTeam, _team(config, found))]
     return found
+
+
+def _team(config: Config, found: Sequence[Found]) -> TeamInfo:
+    """Several devices as the one that trains the whole graph."""
+    for backend, info in found:
+        if not issubclass(backend, SharesColumns):
+            raise UnsupportedModel(
+                f"{info.name} does not share a whole graph with other devices: give it alone, or take cpu, "
+                "opencl or cuda"
+            )
+    infos = [info for _, info in found]
+    return TeamInfo(
+        kind="team",
+        index=0,
+        description="; ".join(info.description for info in infos),
+        memory_bytes=min(info.memory_bytes for info in infos),
+        host_cores=max(info.host_cores for info in infos),
+        whole_graphs=True,
+        simulated=any(info.simulated for info in infos),
+        members=tuple(found),
+        shares=tuple(1.0 if each.share is None else each.share for each in config.trained_on),
+        continue_on_loss=config.runtime.on_device_loss == "continue",
+    )
 
 
 @contextmanager
@@ -50,10 +94,12 @@ def open_trainers(
     objective: Objective,
     threads: Threads,
     warn: Callable[[str], None] = lambda text: None,
+    scratch: Path | None = None,
 ) -> Iterator[list[Trainer]]:
     """Every device with a replica of the model; closed at the end of the block.
 
-    `warn` hears of a device that fails when it is closed after all else went well.
+    `warn` hears of a device that fails when it is closed after all else went well. `scratch` is the folder
+    for what exceeds the budget of host memory; None is the system's.
 
     Raises
     ------
@@ -67,15 +113,12 @@ def open_trainers(
         If a device cannot run the model or train for the objective.
     """
     if len(found) > 1:
-        _refuse_global_dropout(model)
+        refuse_global_dropout(model)
     trainers: list[Trainer] = []
     parameters = [p for p in model.parameters() if p.requires_grad]
     with ExitStack() as opened:
         for backend, info in found:
-            limit = config.runtime.device_memory_gib
-            options = DeviceOptions(
-                threads=threads.train, memory_bytes=None if limit is None else int(limit * 2**30)
-            )
+            options = DeviceOptions(threads=threads.train, memory_bytes=_device_bytes(config))
             call = partial(call_device, info.name, timeout_s=config.runtime.stall_timeout_s)
             device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
@@ -83,13 +126,17 @@ def open_trainers(
             if threads_for(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            forms = usable_forms(device, graph)
-            trainer.plan = plan_input(model, graph, forms, fuse=config.runtime.fuse_load)
+            _limit(trainer, config, graph, scratch)
+            forms = usable_forms(device, graph, in_chunks=_in_chunks(config))
+            trainer.plan = plan_input(
+                model, graph, forms, fuse=config.runtime.fuse_load, whole=config.sampler.whole_graph
+            )
             try:
                 call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
             except DeviceOutOfMemory as error:
+                limit = "fullgraph.device_memory or " if config.sampler.whole_graph else ""
                 raise DeviceOutOfMemory(
-                    f"{error}: the model's weights do not fit. Lower model.hidden, or raise "
+                    f"{error}: the model's weights do not fit. Lower model.hidden, or raise {limit}"
                     "runtime.device_memory_gib if it is set"
                 ) from error
             if config.sampler.draws_on_device:
@@ -103,6 +150,56 @@ def open_trainers(
                 "to false"
             )
         yield trainers
+
+
+def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None) -> None:
+    """Hand a device the budgets of a whole graph.
+
+    Raises
+    ------
+    ConfigError
+        If a budget is given that the device cannot keep, chunks are asked of one that has none, or more
+        intervals than there are vertices.
+    """
+    limit, asked = config.fullgraph.host_memory, config.fullgraph
+    if asked.chunks > graph.num_vertices:
+        raise ConfigError(
+            f"fullgraph.chunks={asked.chunks} is more than the {graph.num_vertices:,} vertices of "
+            f"{graph.name}: give the least number that fits, or leave it at 0, which finds it"
+        )
+    if isinstance(trainer.device, RunsChunks):
+        if _in_chunks(config):
+            trainer.device.take_chunks(
+                ChunkOptions(asked.chunks, asked.order, asked.in_flight, asked.filter_below)
+            )
+    elif asked.asks_for_chunks:
+        raise ConfigError(
+            "fullgraph.device_memory, fullgraph.order, fullgraph.in_flight, fullgraph.filter_below and "
+            f"fullgraph.chunks have no effect on {trainer.name}, which does not train in chunks of edges: "
+            "omit them, or train on opencl or cuda"
+        )
+    if limit is None:
+        return
+    if not isinstance(trainer.device, KeepsHostBudget):
+        raise ConfigError(
+            f"fullgraph.host_memory: {trainer.name} keeps no matrices of the graph in a file: omit it, or "
+            "train on cpu"
+        )
+    trainer.device.take_host_budget(HostBudget(limit, scratch))
+
+
+def _in_chunks(config: Config) -> bool:
+    """Whether devices that can are to train the whole graph in chunks, even where it would fit at once."""
+    asked = config.fullgraph
+    wanted = asked.asks_for_chunks or asked.host_memory is not None or len(config.trained_on) > 1
+    return config.sampler.whole_graph and wanted
+
+
+def _device_bytes(config: Config) -> int | None:
+    """The most memory of its own that a device may use; None leaves it to the device."""
+    limit = config.runtime.device_memory_gib
+    given = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
+    return min((each for each in given if each is not None), default=None)
 
 
 @contextmanager
@@ -128,7 +225,14 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
             trainer.lost.add_note(str(error))
 
 
-def _refuse_global_dropout(model: torch.nn.Module) -> None:
+def refuse_global_dropout(model: torch.nn.Module) -> None:
+    """Refuse a model whose dropout would depend on which trainer has which targets.
+
+    Raises
+    ------
+    ConfigError
+        Naming the layer.
+    """
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
             raise ConfigError(

@@ -51,6 +51,25 @@ class ForgetsTargetWeights(CpuDevice):
         return super()._step(model, batch)
 
 
+class TakesTheFirstRowsForTheTargets(CpuDevice):
+    def _step(self, model, batch):
+        if batch.target_rows is not None:
+            # As a mini-batch like any other, since a whole graph's rows are not read.
+            batch.target_rows, batch.whole = np.arange(len(batch.targets)), None
+        return super()._step(model, batch)
+
+
+class KeepsTheFirstStep(CpuDevice):
+    kept: Any = None
+
+    def _step(self, model, batch):
+        if batch.whole is not None:
+            if self.kept is None or self.kept.whole is not batch.whole:
+                self.kept = batch
+            batch = self.kept
+        return super()._step(model, batch)
+
+
 class ForgetsEdgeWeights(CpuDevice):
     def _step(self, model, batch):
         batch.blocks = [replace(block, weights=None) for block in batch.blocks]
@@ -59,7 +78,8 @@ class ForgetsEdgeWeights(CpuDevice):
 
 class ForgetsDropout(CpuDevice):
     def _step(self, model, batch):
-        return super()._step(model.eval(), batch)
+        model.module.eval()
+        return super()._step(model, batch)
 
 
 class DropsByTheMiniBatch(CpuDevice):
@@ -108,7 +128,7 @@ class OverflowsInSoftmax(CpuDevice):
         if not len(batch.targets):
             return super()._step(model, batch)
         with torch.no_grad():
-            scores = model(batch.blocks, batch.inputs)
+            scores = model.module(batch.blocks, batch.inputs)
         labels = torch.from_numpy(batch.labels)
         losses = scores.exp().sum(1).log() - scores[torch.arange(len(labels)), labels]
         return replace(super()._step(model, batch), loss_sum=float(losses.sum()))
@@ -181,7 +201,7 @@ class ZerosForNoTargets(CpuDevice):
         result = super()._step(model, batch)
         if result.counts:
             return result
-        return replace(result, gradients=[torch.zeros_like(p) for p in self._parameters])
+        return replace(result, gradients=[torch.zeros_like(p) for p in model.parameters])
 
 
 class RemembersTheFirst(CpuDevice):
@@ -213,7 +233,7 @@ class KeepsTheTensors(CpuDevice):
 
     def update(self, parameters):
         super().update(parameters)
-        for mine, given in zip(self._parameters, parameters, strict=True):
+        for mine, given in zip(self._model.parameters, parameters, strict=True):
             mine.data = given.data
 
 
@@ -309,9 +329,9 @@ class BreaksAtARefusal(CpuDevice):
 class TrainsFrozenParameters(CpuDevice):
     def load(self, model, parameters):
         super().load(model, parameters)
-        for parameter in self._model.parameters():
+        for parameter in self._model.module.parameters():
             parameter.requires_grad_(True)
-        self._parameters = list(self._model.parameters())
+        self._model._parameters = list(self._model.module.parameters())
 
 
 # Threads.
@@ -603,7 +623,7 @@ class ForgetsTheLastColumn(CpuDevice):
 class NoGradientOfWhatIsUnused(CpuDevice):
     def _step(self, model, batch):
         result = super()._step(model, batch)
-        used = [g for g, p in zip(result.gradients, self._parameters, strict=False) if p.grad is not None]
+        used = [g for g, p in zip(result.gradients, model.parameters, strict=False) if p.grad is not None]
         return replace(result, gradients=used)
 
 
@@ -671,6 +691,8 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
         "sums agree with float64: gin, layers=2",
         r"expected \d+ correct targets; it counts",
     ),
+    ("first rows", TakesTheFirstRowsForTheTargets, "the whole graph is a step", "the loss sum"),
+    ("the first step for all", KeepsTheFirstStep, "the whole graph is a step", "the next step"),
     ("no target weights", ForgetsTargetWeights, "sums agree with float64: gcn, layers=2", "class weights"),
     (
         "no edge weights",

@@ -40,7 +40,12 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 
 INFO = DeviceInfo(
-    kind="cuda", index=0, description="a double of the driver", memory_bytes=1 << 30, forms=("rows", "ids")
+    whole_graphs=True,
+    kind="cuda",
+    index=0,
+    description="a double of the driver",
+    memory_bytes=1 << 30,
+    forms=("rows", "ids"),
 )
 
 

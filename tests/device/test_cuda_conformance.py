@@ -12,7 +12,12 @@ from hyrt.device import DeviceInfo, DeviceOptions
 testing = pytest.importorskip("hyrt.testing", reason="the conformance suite is not in this tree")
 
 INFO = DeviceInfo(
-    kind="cuda", index=0, description="a double of the driver", memory_bytes=1 << 30, forms=("rows", "ids")
+    whole_graphs=True,
+    kind="cuda",
+    index=0,
+    description="a double of the driver",
+    memory_bytes=1 << 30,
+    forms=("rows", "ids"),
 )
 
 

@@ -18,7 +18,7 @@ from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.products import sizeless
-from hyrt_devices.opencl.programs import SourcePrograms
+from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import tuning_of
 from opencl_steps import KINDS, OTHERS, PRODUCTS, assert_agrees, batch_of, opened, reference, shaken, step
 from unit.nn.block_cases import block_of
@@ -273,7 +273,7 @@ def test_losses_are_added_with_their_rounding_errors() -> None:
     results = np.zeros(2, np.float32)
     given, found = (cl.Buffer(context, cl.mem_flags.READ_WRITE, n) for n in (sums.nbytes, results.nbytes))
     queue = Launcher(context, device)
-    add = SourcePrograms(context, device).kernel("sizeless", "add_sums", sizeless(tuning_of(device)))
+    add = Programs(context, device).kernel("sizeless", "add_sums", sizeless(tuning_of(device)))
     queue.write(given, sums)
     queue.launch(add, (1,), (1,), given, len(sums), found)
     queue.read(results, found)
@@ -364,6 +364,27 @@ def test_faults_are_terminal() -> None:
         device.close()
         with pytest.raises(DeviceFault, match="used after close"):
             device.transfer(batch)
+
+
+def test_programs_are_shared_until_something_fails() -> None:
+    graph, model, batch = parts()
+    first, second = opened(), opened()
+    for device in (first, second):
+        device.load(model, list(model.parameters()))
+    assert second._programs is first._programs
+    with pytest.raises(DeviceFault, match="propagate failed"):
+        first.propagate("nothing staged")  # type: ignore[arg-type]
+    first.close()
+    third = opened()
+    assert third._programs is not second._programs
+    third.load(model, list(model.parameters()))
+    wanted = reference(model, batch, rows_of(graph, batch))
+    for device in (second, third):
+        assert_agrees(step(device, batch), wanted)
+        device.close()
+    fourth = opened()
+    assert fourth._programs is third._programs
+    fourth.close()
 
 
 def test_what_is_staged_is_used_once_and_by_its_own_device() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from hyrt_devices.cpu import CpuDevice
+from hyrt_devices.host_model import HostModel
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import GathersRows, SamplesNeighbors
@@ -68,7 +69,7 @@ class GatheringDevice(CpuDevice, GathersRows):
         rows: np.ndarray = self.features[sources].astype(np.float32)
         return rows
 
-    def _step(self, model: torch.nn.Module, batch: MiniBatch) -> StepResult:
+    def _step(self, model: HostModel, batch: MiniBatch) -> StepResult:
         if batch.inputs is None and batch.blocks:
             sources = batch.blocks[0].sources
             assert sources is not None

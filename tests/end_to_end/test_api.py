@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from end_to_end.terminal import TINY, summary
 from end_to_end.terminal import hyrt as run_hyrt
 
 import hyrt
-from hyrt.config.tree import TrainConfig
+from hyrt.config.settings import TrainConfig
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.inference.evaluate import Evaluator
 from hyrt.machine.workers import Workers
@@ -105,6 +106,14 @@ def test_wrong_calls() -> None:
         hyrt.train("synthetic:tiny", train={"epoch": 3})
     with pytest.raises(ConfigError, match=r"^model=3: give a kind such as graphsage, .* or a torch module$"):
         hyrt.train("synthetic:tiny", 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"model=Linear is a class: make the module first, Linear\("):
+        hyrt.train("synthetic:tiny", torch.nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="LazyLinear: its parameter 'weight' has no values yet"):
+        hyrt.train("synthetic:tiny", torch.nn.LazyLinear(4))
+    with pytest.raises(ConfigError, match="Linear: its parameter 'weight' has no values yet"):
+        hyrt.train("synthetic:tiny", torch.nn.Linear(16, 4, device="meta"))
+    with pytest.raises(ConfigError, match="folder=None: give the path of a run's folder"):
+        hyrt.load_run(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not both"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
 
@@ -138,8 +147,21 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
     graph = hyrt.load("synthetic:tiny")
     mine = Mine(graph.num_features, graph.num_classes)
     result = hyrt.train(graph, mine, train={"epochs": 2}, data={"batch_size": 128}, folder=tmp_path)
-    with pytest.raises(ConfigError, match="does not name its dataset: give the graph"):
+    with pytest.raises(ConfigError, match=r"does not name its dataset: give it \(--data, or graph= "):
         hyrt.load_run(tmp_path)
+    with pytest.raises(ConfigError, match="has the checkpoints of another training: give a new folder"):
+        hyrt.train(graph, mine, folder=tmp_path)
+    with pytest.raises(ConfigError, match="model='gcn': give the torch module that was trained"):
+        hyrt.load_run(tmp_path, graph=graph, model="gcn")  # type: ignore[arg-type]
+    # What `load` takes besides names, such as the stand-in for a PyG Data.
+    data = SimpleNamespace(
+        x=torch.zeros(graph.num_vertices, graph.num_features),
+        edge_index=torch.tensor([[0], [1]]),
+        y=torch.from_numpy(graph.labels),
+        **{f"{split}_mask": torch.from_numpy(graph.masks[split]) for split in ("train", "val", "test")},
+    )
+    fresh = Mine(graph.num_features, graph.num_classes)
+    assert hyrt.load_run(tmp_path, graph=data, model=fresh).graph.num_edges == 1
     for given in (graph, "synthetic:tiny"):
         fresh = Mine(graph.num_features, graph.num_classes)
         run = hyrt.load_run(tmp_path, graph=given, model=fresh)
@@ -154,6 +176,6 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
 
 def test_what_the_package_shows_of_itself() -> None:
     shown = [name for name in dir(hyrt) if not name.startswith("_")]
-    assert shown == ["Config", "Graph", "TrainResult", "TrainedRun", "load", "load_run", "train"]
+    assert shown == ["Config", "Graph", "TrainResult", "TrainedRun", "load", "load_run", "nn", "ops", "train"]
     assert set(hyrt.__all__) <= set(dir(hyrt))
     assert all(getattr(hyrt, name).__doc__ for name in shown)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from end_to_end.terminal import HYRT, TINY, environment, hyrt
+from in_process import refused
 
 
 def test_every_backend_is_listed(tmp_path: Path) -> None:
@@ -74,9 +75,11 @@ def test_json_has_the_documented_keys(tmp_path: Path) -> None:
 
 
 def test_measured_rates_are_kept_and_shown_on_this_machine_only(tmp_path: Path) -> None:
-    first = hyrt("devices", "--measure", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    # Kernels of OpenCL devices are not compiled for it: tests/unit/predict measures one.
+    alone = {"OCL_ICD_VENDORS": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path)}
+    first = hyrt("devices", "--measure", cwd=tmp_path, **alone)
     assert "measuring cpu:0" in first.stderr
-    facts = json.loads(hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout)
+    facts = json.loads(hyrt("devices", "--json", cwd=tmp_path, **alone).stdout)
     cpu = next(device for device in facts["devices"] if device["name"] == "cpu:0")
     assert cpu["rates"]["source"].startswith("measured 20")
     assert cpu["rates"]["link_bytes_per_s"] is None
@@ -85,19 +88,9 @@ def test_measured_rates_are_kept_and_shown_on_this_machine_only(tmp_path: Path) 
     kept = yaml.safe_load(file.read_text())
     kept["machine"]["node"] = "elsewhere"
     file.write_text(yaml.safe_dump(kept))
-    lines = hyrt("devices", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.splitlines()
+    lines = hyrt("devices", cwd=tmp_path, **alone).stdout.splitlines()
     cpu = next(line for line in lines if line.startswith("cpu"))
     assert cpu.endswith("rates unknown (measurement made on another machine (elsewhere))")
-
-
-def test_rates_that_an_older_hyrt_kept_are_ignored_with_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "hyrt").mkdir()
-    old = tmp_path / "hyrt" / "device-rates.json"
-    old.write_text('{"cpu:0": {"macs_per_s": 1e9}}')
-    done = hyrt("devices", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
-    assert f"{old} was written by an older hyrt" in done.stderr
-    cpu = next(device for device in json.loads(done.stdout)["devices"] if device["name"] == "cpu:0")
-    assert cpu["rates"] is None
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
@@ -120,8 +113,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, devices: str, message: str) -> None:
-    done = hyrt("run", *TINY, "--devices", devices, cwd=tmp_path, code=2)
-    assert message in done.stderr
+    assert message in refused("run", *TINY, "--devices", devices, cwd=tmp_path)
     assert not list(tmp_path.glob("runs/*"))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from end_to_end.terminal import HYRT, environment, hyrt
+from end_to_end.terminal import HYRT, environment, installed_hyrt
 
 from hyrt.doctor.finding import STATES
 
@@ -76,7 +76,7 @@ def test_a_numba_that_raises_and_a_reader_that_leaves(tmp_path: Path) -> None:
 
 def test_a_numba_that_crashes(tmp_path: Path) -> None:
     path = package(tmp_path, "numba", "import ctypes\nctypes.string_at(0)")
-    found = facts(hyrt("doctor", "--json", cwd=tmp_path, code=1, PYTHONPATH=path).stdout)
+    found = facts(installed_hyrt("doctor", "--json", cwd=tmp_path, code=1, PYTHONPATH=path).stdout)
     checks = by_check(found)
     assert checks["package numba"]["state"] == "broken"
     assert "SIGSEGV" in checks["package numba"]["found"]
@@ -91,9 +91,9 @@ def test_what_no_run_needs_is_only_a_warning(tmp_path: Path) -> None:
     file.touch()
     place = tmp_path / "place"
     place.mkdir()
-    done = hyrt(
+    done = installed_hyrt(
         "doctor",
-        *["--json", "--limit", "15", "--data", "synthetic:tiny", "--devices", "cpu"],
+        *["--json", "--limit", "5", "--data", "synthetic:tiny", "--devices", "cpu"],
         cwd=place,
         PYTHONPATH=hanging_backend(tmp_path / "plug-in"),
         NUMBA_CACHE_DIR=str(file),
@@ -102,7 +102,7 @@ def test_what_no_run_needs_is_only_a_warning(tmp_path: Path) -> None:
     checks = by_check(facts(done.stdout))
     hanging = checks["backend hanging"]
     assert hanging["state"] == "warning"
-    assert hanging["found"].startswith("hyrt-hanging 1.0: hangs: no answer within 15 s, at ")
+    assert hanging["found"].startswith("hyrt-hanging 1.0: hangs: no answer within 5 s, at ")
     assert hanging["found"].endswith("in probe")
     assert checks["kernel cache"]["state"] == "warning"
     assert str(file) in checks["kernel cache"]["found"]
@@ -155,7 +155,7 @@ def test_a_signal_ends_it_and_its_children(tmp_path: Path, module: bool) -> None
 
 
 def test_wrong_words_are_a_finding_or_an_error(tmp_path: Path) -> None:
-    done = hyrt("doctor", "--limit", "0", cwd=tmp_path, code=2)
+    done = installed_hyrt("doctor", "--limit", "0", cwd=tmp_path, code=2)
     assert "--limit" in done.stderr
 
 
@@ -165,13 +165,15 @@ def test_a_package_that_claims_a_model_is_told_apart_from_broken_devices(tmp_pat
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
     site = str(info.parent)
-    checks = by_check(facts(hyrt("doctor", "--json", cwd=tmp_path, PYTHONPATH=site).stdout))
+    checks = by_check(facts(installed_hyrt("doctor", "--json", cwd=tmp_path, PYTHONPATH=site).stdout))
     assert checks["device cpu:0"]["state"] == "ok"
     assert (checks["plug-ins"]["state"], checks["plug-ins"]["remedy"]) == (
         "warning",
         "uninstall acme-gcn 1.0",
     )
     words = ["--data", "synthetic:tiny", "--model", "gcn"]
-    checks = by_check(facts(hyrt("doctor", *words, "--json", cwd=tmp_path, code=1, PYTHONPATH=site).stdout))
+    checks = by_check(
+        facts(installed_hyrt("doctor", *words, "--json", cwd=tmp_path, code=1, PYTHONPATH=site).stdout)
+    )
     assert checks["settings"]["found"].startswith("model.kind 'gcn' is declared by acme-gcn 1.0 and by hyrt ")
     assert checks["settings"]["remedy"] == "uninstall acme-gcn 1.0"

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.terminal import HYRT, TINY, environment, hyrt, summary
+from end_to_end.terminal import HYRT, TINY, environment, hyrt, installed_hyrt, summary
+from in_process import refused
 
 from hyrt.graph.formats.convert import Conversion, convert
 
 
-def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
-    done = hyrt(*words, cwd=cwd, code=code)
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 1
-    return done.stderr
+def test_an_error_is_one_line(tmp_path: Path) -> None:
+    done = installed_hyrt("run", "train.epoch=5", cwd=tmp_path, code=2)
+    assert done.stderr == "error: unknown setting 'train.epoch': did you mean 'train.epochs'?\n"
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,9 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
         (["train.epoch=5"], "unknown setting 'train.epoch': did you mean 'train.epochs'?"),
         (["train.epochs=none"], "setting train.epochs='none'"),
         (["no.yaml"], "no.yaml: no such settings file"),
-        (["--model", "gnn"], "unknown model.kind 'gnn' (did you mean 'gin'?)"),
+        (["--model", "gni"], "unknown model.kind 'gni' (did you mean 'gin'?)"),
         (["--resume", "nothing"], "nothing: no such folder"),
+        (["--data", ""], "the name of the dataset is empty: give a .npz file"),
         (["--resume", "."], "not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),
         ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available: "),
@@ -42,7 +43,7 @@ def error_of(*words: str | Path, cwd: Path, code: int = 2) -> str:
     ],
 )
 def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in error_of("run", *words, cwd=tmp_path)
+    assert message in refused("run", *words, cwd=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -68,7 +69,7 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options(words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in error_of(*words, cwd=tmp_path)
+    assert message in refused(*words, cwd=tmp_path)
 
 
 def test_an_option_that_other_programs_have_and_a_flag_twice(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_broken_data(tiny: Path, tmp_path: Path) -> None:
     arrays = dict(np.load(tiny))
     arrays["indices"][100] = 1_000_000
     np.savez(tiny, **arrays)
-    message = error_of("run", "--data", tiny, cwd=tmp_path)
+    message = refused("run", "--data", tiny, cwd=tmp_path)
     assert "tiny.npz" in message
     assert "'indices'" in message
     assert "1000000 at position 100" in message
@@ -109,7 +110,7 @@ def test_truncated_and_flipped_files(tiny: Path, tmp_path: Path) -> None:
     flipped[len(whole) // 3] ^= 0x10
     for data in (whole[: len(whole) // 2], bytes(flipped)):
         tiny.write_bytes(data)
-        assert "tiny.npz" in error_of("run", "--data", tiny, cwd=tmp_path)
+        assert "tiny.npz" in refused("run", "--data", tiny, cwd=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -154,13 +155,13 @@ def test_converted_data_that_does_not_fit_the_disk(tmp_path: Path) -> None:
 
 def test_an_output_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    assert "out: this is a file: give a folder" in error_of("run", *TINY, "--output", "out", cwd=tmp_path)
+    assert "out: this is a file: give a folder" in refused("run", *TINY, "--output", "out", cwd=tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir(mode=0o500)
-    message = error_of("run", *TINY, "--output", "out", cwd=tmp_path, code=1)
+    message = refused("run", *TINY, "--output", "out", cwd=tmp_path, code=1)
     assert "out/" in message
     assert "cannot be written" in message
 

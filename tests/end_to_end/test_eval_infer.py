@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from end_to_end.terminal import TINY, hyrt, summary
+from in_process import refused, run_here
 from sklearn.metrics import f1_score
 
 import hyrt as package
@@ -58,33 +59,33 @@ def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
     assert np.mean(predicted == graph.labels[test]) == pytest.approx(expected["accuracy"])
     assert f1_score(graph.labels[test], predicted, average="macro") == pytest.approx(expected["macro_f1"])
 
-    hyrt("infer", run, "-o", "test.npy", "--what", "classes", "--vertices", "test", cwd=tmp_path)
+    run_here("infer", run, "-o", "test.npy", "--what", "classes", "--vertices", "test", cwd=tmp_path)
     assert np.array_equal(np.load(tmp_path / "test.npy"), predicted)
     assert np.load(tmp_path / "test.npy").dtype == np.int32
-    hyrt("infer", run, "-o", "hidden.npy", "--what", "embeddings", cwd=tmp_path)
+    run_here("infer", run, "-o", "hidden.npy", "--what", "embeddings", cwd=tmp_path)
     assert np.load(tmp_path / "hidden.npy").shape == (2000, 128)
 
     wanted = np.array([7, 3, 3, 1999])
     np.save(tmp_path / "wanted.npy", wanted)
-    hyrt("infer", run, "-o", "some.npy", "--vertices", "wanted.npy", cwd=tmp_path)
+    run_here("infer", run, "-o", "some.npy", "--vertices", "wanted.npy", cwd=tmp_path)
     np.testing.assert_allclose(np.load(tmp_path / "some.npy"), scores[wanted], rtol=1e-5, atol=1e-6)
 
 
 def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npy").write_text("mine")
-    assert "--force" in hyrt("infer", run, "-o", "there.npy", cwd=tmp_path, code=2).stderr
+    assert "--force" in refused("infer", run, "-o", "there.npy", cwd=tmp_path)
     assert (tmp_path / "there.npy").read_text() == "mine"
-    message = hyrt("infer", run, "-o", "x.npy", "--what", "embedding", cwd=tmp_path, code=2).stderr
-    assert message == "error: --what embedding: give scores, classes or embeddings\n"
-    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path, code=2).stderr
-    assert message.endswith("or a .npy file of vertex numbers: no such file: foo\n")
+    message = refused("infer", run, "-o", "x.npy", "--what", "embedding", cwd=tmp_path)
+    assert message == "--what embedding: give scores, classes or embeddings"
+    message = refused("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path)
+    assert message.endswith("or a .npy file of vertex numbers: no such file: foo")
     np.save(tmp_path / "far.npy", [0, 5000])
-    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path, code=2).stderr
+    message = refused("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path)
     assert "far.npy: 5000 at position 1 is not below the 2,000 vertices" in message
     words = ["--data", "synthetic:tiny,features=8"]
-    assert "do not fit" in hyrt("infer", run, "-o", "x.npy", *words, cwd=tmp_path, code=2).stderr
+    assert "do not fit" in refused("infer", run, "-o", "x.npy", *words, cwd=tmp_path)
     np.save(tmp_path / "far.npy", [3, -1])
-    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path, code=2).stderr
+    message = refused("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path)
     assert "far.npy: -1 at position 1 is below 0" in message
     assert {path.name for path in tmp_path.iterdir()} == {"there.npy", "far.npy"}
 
@@ -93,8 +94,8 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
 def test_a_header_of_more_numbers_than_there_are(run: Path, tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
     (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    message = hyrt("infer", run, "-o", "x.npy", "--vertices", "huge.npy", cwd=tmp_path, code=2).stderr
-    assert message.startswith("error: --vertices huge.npy")
+    message = refused("infer", run, "-o", "x.npy", "--vertices", "huge.npy", cwd=tmp_path)
+    assert message.startswith("--vertices huge.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["huge.npy"]
 
 
@@ -104,8 +105,8 @@ def test_infer_replaces_regular_files_only(run: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("fifo")
     (tmp_path / "loop").symlink_to("loop")
     for name, kind in (("fifo", "special"), ("folder", "folder"), ("link", "special"), ("loop", "special")):
-        message = hyrt("infer", run, "-o", name, "--force", cwd=tmp_path, code=2).stderr
-        assert message.startswith(f"error: {name}: this is a {kind}")
+        message = refused("infer", run, "-o", name, "--force", cwd=tmp_path)
+        assert message.startswith(f"{name}: this is a {kind}")
     assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
     assert {path.name for path in tmp_path.iterdir()} == {"fifo", "folder", "link", "loop"}
 

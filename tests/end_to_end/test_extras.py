@@ -203,7 +203,7 @@ def test_what_is_wrong_with_its_settings_is_said(installed: dict[str, str], tmp_
     wrong = hyrt("run", *LABOR, "sampler.same_in_all=3", cwd=tmp_path, code=2, **installed).stderr
     assert "did you mean 'sampler.same_in_all_layers'?" in wrong
     wrong = hyrt("run", *LABOR, cwd=tmp_path, code=2).stderr
-    assert "unknown sampler.kind 'labor': the known ones are neighbor, saint" in wrong
+    assert "unknown sampler.kind 'labor': the known ones are full, neighbor, saint" in wrong
     words = ["--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-products", "sampler.kind=labor"]
     wrong = hyrt("predict", *words, cwd=tmp_path, code=2, **installed).stderr
     assert "sampler.kind=labor cannot be predicted without its data" in " ".join(wrong.split())

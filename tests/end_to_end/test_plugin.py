@@ -143,8 +143,9 @@ def test_a_plug_in_that_ends_the_run_is_named(
     group: str, words: list[str], noun: str, tmp_path: Path
 ) -> None:
     site = declared(tmp_path / "site", group, "ending", END)
-    done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, PYTHONPATH=site)
-    assert f"hyrt: {noun} 'ending' ended the process while it was being loaded" in done.stderr
+    named = f"hyrt: {noun} 'ending' ended the process while it was being loaded"
+    done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, last_words=named, PYTHONPATH=site)
+    assert named in done.stderr
     assert "acme_ending:Kind is from acme-ending 1.0; update or uninstall" in done.stderr
 
 
@@ -160,3 +161,20 @@ def test_a_backend_that_crashes_in_a_run_is_named_with_its_line(tmp_path: Path) 
     done = hyrt("run", *TINY, *words, cwd=tmp_path, code=-signal.SIGSEGV, PYTHONPATH=site)
     assert "Segmentation fault" in done.stderr
     assert f'File "{site}/acme_crashing.py", line 11 in open' in done.stderr
+
+
+@pytest.mark.parametrize(("ending", "code"), [("abort()", -signal.SIGABRT), ("_exit(3)", 3)])
+def test_a_backend_that_ends_the_process_inside_propagate_is_named(
+    ending: str, code: int, tmp_path: Path
+) -> None:
+    text = (
+        "import os\nfrom hyrt.device import DeviceInfo\nfrom hyrt_devices.null import NullDevice\n\n"
+        "class Kind(NullDevice):\n    @classmethod\n    def probe(cls):\n"
+        "        return [DeviceInfo(kind='ending', index=0, description='ends', memory_bytes=0)]\n"
+        f"    def propagate(self, staged):\n        os.{ending}\n"
+    )
+    site = declared(tmp_path / "site", "hyrt.devices", "ending", text)
+    named = "hyrt: the process ended inside propagate of ending:0 at step 0: if nobody"
+    words = [*TINY, "--devices", "cpu=1,ending=1"]
+    done = hyrt("run", *words, cwd=tmp_path, code=code, last_words=named, PYTHONPATH=site)
+    assert named in done.stderr

@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from end_to_end.terminal import HYRT, TINY, environment, hyrt, only_run, records, summary
+from end_to_end.terminal import HYRT, TINY, environment, hyrt, installed_hyrt, only_run, records, summary
 
+import hyrt as package
 from hyrt.config import build_config
+from hyrt.observe.events import Event, StepGroup
 
 CORA = Path(__file__).parents[3] / "shared" / "data" / "cora.npz"
 
 
 def test_the_default_command_learns_a_generated_graph(tmp_path: Path) -> None:
-    shown = hyrt("run", "train.epochs=2", cwd=tmp_path).stdout
+    shown = installed_hyrt("run", "train.epochs=2", cwd=tmp_path).stdout
     run = only_run(tmp_path)
     assert run.name.endswith("-graphsage-community")
     found = summary(run)
@@ -102,7 +104,7 @@ def test_import_waits_for_nothing_heavy() -> None:
 def test_version(tmp_path: Path) -> None:
     import hyrt as package
 
-    assert hyrt("--version", cwd=tmp_path).stdout == f"hyrt {package.__version__}\n"
+    assert installed_hyrt("--version", cwd=tmp_path).stdout == f"hyrt {package.__version__}\n"
 
 
 def test_output_that_is_no_terminal_is_plain(tmp_path: Path) -> None:
@@ -196,8 +198,8 @@ def test_data_commands(tmp_path: Path) -> None:
     assert facts["vertices"] == 2000
     hyrt("data", "convert", "tiny.npz", "folder", cwd=tmp_path)
     losses = []
-    for source in ("tiny.npz", "folder", "synthetic:tiny"):
-        hyrt("run", *TINY, f"data.source={source}", "train.epochs=1", "--name", "x", cwd=tmp_path)
-        run = max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        losses.append([record["losses"] for record in records(run) if record["event"] == "steps"])
+    for source in (tmp_path / "tiny.npz", tmp_path / "folder", "synthetic:tiny"):
+        heard: list[Event] = []
+        package.train(source, emit=heard.append, train={"epochs": 1}, data={"batch_size": 256})
+        losses.append([event.losses for event in heard if isinstance(event, StepGroup)])
     assert losses[0] == losses[1] == losses[2]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from end_to_end.terminal import begin, hyrt, last_step, records, summary, wait_until
+from in_process import refused
 
 from hyrt.graph.formats.convert import Conversion, convert
 
@@ -65,7 +66,7 @@ def test_mean_and_deviation_over_seeds_and_splits(folder: Path) -> None:
     hyrt("run", *WORDS, "seed=4", "data.split=1", "--name", "alone", cwd=folder)
     assert losses(series / NAMES[3]) == losses(folder / "runs" / "alone")
     assert len({tuple(losses(series / name)) for name in NAMES}) == 4
-    assert "give one of the run folders in it" in hyrt("report", series, cwd=folder, code=2).stderr
+    assert "give one of the run folders in it" in refused("report", series, cwd=folder)
     # Nothing is left to do; with more epochs there is.
     stamps = [(series / name / "summary.json").stat().st_mtime_ns for name in NAMES]
     again = hyrt("run", "--resume", series, cwd=folder).stdout
@@ -115,8 +116,8 @@ def test_settings_that_are_only_shown_change_nothing(folder: Path) -> None:
     assert "epochs: 3" in shown
     assert (folder / "runs" / "s" / "config.yaml").read_bytes() == kept
     (folder / "mine.yaml").write_text("train: {epochs: 3}\n", encoding="utf-8")
-    refused = hyrt("run", "mine.yaml", "--resume", "runs/s", cwd=folder, code=2).stderr
-    assert "mine.yaml: a resumed run keeps its own settings" in refused
+    message = refused("run", "mine.yaml", "--resume", "runs/s", cwd=folder)
+    assert "mine.yaml: a resumed run keeps its own settings" in message
 
 
 def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:
@@ -125,7 +126,7 @@ def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:
     (series / "summary.json").unlink()
     (series / NAMES[1] / "summary.json").unlink()
     shutil.rmtree(series / NAMES[1] / "checkpoints")
-    assert "checkpoints/ is missing" in hyrt("run", "--resume", series, cwd=folder, code=2).stderr
+    assert "checkpoints/ is missing" in refused("run", "--resume", series, cwd=folder)
     told = json.loads((series / "summary.json").read_text(encoding="utf-8"))
     assert told["status"] == "unfinished"
     assert [run["run"] for run in told["runs"]] == NAMES[:1]
@@ -143,5 +144,5 @@ def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:
 )
 def test_what_is_refused_leaves_nothing(words: list[Any], message: str, folder: Path) -> None:
     given = words if "--resume" in words else [*WORDS, *words]
-    assert message in hyrt("run", *given, cwd=folder, code=2).stderr
+    assert message in refused("run", *given, cwd=folder)
     assert not list(folder.glob("runs/*"))

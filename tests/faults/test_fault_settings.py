@@ -94,7 +94,7 @@ def test_once_or_from_then_on() -> None:
 
 def test_who_asks_for_none_imports_none() -> None:
     code = (
-        "import sys, hyrt.api, hyrt.cli.run_session\n"
+        "import sys, hyrt.api, hyrt.cli.sessions.run_session\n"
         "from hyrt.observe.wanted_hooks import hooks_of_environment\n"
         "assert hooks_of_environment() == []\n"
         "print([name for name in sys.modules if 'fault' in name.rpartition('.')[2] and 'hyrt' in name])"

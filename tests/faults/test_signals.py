@@ -60,6 +60,20 @@ def test_a_second_signal_leaves_a_hanging_run_at_once(suite: FaultSuite, tmp_pat
     assert resumed(suite, tmp_path) == []
 
 
+def test_a_run_that_is_left_before_its_first_checkpoint_says_that_it_starts_again(
+    suite: FaultSuite, tmp_path: Path
+) -> None:
+    run = begin(suite, tmp_path, "propagate:cpu:0:0:hang", "fault injected", "runtime.stall_timeout_s=60")
+    os.kill(run.pid, signal.SIGINT)
+    assert suite.runs.wait(run, 0.5) is None
+    os.kill(run.pid, signal.SIGINT)
+    assert suite.runs.wait(run, 20) == 130
+    said = run.errors.read_text()
+    assert "no checkpoint yet. Start it again from step 0 with: hyrt run --resume" in said
+    assert "Resume with" not in said
+    assert resumed(suite, tmp_path) == []
+
+
 def test_one_signal_ends_a_hanging_run_in_ten_seconds(suite: FaultSuite, tmp_path: Path) -> None:
     run = begin(
         suite, tmp_path, "propagate:cpu:0:middle:hang", "fault injected", "runtime.stall_timeout_s=60"

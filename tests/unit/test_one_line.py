@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from unit.nn.block_cases import tensor_block
 
 import hyrt
 from hyrt.api import load, train
 from hyrt.machine.workers import Workers
-from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.quantities import one_line
 from hyrt.sampling.neighbor import NeighborSampler
 
@@ -49,7 +49,7 @@ def test_a_graph() -> None:
     assert repr(GRAPH.topology) == "Topology(indptr=int64[2001], indices=int32[20000])"
     assert repr(GRAPH.vertices) == (
         "VertexTable(features=DenseFeatures(values=float32[2000, 16]), labels=int16[2000], "
-        "masks={'train': bool[2000], 'val': bool[2000], 'test': bool[2000]})"
+        "masks={'train': bool[2000], 'val': bool[2000], 'test': bool[2000]}, vertex_ids=None)"
     )
 
 

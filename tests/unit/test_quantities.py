@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hyrt.quantities import milliseconds, size
+from hyrt.quantities import counted, milliseconds, size
 
 
 def test_sizes_name_a_unit_that_suits() -> None:
@@ -12,3 +12,8 @@ def test_sizes_name_a_unit_that_suits() -> None:
 
 def test_milliseconds_have_three_digits() -> None:
     assert [milliseconds(time_s) for time_s in (0.0, 0.0091, 1.24)] == ["0", "9.10", "1,240"]
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(number, "split") for number in (0, 1, 2000)] == ["0 splits", "1 split", "2,000 splits"]
+    assert [counted(number, "class", "classes") for number in (1, 7)] == ["1 class", "7 classes"]

@@ -76,7 +76,7 @@ def simulated(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     from hyrt_perfmodel.workloads.model_workload import model_workload
     from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
-    from hyrt.balance.policies import default_policy_name, policy
+    from hyrt.balance.registry import default_policy_name, policy
 
     platform = load_platform(name)
     known = DATASETS[dataset]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
     from hyrt.observe.events import EpochEnded, Event, StepGroup
+    from hyrt.observe.hook import Hook
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
@@ -93,6 +94,7 @@ def timed_run(
     steps: int | None = None,
     hear: Callable[[Event], None] | None = None,
     checkpoints: Path | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> TimedRun:
     """Train in this process.
 
@@ -108,6 +110,8 @@ def timed_run(
         Called with every event, after it was noted here.
     checkpoints
         The folder of the run's checkpoints, beside which its trace is written; None writes nothing.
+    hooks
+        Called around every stage's work.
     """
     from hyrt.observe.events import EpochEnded, StepGroup
     from hyrt.predict.this_run import predict_run
@@ -130,7 +134,13 @@ def timed_run(
 
     training = Training(
         compose_run(
-            config, graph, emit=emit, should_stop=is_enough, checkpoints=checkpoints, predict=predict_run
+            config,
+            graph,
+            emit=emit,
+            should_stop=is_enough,
+            checkpoints=checkpoints,
+            predict=predict_run,
+            hooks=hooks,
         )
     )
     return TimedRun(groups, epochs, training.run())

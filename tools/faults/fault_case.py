@@ -226,7 +226,8 @@ class FaultSuite:
         outcome.surfaced_s = ended - (float(happened[1]) if happened else started)
         if not happened and fault.kind != "slow":
             outcome.problems.append("no fault was injected")
-        outcome.error = next((line for line in errors.splitlines() if line.startswith("error:")), "")
+        told = [line for line in errors.splitlines() if line.startswith(("error:", "error in "))]
+        outcome.error = next(iter(told), "")
         note = outcome.problems.append
         if code is None:
             os.killpg(run.pid, signal.SIGKILL)

@@ -11,14 +11,17 @@ in a second server that does not fork: that costs a third.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +32,17 @@ QUICK = "HYRT_TEST_QUICK_END"
 # Set where a root process is to find files as read-only as other users do.
 NO_OVERRIDE = "HYRT_TEST_NO_OVERRIDE"
 _PAUSE_S = 0.2
+# How long a thread that has been told to end may take.
+_ENDING_S = 2.0
 _FILES = ("out", "err", "threads")
+# What every run imports, with all that it imports in turn.
+_IMPORTED = (
+    *("hyrt.cli.commands", "hyrt.cli.sessions.run_session", "hyrt.config.command_line"),
+    "hyrt.predict.choose_devices",
+    *("hyrt.sampling.neighbor_settings", "hyrt.nn.models.graphsage", "hyrt.objective.classification"),
+    *("hyrt.balance.registry", "hyrt.report.html.page", "hyrt.report.html.render", "hyrt_devices.cpu"),
+    "torch.optim",
+)
 
 
 @dataclass(frozen=True)
@@ -69,11 +82,33 @@ class ForkedRuns:
             server.wait(10)
             server.stdout.close()
 
-    def start(self, words: list[str], cwd: Path, *, is_quick: bool = False, **environment: str) -> ForkedRun:
-        """Start `hyrt` with these words in a session of its own; a quick one skips the interpreter's end."""
+    def start(
+        self,
+        words: list[str],
+        cwd: Path,
+        *,
+        is_quick: bool = False,
+        apart: Path | None = None,
+        **environment: str,
+    ) -> ForkedRun:
+        """Start `hyrt` with these words in a session of its own.
+
+        Parameters
+        ----------
+        words
+            The words after `hyrt`.
+        cwd
+            The folder that it runs in.
+        is_quick
+            Whether it skips the interpreter's end.
+        apart
+            The folder for what it prints and for temporary files; `cwd` if None.
+        **environment
+            What is set beside the variables of the server.
+        """
         if is_quick:
             environment[QUICK] = "1"
-        request = self._request(words, cwd, environment)
+        request = self._request(words, cwd, environment, apart)
         return self._run_of(request, self._ask("forks", do="start", **request)["pid"])
 
     def call(self, words: list[str], cwd: Path, **environment: str) -> tuple[int, ForkedRun]:
@@ -95,11 +130,14 @@ class ForkedRuns:
         if code != 0:
             raise RuntimeError(f"hyrt {' '.join(words)} ended with {code}: {run.errors.read_text()}")
 
-    def _request(self, words: list[str], cwd: Path, environment: dict[str, str]) -> dict[str, Any]:
+    def _request(
+        self, words: list[str], cwd: Path, environment: dict[str, str], apart: Path | None = None
+    ) -> dict[str, Any]:
         self._count += 1
-        temporary = cwd / "tmp"
+        folder = apart or cwd
+        temporary = folder / "tmp"
         temporary.mkdir(exist_ok=True)
-        paths = {name: str(cwd / f"{self._count}.{name}") for name in _FILES}
+        paths = {name: str(folder / f"{self._count}.{name}") for name in _FILES}
         for name in ("out", "err"):
             Path(paths[name]).touch()
         environment = {**environment, "TMPDIR": str(temporary), THREADS_LEFT: paths["threads"]}
@@ -159,6 +197,7 @@ def _serve() -> list[str]:
             case "start":
                 pid = os.fork()
                 if pid == 0:
+                    replies.close()
                     return _become(**request)
                 answer["pid"] = pid
                 alive.add(pid)
@@ -213,6 +252,9 @@ def _become(
         os.setsid()
     os.chdir(cwd)
     os.environ.update(environment)
+    # An interpreter that was started anew has them there.
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [place for place in places if place and place not in sys.path]
     tempfile.tempdir = None
     for number, path in enumerate((os.devnull, out, err)):
         if number == 0 and not is_own:
@@ -243,16 +285,26 @@ def _drop_override() -> None:
 
 
 def _run(words: list[str]) -> None:
-    import threading
+    from hyrt.cli import main
 
-    from hyrt.cli.commands import main
-
-    sys.argv = ["hyrt", *words]
+    sys.argv = [str(Path(sys.executable).with_name("hyrt")), *words]
     try:
         main()
     finally:
+        Path(os.environ[THREADS_LEFT]).write_text("\n".join(_threads_left()))
+
+
+def _threads_left() -> list[str]:
+    """Names of the threads that do not end within a while.
+
+    A library may have told a thread to end without waiting for it, as a queue between processes does.
+    """
+    end = time.monotonic() + _ENDING_S
+    while True:
         left = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        Path(os.environ[THREADS_LEFT]).write_text("\n".join(left))
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(_ENDING_S / 100)
 
 
 def _call(words: list[str]) -> int:
@@ -269,11 +321,13 @@ if __name__ == "__main__":
     from hyrt.machine.process_settings import prepare_process
 
     prepare_process()
-    import torch._dynamo  # noqa: F401  Every optimizer imports it.
-
+    for name in _IMPORTED:
+        import_module(name)
     # Else a forked process copies every page that its interpreter's end visits.
     gc.freeze()
     words = _serve()
     if QUICK in os.environ:
-        os._exit(_call(words))
+        code = _call(words)
+        atexit._run_exitfuncs()
+        os._exit(code)
     _run(words)

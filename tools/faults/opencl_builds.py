@@ -34,13 +34,13 @@ def build_and_launch() -> None:
     from hyrt_devices.opencl.launch import Launcher
     from hyrt_devices.opencl.probe import survey
     from hyrt_devices.opencl.products import sizeless
-    from hyrt_devices.opencl.programs import SourcePrograms
+    from hyrt_devices.opencl.programs import Programs
     from hyrt_devices.opencl.tuning import tuning_of
 
     device = survey().found[0].device
     context = cl.Context([device])
     tuning = tuning_of(device)
-    pack = SourcePrograms(context, device).kernel("sizeless", "pack", sizeless(tuning))
+    pack = Programs(context, device).kernel("sizeless", "pack", sizeless(tuning))
     queue = Launcher(context, device)
     weights = np.arange(tuning.panel, dtype=np.float32)
     given, panel = (cl.Buffer(context, cl.mem_flags.READ_WRITE, weights.nbytes) for _ in range(2))

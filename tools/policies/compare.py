@@ -27,7 +27,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
 from policy_cases import DELAY, PolicyCase, random_case
 
-from hyrt.balance.policies import POLICIES, policy
+from hyrt.balance.registry import POLICIES, policy
 
 NOISE = 0.05
 STEPS, SETTLED, STILL = 160, 60, 30

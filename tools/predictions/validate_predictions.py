@@ -100,7 +100,11 @@ def arguments() -> argparse.Namespace:
 def compared(
     case: PredictionCase, graph: Graph, platform: Platform, options: argparse.Namespace
 ) -> tuple[float, StageTimes, ShortRun]:
-    """Seconds a step as predicted, with its stages, and the middle one of some runs."""
+    """Seconds a step as predicted, with its stages, and the middle one of some runs.
+
+    Steps are whole ones: the last of an epoch, which may be smaller, is in few of a run's groups of steps, of
+    which the median counts.
+    """
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
     from hyrt.config import build_config

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
@@ -53,6 +54,7 @@ class Shipment:
         self._blocks = [self._pack(block) for block in batch.blocks]
         self._labels = self.parcel.add(batch.labels)
         self._target_weights = self._optional(batch.target_weights)
+        self._target_rows = self._optional(batch.target_rows)
         self._inputs = None if batch.inputs is None else self.parcel.add(batch.inputs.numpy())
 
     def _optional(self, array: NDArray[Any] | None) -> int | None:
@@ -63,14 +65,17 @@ class Shipment:
         return there if isinstance(there, ResidentHop) and there.device == self._device else None
 
     def _pack(self, block: Block) -> dict[str, int | None]:
-        places = {"weights": self._optional(block.weights)}
+        optional = ("weights", "edge_types")
+        places: dict[str, int | None] = {name: self._optional(getattr(block, name)) for name in optional}
         if self._resident(block) is None:
             for name in _FIELDS:
                 places[name] = self.parcel.add(getattr(block, name))
         return places
 
-    def unpack(self, arrived: list[torch.Tensor], aggregate: Aggregate | None) -> Delivery:
-        """What `parcel.send` brought, as a mini-batch."""
+    def unpack(
+        self, arrived: list[torch.Tensor], aggregate: Aggregate | None, loops: TensorLoops | None
+    ) -> Delivery:
+        """What `parcel.send` brought, as a mini-batch, with the device's own kernels."""
 
         def at(place: int | None) -> torch.Tensor | None:
             return None if place is None else arrived[place]
@@ -87,10 +92,18 @@ class Shipment:
                     step=block.step,
                     seed=block.seed,
                     weights=at(places["weights"]),
+                    edge_types=at(places["edge_types"]),
                     aggregate=aggregate,
+                    loops=loops,
                 )
             )
-        return Delivery(blocks, arrived[self._labels], at(self._target_weights), at(self._inputs))
+        return Delivery(
+            blocks=blocks,
+            labels=arrived[self._labels],
+            target_weights=at(self._target_weights),
+            inputs=at(self._inputs),
+            target_rows=at(self._target_rows),
+        )
 
 
 @dataclass(slots=True)
@@ -105,3 +118,5 @@ class Delivery:
     """[n] float32 or None."""
     inputs: torch.Tensor | None
     """[num_src, f] rows of the first block's sources; None until the device has gathered them."""
+    target_rows: torch.Tensor | None = None
+    """[n] the targets' rows of the scores; None where all are, in order."""

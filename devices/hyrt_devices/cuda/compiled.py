@@ -45,9 +45,19 @@ def compiled(name: str, defines: Defines, capability: int) -> bytes:
         If NVRTC is not there or refuses the file, with its own words.
     """
     source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
-    options = [*_FLAGS, *(f"-D{key}={value}" for key, value in defines)]
+    return _compiled(f"{name}.cu", source, [f"-D{key}={value}" for key, value in defines], capability)
+
+
+@cache
+def compiled_source(source: str, capability: int) -> bytes:
+    """CUDA C++ that was printed, as `compiled` compiles files."""
+    return _compiled("printed.cu", source, [], capability)
+
+
+def _compiled(file: str, source: str, defines: list[str], capability: int) -> bytes:
+    options = [*_FLAGS, *defines]
     if has_bindings():
-        return _by_nvrtc(f"{name}.cu", source, options, capability)
+        return _by_nvrtc(file, source, options, capability)
     from pycuda.compiler import compile as by_nvcc
 
     code: bytes = by_nvcc(source, options=options, no_extern_c=True, arch=f"sm_{capability}")

@@ -7,6 +7,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -15,11 +16,28 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.device.capabilities import ExplainsAbsence, GathersRows, SamplesNeighbors, TakesObjective, Traceable
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable
+from hyrt.device.capabilities import (
+    ExplainsAbsence,
+    GathersRows,
+    KeepsHostBudget,
+    RunsChunks,
+    SamplesNeighbors,
+    SharesColumns,
+    TakesObjective,
+    Traceable,
+)
+from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Workers
+from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.own_modules.model_errors import model_errors_named
+from hyrt.nn.saga.checks.on_devices import check_loops, has_saga_layers
 from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.quantities import size
@@ -28,12 +46,17 @@ from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
 from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkSteps, TorchRoom
 from hyrt_devices.cuda.driver import Driver, MpsDriver
 from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
+from hyrt_devices.cuda.resident import DeliveredGraph, copied_bytes, resident_graph
+from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
+from hyrt_devices.cuda.saga.torch_loop_room import TorchLoopRoom
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import pinned_pool
 from hyrt_devices.cuda.timeline import Timeline
+from hyrt_devices.host_saga import HostSaga
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
@@ -44,11 +67,14 @@ T = TypeVar("T")
 class Staged:
     """A mini-batch on its way to the device, or there."""
 
-    def __init__(self, targets: int, normalizer: float, size: int) -> None:
+    def __init__(self, targets: int, normalizer: float, size: int, *, whole: bool = False) -> None:
+        self.whole = whole
         self.targets = targets
         self.normalizer = normalizer
         self.size = size
         self.delivery: Delivery | None = None
+        # Where the step is computed in chunks.
+        self.batch: MiniBatch | None = None
         self.host: NDArray[np.uint8] | None = None
         self.begun: Any = None
         # Only where the run is traced.
@@ -56,7 +82,16 @@ class Staged:
         self.arrived: Any = None
 
 
-class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows, Traceable):
+class TorchDevice(
+    ExplainsAbsence,
+    TakesObjective,
+    SamplesNeighbors,
+    GathersRows,
+    KeepsHostBudget,
+    RunsChunks,
+    SharesColumns,
+    Traceable,
+):
     """Trains on a torch device. Any module runs, by autograd.
 
     Parameters
@@ -85,12 +120,25 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         new_stream = driver.stream if launcher is None else launcher.stream
         self._copies, self._compute = new_stream(), new_stream()
         self._aggregate = None if launcher is None else TorchAggregation(launcher)
+        self._loops = None if launcher is None else CudaLoops(launcher)
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._sizes: list[int] = []
         self._weights: torch.Tensor | None = None
         self._weights_sent: Any = None
         self._features: Features | None = None
+        self._resident: DeliveredGraph | None = None
+        self._whole_bytes = 0
+        self._budget = HostBudget()
+        # None where whole graphs are not cut.
+        self._chunk_options: ChunkOptions | None = None
+        self._description: ModelDescription | None = None
+        self._chunks: TorchChunkSteps | None = None
+        # Where other devices compute columns, too.
+        self._shared: TorchRoom | None = None
+        # Where whole graphs are cut, of a model with layers of a user's own: the host computes vertices.
+        self._saga: HostSaga | None = None
+        self._threads = options.threads
         self._samplers: list[CudaSampler] = []
         self._hear: QueueListener | None = None
         self._timeline: Timeline | None = None
@@ -125,17 +173,49 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
     def take_objective(self, objective: Objective) -> None:
         self._objective = objective
 
+    def take_host_budget(self, budget: HostBudget) -> None:
+        self._budget = budget
+
+    def take_chunks(self, options: ChunkOptions) -> None:
+        self._chunk_options = options
+
+    @property
+    def num_chunks(self) -> int | None:
+        if self._saga is not None:
+            return self._saga.num
+        return None if self._chunks is None else self._chunks.num
+
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
             refuse_batch_statistics(model, self.info.name)
+            self._release_chunks()
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
+            if self._chunk_options is not None and has_saga_layers(model):
+                self._saga = self._host_saga(model, self._chunk_options)
+            elif self._chunk_options is not None:
+                self._description = _described(self._model, self.info.name)
             self._parameters = [p for p in self._model.parameters() if p.requires_grad]
             self._sizes = [p.numel() for p in self._parameters]
             numbers = sum(self._sizes)
             self._weights = self._driver.pinned(max(4, 4 * numbers)).view(torch.float32)[:numbers]
             self._weights_sent = None
         self.update(parameters)
+
+    def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
+        """Steps in chunks of a model whose edges are loops of this device."""
+        if self._loops is None:
+            raise UnsupportedModel(
+                f"{type(model).__name__} on {self.info.name} in chunks: its loops over edges cannot be built "
+                f"here: see docs/devices.md#{self.kind}. Omit the settings of fullgraph to train on the "
+                "whole graph at once, or train on cpu"
+            )
+        check_loops(model, self.info.name)
+        room = TorchLoopRoom(self.info.name, self._driver, self._loops, self._chunk_bytes)
+        workers = Workers(
+            self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
+        )
+        return HostSaga(model, workers, room, options, self._budget)
 
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):
@@ -180,6 +260,14 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
 
     def transfer(self, batch: MiniBatch) -> Staged:
         with self._health.terminal("transfer"):
+            if batch.whole is not None and len(batch.targets):
+                if self._chunk_options is not None:
+                    staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
+                    staged.batch = batch
+                    with self._lock:
+                        self._staged.add(staged)
+                    return staged
+                return self._transfer_whole(batch)
             shipment = Shipment(batch, self._driver.device)
             staged = Staged(len(batch.targets), batch.normalizer, shipment.parcel.size)
             if batch.inputs is None and self._features is not None and batch.blocks:
@@ -209,7 +297,12 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
                     return StepResult.empty(staged.normalizer)
             try:
                 with self._driver.running(self._compute):
-                    result = self._step(staged)
+                    result = (
+                        self._step(staged) if staged.batch is None else self._step_in_chunks(staged.batch)
+                    )
+            except DeviceOutOfMemory:
+                self._release(staged)  # What its chunks had taken is free again.
+                raise
             except Exception as error:
                 self._free(staged, "propagate", error)
                 raise
@@ -218,6 +311,8 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"), torch.no_grad():
+            if self._saga is not None:
+                self._saga.update(parameters)
             assert self._weights is not None
             if self._weights_sent is not None:
                 # The last copy must have read the buffer before it is written again.
@@ -241,9 +336,15 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         self._closed = True
         faulted = self._faulted()
         self._health.close()
-        steps = [self._drain, *(s.close for s in self._samplers), self._forget, self._trim]
+        steps = [
+            self._drain,
+            self._release_chunks,
+            *(s.close for s in self._samplers),
+            self._forget,
+            self._trim,
+        ]
         if self._features is not None:
-            steps.insert(1, self._features.close)
+            steps.insert(2, self._features.close)
         failed: list[Exception] = []
         for step in steps:
             try:
@@ -255,6 +356,34 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
 
     # The stages' work.
 
+    def _transfer_whole(self, batch: MiniBatch) -> Staged:
+        """What was copied for the first step serves all others."""
+        driver, kept = self._driver, self._resident
+        is_new = kept is None or kept.whole is not batch.whole
+        features = self._features if batch.inputs is None else None
+        staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
+        if is_new:
+            self._resident = kept = None
+            staged.size = copied_bytes(batch) + (0 if features is None else features.all_rows_bytes)
+        with self._lock:
+            self._check_limit(staged)
+            self._staged.add(staged)
+        try:
+            with driver.running(self._copies):
+                staged.begun = driver.mark(self._copies)
+                if kept is None:
+                    put = partial(upload, driver, self._pool, self._copies)
+                    rows_of = None if features is None else features.all_rows
+                    kept = resident_graph(batch, put, rows_of, self._aggregate, self._loops)
+                    # From now on it counts as what stays.
+                    self._resident, self._whole_bytes, staged.size = kept, staged.size, 0
+                staged.delivery = kept.step(batch)
+                staged.copied = staged.arrived = driver.mark(self._copies)
+        except Exception as error:
+            self._free(staged, "transfer", error)
+            raise
+        return staged
+
     def _send(self, shipment: Shipment, staged: Staged) -> None:
         driver = self._driver
         staged.host = self._pool.take(shipment.parcel.size, np.uint8)
@@ -263,10 +392,63 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
             arrived = shipment.parcel.send(staged.host, driver.device)
             if self._timeline is not None:
                 staged.copied = driver.mark(self._copies)
-            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate)
+            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate, self._loops)
             if delivery.inputs is None and self._features is not None:
                 delivery.inputs = self._features.rows(delivery.blocks[0].sources)
             staged.arrived = driver.mark(self._copies)
+
+    def _step_in_chunks(self, batch: MiniBatch) -> StepResult:
+        if self._saga is not None:
+            return self._saga.step(batch, self._objective)
+        if self._chunks is None:
+            described = self._health.loaded(self._description)
+            options = self._chunk_options or ChunkOptions()
+            self._chunks = TorchChunkSteps(self._room_of(described), described, options, self._budget)
+        begun = self._driver.mark(self._compute)
+        try:
+            result = self._chunks.step(batch, self._parameters)
+        except BaseException as error:
+            try:
+                self._release_chunks()
+            except Exception as second:
+                error.add_note(f"{self.info.name}: its chunks could not be given back: {second}")
+            raise
+        ended = self._driver.mark(self._compute)
+        self._driver.wait(ended)
+        if self._timeline is not None and self._hear is not None:
+            ran = [("weights", self._update_begun, self._weights_sent), ("step in chunks", begun, ended)]
+            self._hear("compute", self._timeline.spans(ran))
+            self._update_begun = None
+            self._timeline.follow(ended)
+        return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
+
+    def chunk_room(self, in_flight: int) -> TorchRoom:
+        """One chunk at a time, however many are asked for."""
+        with self._health.terminal("chunk_room"):
+            self._shared = self._room_of(self._health.loaded(self._description))
+            return self._shared
+
+    def chunk_gradients(self) -> list[torch.Tensor]:
+        with self._health.terminal("chunk_gradients"), self._driver.running(self._compute):
+            return self._health.loaded(self._shared).gradients(self._parameters)
+
+    def _room_of(self, described: ModelDescription) -> TorchRoom:
+        return TorchRoom(
+            *(self.info.name, self._driver, self._compute, described, self._objective, self._chunk_bytes)
+        )
+
+    def _chunk_bytes(self) -> int:
+        """What chunks may take: what is free, or what is left of the limit."""
+        free = self._driver.free_bytes()
+        return free if self._limit is None else min(free, self._limit - self._resident_bytes())
+
+    def _release_chunks(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            chunks.release()
+        saga, self._saga = self._saga, None
+        if saga is not None:
+            saga.close()
 
     def _step(self, staged: Staged) -> StepResult:
         driver, delivery, model = self._driver, staged.delivery, self._model
@@ -276,10 +458,14 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         begun = driver.mark(self._compute)
         for parameter in self._parameters:
             parameter.grad = None
-        scores = model(delivery.blocks, delivery.inputs)
+        with model_errors_named(model):
+            scores = model(delivery.blocks, delivery.inputs)
+        if delivery.target_rows is not None:
+            scores = scores.index_select(0, delivery.target_rows)
         forward = None if self._timeline is None else driver.mark(self._compute)
         loss = self._objective.loss_sum(scores, delivery.labels, delivery.target_weights)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with model_errors_named(model):
+            loss.backward()  # type: ignore[no-untyped-call]
         backward = None if self._timeline is None else driver.mark(self._compute)
         counts = self._objective.count(scores.detach(), delivery.labels)
         counted = [value for value in counts.values() if isinstance(value, torch.Tensor)]
@@ -340,7 +526,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
             self._staged.discard(staged)
         if staged.host is not None:
             self._pool.give(staged.host)
-        staged.host = staged.delivery = None
+        staged.host = staged.delivery = staged.batch = None
 
     def _free(self, staged: Staged, doing: str, error: Exception) -> None:
         """When out of memory, free what the mini-batch had taken and say so; other errors are terminal."""
@@ -370,6 +556,7 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
         features = 0 if self._features is None else self._features.nbytes
         # Weights and their gradients.
         weights = 8 * sum(self._sizes)
+        features += 0 if self._resident is None else self._whole_bytes
         return weights + features + sum(sampler.nbytes for sampler in self._samplers)
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
@@ -394,6 +581,11 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
 
     def _too_large(self, staged: Staged, doing: str, used: int) -> str:
         total = self._limit or self.info.memory_bytes
+        if staged.whole:
+            return (
+                f"{self.info.name}: out of memory in {doing}: the whole graph does not fit, with "
+                f"{size(used)} in use of {size(total)}"
+            )
         return (
             f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
             f"({size(staged.size)} of input) with {size(used)} in use of {size(total)}: "
@@ -416,9 +608,10 @@ class TorchDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, GathersRows
     def _forget(self) -> None:
         with self._lock:
             for staged in self._staged:
-                staged.host = staged.delivery = None
+                staged.host = staged.delivery = staged.batch = None
             self._staged.clear()
         self._samplers.clear()
+        self._resident = self._chunks = self._shared = self._description = None
         self._model = self._features = self._weights = self._weights_sent = None
         self._parameters = []
         self._pool.clear()
@@ -445,6 +638,16 @@ class MpsDevice(TorchDevice):
     """Apple GPUs."""
 
     kind = "mps"
+
+
+def _described(model: torch.nn.Module, name: str) -> ModelDescription:
+    try:
+        return describe(model, name)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"{type(model).__name__} on {name} in chunks: not every layer is a sum along edges with products "
+            "after it. Omit the settings of fullgraph to train on the whole graph at once, or train on cpu"
+        ) from error
 
 
 def _word(value: torch.Tensor) -> torch.Tensor:

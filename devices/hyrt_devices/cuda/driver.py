@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
+import psutil
 import torch
 
 
@@ -81,6 +82,31 @@ class Driver:
     def trim(self) -> None:
         """Give memory that is kept for reuse back to the device."""
         self._api.empty_cache()
+
+
+class HostDriver(Driver):
+    """The CPU: everything happens at once, in the host's memory."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def stream(self) -> Any:
+        return None
+
+    def running(self, stream: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def mark(self, stream: Any) -> Any:
+        return None
+
+    def wait(self, mark: Any) -> None:
+        """Nothing is left to be done."""
+
+    def used_bytes(self) -> int:
+        return psutil.Process().memory_info().rss
+
+    def trim(self) -> None:
+        """Memory goes back by itself."""
 
 
 class MpsDriver(Driver):

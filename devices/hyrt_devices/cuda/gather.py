@@ -52,6 +52,15 @@ class ResidentFeatures:
         """[n, f] float32 rows of the given vertices, on the current stream."""
         return self._values.index_select(0, ids).float()
 
+    def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[V, f] float32 rows of all vertices; the matrix itself where it is float32."""
+        return self._values.float()
+
+    @property
+    def all_rows_bytes(self) -> int:
+        """The bytes that `all_rows` takes."""
+        return 0 if self._values.dtype == torch.float32 else 4 * self._values.numel()
+
     def close(self) -> None:
         """Give the matrix back."""
         self._values = self._values.new_empty(0, 0)
@@ -86,6 +95,15 @@ class MappedFeatures:
         arguments: list[Argument] = [self._address, ids, out, np.int64(len(ids)), np.int32(self.width)]
         self._program.launch(self._kernel, len(ids), ROWS, arguments)
         return out
+
+    def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `ResidentFeatures.all_rows`, of the numbers of all vertices."""
+        return self.rows(ids)
+
+    @property
+    def all_rows_bytes(self) -> int:
+        """As `ResidentFeatures.all_rows_bytes`."""
+        return 4 * self._values.size
 
     def close(self) -> None:
         """Undo the mapping."""

@@ -9,13 +9,14 @@ import ctypes
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt_devices.cuda.compiled import Defines, checked, compiled, has_bindings
+from hyrt_devices.cuda.compiled import Defines, checked, compiled, compiled_source, has_bindings
 
 Argument = torch.Tensor | np.generic | None
 
@@ -38,6 +39,10 @@ class KernelLauncher(Protocol):
 
     def build(self, name: str, defines: Defines) -> Any:
         """`kernels/<name>.cu`, compiled and loaded."""
+        ...
+
+    def build_source(self, source: str) -> Any:
+        """CUDA C++ that was printed, compiled and loaded."""
         ...
 
     def launch(
@@ -154,15 +159,23 @@ class PycudaLauncher:
         return torch.cuda.ExternalStream(stream.handle, device=self._device)  # type: ignore[no-untyped-call]
 
     def build(self, name: str, defines: Defines) -> Any:
+        return self._loaded(compiled(name, defines, capability(self._device)))
+
+    def build_source(self, source: str) -> Any:
+        return self._loaded(compiled_source(source, capability(self._device)))
+
+    def _loaded(self, image: bytes) -> Any:
         with self.current():
-            return self._cuda.module_from_buffer(compiled(name, defines, capability(self._device)))
+            module = self._cuda.module_from_buffer(image)
+        # A kernel is looked up once, and not for each of its launches.
+        return cache(module.get_function)
 
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
     ) -> None:
         stream = self._streams[_current_stream(self._device)]
         with self.current():
-            built.get_function(kernel)(*numbers, grid=(groups, 1), block=(*shape, 1), stream=stream)
+            built(kernel)(*numbers, grid=(groups, 1), block=(*shape, 1), stream=stream)
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
         return _map_host(self.current(), array)
@@ -202,8 +215,15 @@ class BindingsLauncher:
         return torch.cuda.Stream(device=self._device)  # type: ignore[no-untyped-call]
 
     def build(self, name: str, defines: Defines) -> Any:
+        return self._loaded(compiled(name, defines, capability(self._device)))
+
+    def build_source(self, source: str) -> Any:
+        return self._loaded(compiled_source(source, capability(self._device)))
+
+    def _loaded(self, image: bytes) -> Any:
         with self.current():
-            return checked(self._driver.cuModuleLoadData(compiled(name, defines, capability(self._device))))
+            module = checked(self._driver.cuModuleLoadData(image))
+        return cache(lambda kernel: checked(self._driver.cuModuleGetFunction(module, kernel.encode())))
 
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
@@ -213,10 +233,9 @@ class BindingsLauncher:
         places = np.array([value.ctypes.data for value in values], np.uint64)
         stream = _current_stream(self._device)
         with self.current():
-            function = checked(self._driver.cuModuleGetFunction(built, kernel.encode()))
             checked(
                 self._driver.cuLaunchKernel(
-                    function, groups, 1, 1, *shape, 1, 0, stream, places.ctypes.data, 0
+                    built(kernel), groups, 1, 1, *shape, 1, 0, stream, places.ctypes.data, 0
                 )
             )
 

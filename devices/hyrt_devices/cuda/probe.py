@@ -33,6 +33,7 @@ def _cuda(index: int) -> DeviceInfo:
         index=index,
         description=f"{properties.name}, {multiprocessors} SMs, {kernels}",
         memory_bytes=int(properties.total_memory),
+        whole_graphs=True,
         forms=("rows", "ids"),
         link="PCIe",
         rates=Rates(
@@ -51,6 +52,7 @@ def _xpu(index: int) -> DeviceInfo:
         index=index,
         description=f"{properties.name}, {properties.max_compute_units} compute units, torch's operators",
         memory_bytes=int(properties.total_memory),
+        whole_graphs=True,
         forms=("rows", "ids"),
         link="PCIe",
     )
@@ -62,6 +64,7 @@ def _mps(index: int) -> DeviceInfo:
         index=index,
         description="Apple GPU, torch's operators",
         memory_bytes=int(torch.mps.recommended_max_memory()),
+        whole_graphs=True,
         link="host memory",
     )
 

@@ -127,11 +127,10 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
 
     def transfer(self, batch: MiniBatch) -> _Staged:
         with self._health.terminal("transfer"):
-            if self._model is None or self._layout is None:
-                raise RuntimeError("no model has been loaded")
-            staged = _Staged(self._layout, len(batch.targets), batch.normalizer, [], 0, {})
+            model, layout = self._health.loaded(self._model), self._health.loaded(self._layout)
+            staged = _Staged(layout, len(batch.targets), batch.normalizer, [], 0, {})
             if staged.targets:
-                tasks = build_tasks(batch, self._model, self._design, self.info.name)
+                tasks = build_tasks(batch, model, self._design, self.info.name)
                 size_bytes = sum(map(task_bytes, tasks))
                 self._take(size_bytes, f"a mini-batch of {staged.targets} targets")
                 staged.tasks, staged.size_bytes = tasks, size_bytes
@@ -140,9 +139,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
 
     def propagate(self, staged: _Staged) -> StepResult:
         with self._health.terminal("propagate"):
-            layout = self._layout
-            if layout is None:
-                raise RuntimeError("no model has been loaded")
+            layout = self._health.loaded(self._layout)
             if not isinstance(staged, _Staged) or staged.owner is not layout:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             tasks, staged.tasks, staged.owner = staged.tasks, [], None
@@ -181,9 +178,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
-            if self._layout is None:
-                raise RuntimeError("no model has been loaded")
-            self._weights = self._layout.pack(parameters)
+            self._weights = self._health.loaded(self._layout).pack(parameters)
 
     def close(self) -> None:
         self._health.close()

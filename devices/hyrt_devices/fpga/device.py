@@ -115,8 +115,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
 
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
-            if self._model is None:
-                raise RuntimeError("no model has been loaded")
+            model = self._health.loaded(self._model)
             # What was staged for another model is as foreign as what another device staged.
             staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
@@ -124,7 +123,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
                     staged,
                     build_tasks(
                         batch,
-                        self._model,
+                        model,
                         self._programs.design,
                         self.info.name,
                         at_least=self._programs.num_units,
@@ -134,13 +133,12 @@ class FpgaDevice(ExplainsAbsence, Traceable):
 
     def propagate(self, staged: StagedTasks) -> StepResult:
         with self._health.terminal("propagate"), self._memory_errors("propagate"):
-            if self._units is None or self._layout is None:
-                raise RuntimeError("no model has been loaded")
-            if not isinstance(staged, StagedTasks) or staged.owner is not self._units:
+            units, layout = self._health.loaded(self._units), self._health.loaded(self._layout)
+            if not isinstance(staged, StagedTasks) or staged.owner is not units:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             arrived = [event for task in staged.tasks for event in task.events]
             try:
-                sums = self._units.run(staged.tasks)
+                sums = units.run(staged.tasks)
                 seconds = {"transfer": span_s(arrived), "propagate": span_s(sums.events)}
                 if self._hear is not None:
                     self._hear("launches", spans(sums.commands))
@@ -151,7 +149,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
                 # After an error too: what was launched still uses the buffers.
                 self._launches.settle()
                 staged.release(self._pools)
-            gradients = self._layout.unpack(sums.gradients) if staged.targets else []
+            gradients = layout.unpack(sums.gradients) if staged.targets else []
             return StepResult(
                 loss_sum=sums.loss_sum,
                 counts={"correct": sums.correct, "targets": staged.targets} if staged.targets else {},
@@ -162,9 +160,8 @@ class FpgaDevice(ExplainsAbsence, Traceable):
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"), self._memory_errors("update"):
-            if self._units is None or self._layout is None:
-                raise RuntimeError("no model has been loaded")
-            events = self._units.update(self._layout.pack(parameters))
+            units, layout = self._health.loaded(self._units), self._health.loaded(self._layout)
+            events = units.update(layout.pack(parameters))
             if self._hear is not None:
                 self._brought += [("weights", event) for event in events]
 

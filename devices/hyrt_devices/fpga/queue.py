@@ -29,19 +29,19 @@ class Queue:
         self._queue: Any = cl.CommandQueue(context, device=device, properties=properties)
         self._kept: list[tuple[Any, Any]] = []
 
-    def to_device(self, buffers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+    def to_device(self, buffers: Sequence[Any]) -> Any:
         """Bring what the host wrote in buffers to the device; returns the event."""
-        return self._migrate(buffers, 0, after)
+        return self._migrate(buffers, 0)
 
-    def reserve(self, buffers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+    def reserve(self, buffers: Sequence[Any]) -> Any:
         """Make a place on the device for buffers that it only writes; returns the event."""
-        return self._migrate(buffers, self._cl.mem_migration_flags.CONTENT_UNDEFINED, after)
+        return self._migrate(buffers, self._cl.mem_migration_flags.CONTENT_UNDEFINED)
 
     def to_host(self, buffers: Sequence[Any], after: Sequence[Any]) -> Any:
         """Bring what the device wrote to the host; returns the event."""
         return self._migrate(buffers, self._cl.mem_migration_flags.HOST, after)
 
-    def _migrate(self, buffers: Sequence[Any], flags: int, after: Sequence[Any]) -> Any:
+    def _migrate(self, buffers: Sequence[Any], flags: int, after: Sequence[Any] = ()) -> Any:
         event = self._cl.enqueue_migrate_mem_objects(
             self._queue, list(buffers), flags, wait_for=list(after) or None
         )

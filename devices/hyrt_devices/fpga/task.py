@@ -10,11 +10,10 @@ from hyrt_hls.task.layout import EDGE, Dropout, LayerRecord, Task, TaskHeader, d
 from hyrt_perfmodel.cycles.design import LANES
 from numpy.typing import NDArray
 
-from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.operators.aggregate import scales
-from hyrt.nn.operators.dropout import dropout_threshold
 from hyrt.sampling.block import Block
 from hyrt.sampling.kernels import transpose
 from hyrt.sampling.minibatch import MiniBatch

@@ -5,35 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.device.capabilities import ExplainsAbsence, SamplesNeighbors, TakesObjective, Traceable
+from hyrt.device.capabilities import (
+    ExplainsAbsence,
+    KeepsHostBudget,
+    RunsChunks,
+    SamplesNeighbors,
+    SharesColumns,
+    TakesObjective,
+    Traceable,
+)
 from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.graph import Graph
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe
+from hyrt.nn.saga.checks.on_devices import check_loops, has_saga_layers
+from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
+from hyrt.objective.classification import Classification
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
+from hyrt_devices.host_saga import HostSaga
+from hyrt_devices.host_staged import HostStaged
+from hyrt_devices.opencl.chunks.chunk_steps import ChunkSteps, OpenclRoom, StagedChunks
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.programs import Programs, SourcePrograms
+from hyrt_devices.opencl.programs import Programs, forget_programs, shared_programs
 from hyrt_devices.opencl.replica import Replica
+from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
 from hyrt_devices.opencl.warm_up import smallest_batch
-from hyrt_devices.opencl_host.profiling import span_s, spans
+from hyrt_devices.opencl_host.profiling import Command, span_s, spans
 from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
 
+_TAKES = "gcn, graphsage with mean or sum, gin, commnet, ggnn, ggcn, and layers of hyrt.nn.SagaLayer"
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
-class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable):
+class OpenclDevice(
+    ExplainsAbsence,
+    TakesObjective,
+    SamplesNeighbors,
+    KeepsHostBudget,
+    RunsChunks,
+    SharesColumns,
+    Traceable,
+):
     """Trains with kernels of our own on one OpenCL device.
 
     One queue for transfers and one for computing, each with kernel objects of its own; events join them.
@@ -48,8 +77,8 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         The run's.
     tuning
         How kernels are cut; by the type of device if None.
-    programs
-        The programs that provide the kernels; compiled from source if None.
+    copier
+        `pyopencl.Device`, another part of the probed one, whose queues copy chunks; `device` if None.
     """
 
     def __init__(
@@ -58,16 +87,20 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         device: Any,
         options: DeviceOptions,
         tuning: Tuning | None = None,
-        programs: Programs | None = None,
+        copier: Any = None,
     ) -> None:
         import pyopencl as cl
 
         self.info = info
         self._health = Health(info.name)
         self._device = device
-        self._context = cl.Context([device])
+        self._copier = device if copier is None else copier
+        if copier is None:
+            self._programs = shared_programs(device)
+        else:
+            self._programs = Programs(cl.Context([device, copier]), device)
+        self._context = self._programs.context
         self._tuning = tuning or tuning_of(device)
-        self._programs = programs or SourcePrograms(self._context, device)
         limit = int(device.global_mem_size)
         if options.memory_bytes is not None:
             limit = min(limit, options.memory_bytes)
@@ -81,6 +114,18 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
+        # None where a whole graph is cut only if it does not fit.
+        self._chunk_options: ChunkOptions | None = None
+        self._budget = HostBudget()
+        self._chunks: ChunkSteps | None = None
+        # Where the host computes vertices, and this device edges.
+        self._model: HostSaga | None = None
+        self._staged = HostStaged()
+        self._workers = Workers(
+            options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
+        )
+        # Where other devices compute columns, too.
+        self._shared: OpenclRoom | None = None
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -103,14 +148,32 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
     def take_objective(self, objective: Objective) -> None:
         self._host_objective = None if objective.is_plain_classification else objective
 
+    def take_host_budget(self, budget: HostBudget) -> None:
+        self._budget = budget
+
+    def take_chunks(self, options: ChunkOptions) -> None:
+        self._chunk_options = options
+
+    @property
+    def num_chunks(self) -> int | None:
+        if self._model is not None:
+            return self._model.num
+        return None if self._chunks is None else self._chunks.num
+
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        described = describe(model, self.info.name)
+        if has_saga_layers(model):
+            self._load_loops(model, parameters)
+            return
+        described = describe(model, self.info.name, takes=_TAKES)
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"):
             if self._replica is not None:
                 self._replica.release()
-            self._replica = self._stager = None
+            if self._stager is not None:
+                self._stager.forget()
+            self._release_chunks()
+            self._replica = self._stager = self._model = None
             replica = Replica(
                 self._programs, self._tuning, self._memory, described, trainable, self.info.name
             )
@@ -128,6 +191,25 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
         with suppress(DeviceOutOfMemory):
             self.propagate(self.transfer(smallest_batch(len(described.layers), replica.row_width)))
 
+    def _load_loops(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        """Take a model whose vertices the host computes, and whose edges are loops of this device."""
+        check_loops(model, self.info.name)
+        with self._health.terminal("load"):
+            if self._replica is not None:
+                self._replica.release()
+            if self._stager is not None:
+                self._stager.forget()
+            self._release_chunks()
+            self._replica = self._stager = None
+            room = OpenclLoops(
+                *(self._programs, self._tuning, self._memory, self._compute),
+                errors=lambda: self._memory_errors("propagate"),
+            )
+            self._model = HostSaga(
+                model, self._workers, room, self._chunk_options or ChunkOptions(), self._budget
+            )
+        self.update(parameters)
+
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):
             queue = Launcher(self._context, self._device)
@@ -140,74 +222,192 @@ class OpenclDevice(ExplainsAbsence, TakesObjective, SamplesNeighbors, Traceable)
             return made
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each queue has run: `copies`, `compute` and `sample`."""
+        """From now on hand over what each queue has run: `copies`, `compute` and `sample`.
+
+        What a whole graph in chunks copies comes as `copy in` and `copy out`.
+        """
         self._hear = hear
         for sampler in self._samplers:
             sampler.hear = hear
 
-    def transfer(self, batch: MiniBatch) -> StagedBatch:
+    def transfer(self, batch: MiniBatch) -> StagedBatch | StagedChunks | MiniBatch:
         with self._health.terminal("transfer"):
-            if self._stager is None:
-                raise RuntimeError("no model has been loaded")
-            with self._memory_errors("transfer"):
-                return self._stager.stage(batch, self)
+            if self._model is not None:
+                return self._staged.put(batch)
+            stager = self._health.loaded(self._stager)
+            is_whole = batch.whole is not None and bool(len(batch.targets))
+            if is_whole and (self._chunks is not None or self._chunk_options is not None):
+                return StagedChunks(self, batch)
+            try:
+                with self._memory_errors("transfer"):
+                    return stager.stage(batch, self)
+            except DeviceOutOfMemory:
+                if not is_whole:
+                    raise
+                stager.forget()
+                return StagedChunks(self, batch)
 
-    def propagate(self, staged: StagedBatch) -> StepResult:
+    def propagate(self, staged: StagedBatch | StagedChunks | MiniBatch) -> StepResult:
         with self._health.terminal("propagate"):
+            if self._model is not None:
+                assert isinstance(staged, MiniBatch)
+                return self._step_of_loops(self._model, self._staged.take(staged))
+            if isinstance(staged, StagedChunks):
+                return self._step_in_chunks(staged)
             if not isinstance(staged, StagedBatch) or staged.owner is not self or self._replica is None:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
-            if not staged.targets:
-                staged.release()
-                return StepResult.empty(staged.normalizer)
-            updates = self._compute.taken()
-            self._compute.wait_for(staged.events)
+            whole = staged.whole_batch
             try:
-                with self._memory_errors("propagate"):
-                    loss_sum, counts, gradients = self._replica.run(
-                        self._compute, staged, self._host_objective
-                    )
-                ran = self._compute.taken()
-                seconds = {
-                    "transfer": span_s(staged.events),
-                    "propagate": span_s([event for _, event in ran]),
-                }
-                if self._hear is not None:
-                    self._hear("compute", spans([*updates, *ran]))
-                    self._hear("copies", spans([("copy", event) for event in staged.events]))
-            finally:
-                self._compute.wait_for(())
-                staged.release()
-            return StepResult(
-                loss_sum=loss_sum,
-                counts=counts,
-                normalizer=staged.normalizer,
-                gradients=[torch.from_numpy(gradient) for gradient in gradients],
-                seconds=seconds,
-            )
+                return self._step(staged, self._replica)
+            except DeviceOutOfMemory:
+                if whole is None:
+                    raise
+                self._health.loaded(self._stager).forget()
+                return self._step_in_chunks(StagedChunks(self, whole))
+
+    def _step(self, staged: StagedBatch, replica: Replica) -> StepResult:
+        if not staged.targets:
+            staged.release()
+            return StepResult.empty(staged.normalizer)
+        updates = self._compute.taken()
+        self._compute.wait_for(staged.events)
+        try:
+            with self._memory_errors("propagate"):
+                loss_sum, counts, gradients = replica.run(self._compute, staged, self._host_objective)
+            ran = self._compute.taken()
+            seconds = {
+                "transfer": span_s(staged.events),
+                "propagate": span_s([event for _, event in ran]),
+            }
+            if self._hear is not None:
+                self._hear("compute", spans([*updates, *ran]))
+                self._hear("copies", spans([("copy", event) for event in staged.events]))
+        finally:
+            self._compute.wait_for(())
+            staged.release()
+        return StepResult(
+            loss_sum=loss_sum,
+            counts=counts,
+            normalizer=staged.normalizer,
+            gradients=[torch.from_numpy(gradient) for gradient in gradients],
+            seconds=seconds,
+        )
+
+    def _step_in_chunks(self, staged: StagedChunks) -> StepResult:
+        if staged.owner is not self or self._replica is None:
+            raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+        staged.owner = None
+        batch, updates = staged.batch, self._compute.taken()
+        if self._chunks is None:
+            options = self._chunk_options or ChunkOptions()
+            room = self._room_of(options.in_flight)
+            self._chunks = ChunkSteps(room, self._replica, options, self._budget)
+        try:
+            loss_sum, counts, gradients = self._chunks.run(batch, self._host_objective)
+            chunks = self._chunks.figures()
+        except BaseException as error:
+            try:
+                self._release_chunks()
+            except Exception as second:
+                error.add_note(f"{self.info.name}: its chunks could not be given back: {second}")
+            raise
+        finally:
+            self._compute.about = ""
+        ran = self._chunks.take_commands()
+        self._tell([*updates, *ran])
+        return StepResult(
+            loss_sum=loss_sum,
+            counts=counts,
+            normalizer=batch.normalizer,
+            gradients=[torch.from_numpy(gradient) for gradient in gradients],
+            seconds={"propagate": span_s([event for _, event in ran])},
+            chunks=chunks,
+        )
+
+    def _step_of_loops(self, model: HostSaga, batch: MiniBatch) -> StepResult:
+        updates = self._compute.taken()
+        try:
+            result = model.step(batch, self._host_objective or Classification())
+        finally:
+            self._compute.about = ""
+        self._tell([*updates, *self._compute.taken()])
+        return result
+
+    def _tell(self, ran: list[Command]) -> None:
+        """Hand over what queues have run: a track for each direction says what bounds it."""
+        if self._hear is not None:
+            told = spans(ran)
+            for track in ("copy in", "copy out"):
+                self._hear(track, [span for span in told if span[0].startswith(track)])
+            self._hear("compute", [span for span in told if not span[0].startswith("copy ")])
+
+    def _release_chunks(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            chunks.close()
+        if self._model is not None:
+            self._model.release()
+
+    def _new_queue(self) -> Launcher:
+        """A queue for copies of chunks."""
+        return Launcher(self._context, self._copier)
+
+    def chunk_room(self, in_flight: int) -> OpenclRoom:
+        with self._health.terminal("chunk_room"):
+            if self._shared is not None:
+                self._shared.close()
+            self._shared = self._room_of(in_flight)
+            return self._shared
+
+    def chunk_gradients(self) -> list[torch.Tensor]:
+        with self._health.terminal("chunk_gradients"):
+            gradients = self._health.loaded(self._replica).read_gradients(self._compute)
+            self._tell(self._health.loaded(self._shared).queues.taken())
+            return [torch.from_numpy(gradient) for gradient in gradients]
+
+    def _room_of(self, in_flight: int) -> OpenclRoom:
+        return OpenclRoom(
+            *(self._programs, self._tuning, self._memory, self._compute),
+            new_queue=self._new_queue,
+            replica=self._health.loaded(self._replica),
+            in_flight=in_flight or (1 if self.info.zero_copy else 2),
+            reads_in_place=self.info.zero_copy,
+            errors=lambda: self._memory_errors("propagate"),
+        )
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
-            if self._replica is None:
-                raise RuntimeError("no model has been loaded")
-            self._replica.update(self._compute, parameters)
+            if self._model is not None:
+                self._model.update(parameters)
+                return
+            self._health.loaded(self._replica).update(self._compute, parameters)
             self._compute.flush()
 
     def close(self) -> None:
+        if self._health.has_failed:
+            forget_programs(self._device)
         self._health.close()
+        if self._chunks is not None:
+            self._chunks.abandon()
+        if self._shared is not None:
+            self._shared.close()
         for launcher in (self._copies, self._compute):
             launcher.close()
         for sampler in self._samplers:
             sampler.close()
         self._samplers = []
-        self._replica = self._stager = None
+        self._replica = self._stager = self._chunks = self._model = None
+        self._staged.clear()
+        self._workers.close()
         self._memory.buffers.close()
 
     def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
         return memory_errors(_NO_MEMORY, self._memory.buffers, doing)
 
 
+@cache
 def _part(device: Any, units: int) -> tuple[Any, str]:
-    """A sub-device of so many compute units; the whole where it cannot be cut."""
+    """A sub-device of so many compute units, the same each time; the whole where it cannot be cut."""
     import pyopencl as cl
 
     try:

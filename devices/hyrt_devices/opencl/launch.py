@@ -35,28 +35,53 @@ class Launcher:
         )
         self._events: list[Command] = []
         self._waits: list[Any] | None = None
+        self.last: Any = None
+        """The event of the last command; None before the first."""
+        self.about = ""
+        """What the commands that follow are about, for a trace; empty for nothing in particular."""
+        self.in_bytes = self.out_bytes = 0
+        """Bytes copied to the device, and from it, since it was opened."""
 
     def wait_for(self, events: Sequence[Any]) -> None:
-        """Let the next command start after these events, of other queues."""
+        """Let the next kernel, copy or fill start after these events, of other queues."""
         self._waits = list(events) or None
 
     def launch(self, kernel: Any, groups: tuple[int, ...], local: tuple[int, ...], *args: Any) -> None:
         """Run a kernel over work groups; numbers become what OpenCL calls int."""
         kernel.set_args(*(np.int32(value) if isinstance(value, int) else value for value in args))
         size = tuple(g * n for g, n in zip(groups, local, strict=True))
-        waits, self._waits = self._waits, None
-        event = self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, local, wait_for=waits)
-        self._events.append((kernel, event))
+        event = self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, local, wait_for=self._waited())
+        self._note(kernel.function_name if self.about else kernel, event)
+
+    def fill(self, buffer: Any, size_bytes: int) -> None:
+        """Set the first bytes of a buffer, a multiple of 4, to zero."""
+        zero, waits = np.zeros(1, np.int32), self._waited()
+        event = self._cl.enqueue_fill_buffer(self._queue, buffer, zero, 0, size_bytes, wait_for=waits)
+        self._note("fill", event)
 
     def write(self, buffer: Any, array: NDArray[Any], *, blocking: bool = False, offset: int = 0) -> Any:
         """Copy a host array to a buffer; unless blocking, it must not change before the event."""
-        event = self._cl.enqueue_copy(self._queue, buffer, array, is_blocking=blocking, dst_offset=offset)
-        self._events.append(("copy", event))
+        event = self._cl.enqueue_copy(
+            self._queue, buffer, array, is_blocking=blocking, dst_offset=offset, wait_for=self._waited()
+        )
+        self.in_bytes += array.nbytes
+        self._note("copy in" if self.about else "copy", event)
         return event
 
-    def read(self, array: NDArray[Any], buffer: Any) -> None:
-        """Copy a buffer to a host array, which holds it after `finish`."""
-        self._events.append(("copy", self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False)))
+    def read(self, array: NDArray[Any], buffer: Any) -> Any:
+        """Copy a buffer to a host array, which holds it after `finish`, or the event."""
+        event = self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False, wait_for=self._waited())
+        self.out_bytes += array.nbytes
+        self._note("copy out" if self.about else "copy", event)
+        return event
+
+    def _waited(self) -> list[Any] | None:
+        waits, self._waits = self._waits, None
+        return waits
+
+    def _note(self, what: Any, event: Any) -> None:
+        self.last = event
+        self._events.append((f"{what}, {self.about}" if self.about else what, event))
 
     def flush(self) -> None:
         """Start what is enqueued."""
@@ -68,11 +93,16 @@ class Launcher:
 
     def close(self) -> None:
         """Wait for all, and let go of the queue; idempotent, valid after the device failed."""
-        queue, self._queue, self._events = self._queue, None, []
+        queue, self._queue, self._events, self.last = self._queue, None, [], None
         if queue is not None:
             # What failed has been raised by the call that it failed in.
             with suppress(self._cl.Error):
                 queue.finish()
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands since `taken` was called last."""
+        return self._events
 
     def taken(self) -> list[Command]:
         """The commands since the last call."""

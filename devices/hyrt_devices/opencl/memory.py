@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl_host.recycled_memory import RecycledMemory
 
-# Kernels may read this far beyond the end of a buffer of ours.
-_SLACK_BYTES = 256
+SLACK_BYTES = 256
+"""Kernels may read this far beyond the end of a buffer of ours."""
 
 
 class DeviceMemory:
@@ -44,9 +44,12 @@ class DeviceMemory:
         except (cl.MemoryError, cl.RuntimeError) as error:
             raise MemoryError(str(error)) from error
 
-    def take(self, size_bytes: int) -> Any:
-        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemory leaves nothing taken."""
-        return self.buffers.take(size_bytes + _SLACK_BYTES)
+    def take(self, size_bytes: int, *, exact: bool = False) -> Any:
+        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemory leaves nothing taken.
+
+        With `exact` it takes `SLACK_BYTES` more than asked for, and nothing else.
+        """
+        return self.buffers.take(size_bytes + SLACK_BYTES, exact=exact)
 
     def wrap(self, array: NDArray[Any]) -> Any:
         """A buffer over a host array, which the device reads in place. The array must outlive it."""
@@ -73,9 +76,9 @@ class Lease:
         self._memory = memory
         self._taken: list[Any] = []
 
-    def take(self, size_bytes: int) -> Any:
-        """A buffer of at least `size_bytes`. Raises DeviceOutOfMemory."""
-        buffer = self._memory.take(size_bytes)
+    def take(self, size_bytes: int, *, exact: bool = False) -> Any:
+        """A buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemory."""
+        buffer = self._memory.take(size_bytes, exact=exact)
         self._taken.append(buffer)
         return buffer
 

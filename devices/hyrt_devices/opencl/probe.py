@@ -119,6 +119,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
         index=index,
         description=f"{_maker(device)}, {device.name.strip()}, {units} units",
         memory_bytes=int(device.global_mem_size),
+        whole_graphs=True,
         zero_copy=shares,
         forms=("rows", "aggregated") if shares else ("rows",),
         host_cores=units if is_cpu else 0,

@@ -47,6 +47,12 @@ def sizeless(tuning: Tuning) -> Constants:
     }
 
 
+def parts_shape(tuning: Tuning, shape: Shape, rows: int) -> tuple[int, int, int, int]:
+    """The shape of the partial sums of a weight's gradient, in floats."""
+    chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
+    return chunks, panels, shape.k + 1, tuning.panel
+
+
 class _Reduction:
     """Adds partial sums of a weight gradient in order."""
 
@@ -55,11 +61,7 @@ class _Reduction:
         self._shape = shape
         self._kernel = programs.kernel("sizeless", "reduce_parts", sizeless(tuning))
 
-    def parts(self, lease: Lease, rows: int) -> Any:
-        chunks, panel = ceil_div(rows, self._tuning.weight_chunk), self._tuning.panel
-        return lease.floats(chunks, ceil_div(self._shape.n, panel), self._shape.k + 1, panel)
-
-    def launch(self, queue: Launcher, parts: Any, gradients: Any, rows: int) -> None:
+    def launch(self, queue: Launcher, parts: Any, gradients: Any, rows: int, *, add: bool) -> None:
         shape, tuning = self._shape, self._tuning
         chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
         blocks = ceil_div(ceil_div(shape.k + 1, tuning.weight_block), tuning.items)
@@ -67,7 +69,7 @@ class _Reduction:
             self._kernel,
             (panels, blocks),
             (1, tuning.items),
-            *(parts, chunks, panels, shape.k, shape.n, gradients, shape.weight_at, shape.bias_at),
+            *(parts, chunks, panels, shape.k, shape.n, gradients, shape.weight_at, shape.bias_at, int(add)),
         )
 
 
@@ -158,12 +160,16 @@ class VectorProduct:
         args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (1, 1), *args)
 
-    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
-        """Gradients of weight and bias, from partial sums over fixed chunks of rows."""
-        parts = self._reduction.parts(lease, rows)
+    def weights(
+        self, queue: Launcher, parts: Any, x: Any, grad: Any, gradients: Any, rows: int, *, add: bool = False
+    ) -> None:
+        """Gradients of weight and bias, from partial sums over fixed chunks of rows.
+
+        `parts` has the shape of `parts_shape`; with `add` they are added to what the gradients are already.
+        """
         groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
         queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
-        self._reduction.launch(queue, parts, gradients, rows)
+        self._reduction.launch(queue, parts, gradients, rows, add=add)
 
 
 class TiledProduct:
@@ -212,11 +218,12 @@ class TiledProduct:
         args = (grad, parameters, self.shape.weight_at, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (_SIDE, _SIDE), *args)
 
-    def weights(self, queue: Launcher, lease: Lease, x: Any, grad: Any, gradients: Any, rows: int) -> None:
-        parts = self._reduction.parts(lease, rows)
+    def weights(
+        self, queue: Launcher, parts: Any, x: Any, grad: Any, gradients: Any, rows: int, *, add: bool = False
+    ) -> None:
         groups = (*self._groups(self.shape.n, self.shape.k + 1), ceil_div(rows, self._tuning.weight_chunk))
         queue.launch(self._weights, groups, (_SIDE, _SIDE, 1), x, grad, parts, rows)
-        self._reduction.launch(queue, parts, gradients, rows)
+        self._reduction.launch(queue, parts, gradients, rows, add=add)
 
 
 Kernels = VectorProduct | TiledProduct

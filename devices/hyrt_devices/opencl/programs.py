@@ -1,25 +1,27 @@
-"""Where kernels come from: compiled from source for the device, or a binary that was built for it before."""
+"""Kernels, compiled from source for the device."""
 
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from hyrt.errors import DeviceUnavailable
+from hyrt_devices.opencl_host.compiler_reports import reports_ignored
 from hyrt_devices.opencl_host.kept_signals import kept_signals
 
 Constants = Mapping[str, int | str]
+_Key = tuple[str, frozenset[tuple[str, int | str]]]
 
 # How often a program is built before its error is believed.
 _TRIES = 3
+# A run has a dozen; a process that trains many models forgets the oldest.
+_MOST_BUILT = 128
 # Which files of `kernels/` make each program.
 _FILES = {
     "aggregate": ("vectors", "aggregate"),
+    "chunk": ("vectors", "chunk"),
     "product_vector": ("vectors", "product_vector"),
     "product_tiled": ("product_tiled",),
     "sizeless": ("weights", "loss", "generator", "dropout"),
@@ -27,20 +29,11 @@ _FILES = {
 }
 
 
-@contextmanager
-def _reports_ignored() -> Iterator[None]:
-    """Some compilers report that all went well, and pyopencl warns of any report."""
-    import pyopencl as cl
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        yield
-
-
-class SourcePrograms:
+class Programs:
     """Compiles programs from the files of `kernels/`, each once for the same constants.
 
-    Each call of `kernel` makes an object of its own: one must not be used by two threads.
+    Any thread may use it. Each call of `kernel` makes an object of its own: one must not be used by two
+    threads.
 
     Parameters
     ----------
@@ -49,20 +42,31 @@ class SourcePrograms:
     """
 
     def __init__(self, context: Any, device: Any) -> None:
-        self._context = context
+        self.context = context
         self._device = device
-        self._built: dict[tuple[str, frozenset[tuple[str, int | str]]], Any] = {}
+        self._built: dict[_Key, Any] = {}
         self._lock = threading.Lock()
 
     def built(self, program: str, constants: Constants) -> Any:
         """A `pyopencl.Program`."""
+        words = [f"-D{word}={value}" for word, value in constants.items()]
         key = (program, frozenset(constants.items()))
+        return self._kept(key, lambda: self._build(source_of(program), ["-cl-mad-enable", *words]))
+
+    def printed(self, source: str, name: str) -> Any:
+        """A `pyopencl.Kernel` of a source that was printed."""
+        import pyopencl as cl
+
+        key = (source, frozenset[tuple[str, int | str]]())
+        return cl.Kernel(self._kept(key, lambda: self._build(source, ["-cl-mad-enable"])), name)
+
+    def _kept(self, key: _Key, build: Callable[[], Any]) -> Any:
         with self._lock:
-            built = self._built.get(key)
-            if built is None:
-                words = [f"-D{word}={value}" for word, value in constants.items()]
-                built = self._built[key] = self._build(source_of(program), ["-cl-mad-enable", *words])
-            return built
+            if key not in self._built:
+                self._built[key] = build()
+                if len(self._built) > _MOST_BUILT:
+                    del self._built[next(iter(self._built))]
+            return self._built[key]
 
     def _build(self, source: str, options: list[str]) -> Any:
         import pyopencl as cl
@@ -77,8 +81,8 @@ class SourcePrograms:
     def _build_once(self, source: str, options: list[str]) -> Any:
         import pyopencl as cl
 
-        with _reports_ignored(), kept_signals():
-            return cl.Program(self._context, source).build(options, devices=[self._device])
+        with reports_ignored(), kept_signals():
+            return cl.Program(self.context, source).build(options, devices=[self._device])
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
         """A `pyopencl.Kernel`.
@@ -86,8 +90,8 @@ class SourcePrograms:
         Parameters
         ----------
         program
-            `aggregate`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no sizes) or
-            `sample`.
+            `aggregate`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no
+            sizes) or `sample`.
         name
             The kernel's name.
         constants
@@ -98,51 +102,35 @@ class SourcePrograms:
         return cl.Kernel(self.built(program, constants), name)
 
 
-class BinaryProgram:
-    """Kernels of one binary, an FPGA's `.xclbin` say: what they were compiled with, they have been.
+_SHARED: dict[Any, Programs] = {}
+_SHARED_LOCK = threading.Lock()
+
+
+def shared_programs(device: Any) -> Programs:
+    """The programs of a device, in one context for all who open it in this process.
+
+    Building a program again takes tens of milliseconds even where the driver has kept it.
 
     Parameters
     ----------
-    context, device
-        The OpenCL context and device.
-    path
-        The file.
-    units
-        The compute unit each kernel runs on, `{"product": "product_1"}`, where there are several.
-
-    Raises
-    ------
-    DeviceUnavailable
-        If the file cannot be read.
+    device
+        `pyopencl.Device`.
     """
+    import pyopencl as cl
 
-    def __init__(
-        self, context: Any, device: Any, path: str | Path, units: Mapping[str, str] | None = None
-    ) -> None:
-        import pyopencl as cl
+    with _SHARED_LOCK:
+        if device not in _SHARED:
+            _SHARED[device] = Programs(cl.Context([device]), device)
+        return _SHARED[device]
 
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"{path}: the device's binary cannot be read: {error.strerror}"
-            ) from error
-        with _reports_ignored():
-            self._program = cl.Program(context, [device], [content]).build()
-        self._units = dict(units or {})
 
-    def kernel(self, program: str, name: str, constants: Constants) -> Any:
-        """As `SourcePrograms.kernel`; the constants are those of the binary."""
-        import pyopencl as cl
-
-        unit = self._units.get(name)
-        return cl.Kernel(self._program, name if unit is None else f"{name}:{{{unit}}}")
+def forget_programs(device: Any) -> None:
+    """Who opens the device next gets another context: in this one something failed."""
+    with _SHARED_LOCK:
+        _SHARED.pop(device, None)
 
 
 def source_of(program: str) -> str:
     """A program's files, one after the other."""
     folder = files("hyrt_devices.opencl") / "kernels"
     return "\n".join((folder / f"{file}.cl").read_text(encoding="utf-8") for file in _FILES[program])
-
-
-Programs = SourcePrograms | BinaryProgram

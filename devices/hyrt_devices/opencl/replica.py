@@ -10,15 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.errors import UnsupportedModel
-from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
 from hyrt.nn.description import ModelDescription, Product
-from hyrt.nn.operators.dropout import dropout_threshold
 from hyrt.objective import Objective
 from hyrt.objective.on_host import loss_on_host
 from hyrt_devices.opencl.aggregations import AggregationKernels
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
-from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, sizeless
+from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.staged import StagedBatch, StagedBlock
 from hyrt_devices.opencl.tuning import Tuning
@@ -67,10 +66,10 @@ class Replica:
         self._used: set[int] = set()
         try:
             self._weights = np.empty(self._ends[-1], np.float32)
-            self._parameters = self._lease.floats(self._ends[-1])
-            self._gradients = self._lease.floats(self._ends[-1])
-            self._results = self._lease.floats(2)
-            self._products: list[list[Kernels]] = []
+            self.parameters = self._lease.floats(self._ends[-1])
+            self.gradients = self._lease.floats(self._ends[-1])
+            self.results = self._lease.floats(2)
+            self.products: list[list[Kernels]] = []
             self._aggregations: list[AggregationKernels] = []
             width = self.row_width
             for i, layer in enumerate(model.layers):
@@ -100,7 +99,7 @@ class Replica:
                     )
                     kernels.append(PRODUCTS[tuning.product](programs, tuning, shape, self._lease))
                     width = shape.n
-                self._products.append(kernels)
+                self.products.append(kernels)
         except BaseException:
             self._lease.release()
             raise
@@ -131,6 +130,11 @@ class Replica:
     def num_classes(self) -> int:
         return self.model.layers[-1].products[-1].weight.shape[0]
 
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of all trainable parameters."""
+        return self._ends[-1]
+
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
         """Take new weights; the copy may end later, but before anything that is enqueued afterwards."""
         # What the last update copied may still be read.
@@ -141,10 +145,10 @@ class Replica:
             if tuple(parameter.shape) != shape:
                 raise ValueError(f"a parameter has shape {tuple(parameter.shape)}, not {shape}")
             self._weights[start:end] = parameter.detach().to("cpu", torch.float32).numpy().ravel()
-        queue.write(self._parameters, self._weights)
-        for products in self._products:
+        queue.write(self.parameters, self._weights)
+        for products in self.products:
             for product in products:
-                product.pack(queue, self._parameters)
+                product.pack(queue, self.parameters)
 
     def release(self) -> None:
         """Give weights and gradients back."""
@@ -172,36 +176,47 @@ class Replica:
         lease = Lease(self._memory)
         try:
             inputs, outputs = self._forward(queue, lease, staged)
-            grad = lease.floats(staged.targets, self.num_classes)
+            grad = lease.floats(staged.rows, self.num_classes)
             host = None
             if objective is None:
                 self._cross_entropy(queue, lease, staged, outputs[-1][-1], grad)
             else:
-                scores = np.empty((staged.targets, self.num_classes), np.float32)
+                scores = np.empty((staged.rows, self.num_classes), np.float32)
                 queue.read(scores, outputs[-1][-1])
                 queue.finish()
                 assert staged.host_labels is not None
-                host = loss_on_host(objective, scores, staged.host_labels, staged.host_weights)
-                queue.write(grad, host.gradient)
+                rows = staged.host_rows
+                of_targets = scores if rows is None else scores[rows]
+                host = loss_on_host(objective, of_targets, staged.host_labels, staged.host_weights)
+                gradient = host.gradient
+                if rows is not None:
+                    gradient = np.zeros_like(scores)
+                    gradient[rows] = host.gradient
+                queue.write(grad, gradient)
             self._backward(queue, lease, staged, inputs, outputs, grad)
             results = np.empty(2, np.float32)
-            flat = np.empty(self._ends[-1], np.float32)
             if host is None:
-                queue.read(results, self._results)
-            queue.read(flat, self._gradients)
+                queue.read(results, self.results)
+            gradients = self.read_gradients(queue)
         finally:
             # One wait for all; after an error too, since what was enqueued still uses the buffers.
             queue.finish()
             lease.release()
-        for start, end in self._unused:
-            flat[start:end] = 0
-        gradients = [
-            flat[start:end].reshape(shape)
-            for start, end, shape in zip(self._starts, self._ends, self._shapes, strict=True)
-        ]
         if host is not None:
             return host.loss_sum, host.counts, gradients
         return float(results[0]), {"correct": int(results[1]), "targets": staged.targets}, gradients
+
+    def read_gradients(self, queue: Launcher) -> list[NDArray[np.float32]]:
+        """The gradient of each parameter; waits for the queue."""
+        flat = np.empty(self._ends[-1], np.float32)
+        queue.read(flat, self.gradients)
+        queue.finish()
+        for start, end in self._unused:
+            flat[start:end] = 0
+        return [
+            flat[start:end].reshape(shape)
+            for start, end, shape in zip(self._starts, self._ends, self._shapes, strict=True)
+        ]
 
     def _forward(
         self, queue: Launcher, lease: Lease, staged: StagedBatch
@@ -217,7 +232,7 @@ class Replica:
             )
         inputs: list[Any] = []
         outputs: list[list[Any]] = []
-        for i, (block, products) in enumerate(zip(staged.blocks, self._products, strict=True)):
+        for i, (block, products) in enumerate(zip(staged.blocks, self.products, strict=True)):
             if i == 0 and staged.aggregated:
                 combined = rows
             else:
@@ -228,7 +243,7 @@ class Replica:
             rows = combined
             for product in products:
                 result = lease.floats(block.num_dst, product.shape.n)
-                product.forward(queue, self._parameters, rows, result, block.num_dst)
+                product.forward(queue, self.parameters, rows, result, block.num_dst)
                 results.append(result)
                 rows = result
             self._drop_layer(queue, staged, i, rows)
@@ -238,7 +253,7 @@ class Replica:
     def _cross_entropy(
         self, queue: Launcher, lease: Lease, staged: StagedBatch, scores: Any, grad: Any
     ) -> None:
-        items = ceil_div(staged.targets, self._tuning.grain)
+        items = ceil_div(staged.rows, self._tuning.grain)
         sums = lease.floats(items, 2)
         weighted = int(staged.target_weights is not None)
         queue.launch(
@@ -246,9 +261,9 @@ class Replica:
             (ceil_div(items, self._tuning.items),),
             (self._tuning.items,),
             *(scores, staged.labels, staged.target_weights, weighted, grad, sums),
-            *(staged.targets, self.num_classes),
+            *(staged.rows, self.num_classes),
         )
-        queue.launch(self._add, (1,), (1,), sums, items, self._results)
+        queue.launch(self._add, (1,), (1,), sums, items, self.results)
 
     def _backward(
         self,
@@ -259,9 +274,9 @@ class Replica:
         outputs: list[list[Any]],
         grad: Any,
     ) -> None:
-        last = len(self._products) - 1
+        last = len(self.products) - 1
         for i in range(last, -1, -1):
-            block, products = staged.blocks[i], self._products[i]
+            block, products = staged.blocks[i], self.products[i]
             layer = self.model.layers[i]
             sizes = block.num_dst, products[-1].shape.n
             if i == last and layer.products[-1].relu:
@@ -272,11 +287,12 @@ class Replica:
             for p in range(len(products) - 1, -1, -1):
                 product = products[p]
                 rows = outputs[i][p - 1] if p else inputs[i]
-                product.weights(queue, lease, rows, grad, self._gradients, block.num_dst)
+                parts = lease.floats(*parts_shape(self._tuning, product.shape, block.num_dst))
+                product.weights(queue, parts, rows, grad, self.gradients, block.num_dst)
                 if product.shape.turned:
                     out = lease.floats(block.num_dst, product.shape.k)
                     activated = rows if product.shape.masked else None
-                    product.backward(queue, self._parameters, grad, activated, out, block.num_dst)
+                    product.backward(queue, self.parameters, grad, activated, out, block.num_dst)
                     grad = out
             if i:
                 before: Product = self.model.layers[i - 1].products[-1]
@@ -291,7 +307,7 @@ class Replica:
         rate = self.model.layers[i].dropout
         if rate:
             block = staged.blocks[i]
-            sizes = block.num_dst, self._products[i][-1].shape.n
+            sizes = block.num_dst, self.products[i][-1].shape.n
             self._dropout(queue, rows, rows, block.destinations, block, i + 1, rate, sizes)
 
     def _dropout(

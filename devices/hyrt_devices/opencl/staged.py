@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Aggregated
-from hyrt.nn.operators.aggregate import scales
+from hyrt.nn.operators.aggregate import Scales, scales
 from hyrt.sampling.block import Block
+from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
@@ -44,22 +48,28 @@ class StagedBlock:
 class StagedBatch:
     """What `transfer` returns and `propagate` uses up."""
 
-    owner: Any
+    owner: object
     targets: int
     normalizer: float
+    # Rows of the scores: the targets, or more where their rows are among them.
+    rows: int
     blocks: list[StagedBlock] = field(default_factory=list)
     inputs: Any = None
     sources: Any = None
     aggregated: bool = False
     labels: Any = None
     target_weights: Any = None
-    # Where the host computes the loss: [n] int64, and [n] float32 or None.
+    # Where the host computes the loss: [n] int64, [n] float32 or None, and their rows or None.
     host_labels: NDArray[Any] | None = None
     host_weights: NDArray[Any] | None = None
+    host_rows: NDArray[Any] | None = None
     events: list[Any] = field(default_factory=list)
     lease: Lease | None = None
     # Host arrays that the device may still read.
     kept: list[Any] = field(default_factory=list)
+    # Whose buffers these are, where they stay on the device for further steps, and the mini-batch.
+    resident: StagedGraph | None = None
+    whole_batch: MiniBatch | None = None
 
     def release(self) -> None:
         """Give the buffers back, once nothing is copied into them any more; idempotent."""
@@ -71,10 +81,59 @@ class StagedBatch:
                 event.wait()
         self.events = []
         self.blocks, self.inputs, self.labels, self.kept = [], None, None, []
-        self.owner = None
+        self.owner = self.whole_batch = None
         if self.lease is not None:
             self.lease.release()
             self.lease = None
+        if self.resident is not None:
+            self.resident.leave()
+            self.resident = None
+
+
+class StagedGraph:
+    """A mini-batch of the whole graph, whose buffers serve every step.
+
+    They go back when another graph has taken its place and no step uses them any more.
+
+    Parameters
+    ----------
+    whole
+        `MiniBatch.whole` of the steps.
+    staged
+        The first of them; its copies are over.
+    """
+
+    def __init__(self, whole: WholeGraph, staged: StagedBatch) -> None:
+        self.whole = whole
+        self._staged = staged
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def step(self, batch: MiniBatch) -> StagedBatch:
+        """Another step with the same buffers."""
+        with self._lock:
+            self._users += 1
+        blocks = [
+            replace(block, step=each.step, seed=each.seed)
+            for block, each in zip(self._staged.blocks, batch.blocks, strict=True)
+        ]
+        return replace(
+            self._staged,
+            blocks=blocks,
+            normalizer=batch.normalizer,
+            lease=None,
+            events=[],
+            resident=self,
+            whole_batch=batch,
+        )
+
+    def leave(self) -> None:
+        """One that used the buffers does not any more; called once by each step, and by who made this."""
+        with self._lock:
+            self._users -= 1
+            is_last = not self._users
+        if is_last:
+            self._staged.release()
 
 
 class Stager:
@@ -106,9 +165,16 @@ class Stager:
         self._model = model
         self._aggregated_width, self._row_width = widths
         self._num_classes = num_classes
+        self._resident: StagedGraph | None = None
+
+    def forget(self) -> None:
+        """Give back what stays on the device from step to step."""
+        if self._resident is not None:
+            self._resident.leave()
+            self._resident = None
 
     def stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
-        """Start a mini-batch's copies.
+        """Start a mini-batch's copies. What is copied of the whole graph stays for all steps.
 
         Raises
         ------
@@ -117,7 +183,28 @@ class Stager:
         ValueError, TypeError
             If it is not a mini-batch for the model.
         """
-        staged = StagedBatch(owner=owner, targets=len(batch.targets), normalizer=batch.normalizer)
+        if batch.whole is None or not len(batch.targets):
+            return self._stage(batch, owner)
+        if self._resident is not None and self._resident.whole is batch.whole:
+            return self._resident.step(batch)
+        if batch.blocks[0].num_edges >= 2**31:
+            raise UnsupportedModel(
+                f"the kernels of this device count edges in 32 bits, and the graph has "
+                f"{batch.blocks[0].num_edges:,}: train on cpu, or take mini-batches (without --full-graph)"
+            )
+        self.forget()
+        first = self._stage(batch, owner)
+        # Steps to come wait for no copies.
+        self._launcher.finish()
+        events, first.events = first.events, []
+        self._resident = StagedGraph(batch.whole, first)
+        staged = self._resident.step(batch)
+        staged.events = events
+        return staged
+
+    def _stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
+        rows = batch.blocks[-1].num_dst if len(batch.targets) else 0
+        staged = StagedBatch(owner, len(batch.targets), batch.normalizer, rows)
         if not staged.targets:
             return staged
         values = input_values(
@@ -148,36 +235,63 @@ class Stager:
         if self._model.input_dropout:
             assert batch.blocks[0].sources is not None
             staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)
+        shared: dict[Any, Any] | None = None if batch.whole is None else {}
         for i, block in enumerate(batch.blocks):
-            staged.blocks.append(self._block(staged, i, block))
+            staged.blocks.append(self._block(staged, i, block, shared))
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
-        staged.labels = self._place(staged, batch.labels, np.int64)
-        if batch.target_weights is not None:
-            staged.target_weights = self._place(staged, batch.target_weights, np.float32)
+        staged.host_rows = batch.target_rows
+        labels, weights = batch.labels, batch.target_weights
+        if batch.target_rows is not None:
+            # A row of the scores that is no target has no label.
+            labels = np.full(staged.rows, -1, np.int64)
+            labels[batch.target_rows] = batch.labels
+            if weights is not None:
+                weights = np.zeros(staged.rows, np.float32)
+                weights[batch.target_rows] = batch.target_weights
+        staged.labels = self._place(staged, labels, np.int64)
+        if weights is not None:
+            staged.target_weights = self._place(staged, weights, np.float32)
 
-    def _block(self, staged: StagedBatch, i: int, block: Block) -> StagedBlock:
-        layer = self._model.layers[i]
-        out = StagedBlock(block.num_dst, block.num_src, block.seed, block.step)
+    def _block(self, staged: StagedBatch, i: int, block: Block, shared: dict[Any, Any] | None) -> StagedBlock:
+        """A block's buffers; `shared` keeps those of arrays that several blocks of the whole graph have."""
+        layer, out = self._model.layers[i], StagedBlock(block.num_dst, block.num_src, block.seed, block.step)
+
+        def place(staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
+            if shared is None:
+                return self._place(staged, array, dtype)
+            if id(array) not in shared:
+                # With the array, lest another one gets its place in memory.
+                shared[id(array)] = array, self._place(staged, array, dtype)
+            return shared[id(array)][1]
+
+        def factors_of(what: Aggregation) -> Scales:
+            if shared is None:
+                return scales(what, block, np.dtype(np.float32))
+            if what not in shared:
+                shared[what] = scales(what, block, np.dtype(np.float32))
+            found: Scales = shared[what]
+            return found
+
         if layer.dropout:
-            out.destinations = self._place(staged, block.destinations, np.int64)
+            out.destinations = place(staged, block.destinations, np.int64)
         if i == 0 and staged.aggregated:
             return out
-        factors = scales(layer.aggregation, block, np.dtype(np.float32))
-        out.indptr = self._place(staged, block.indptr, np.int32)
-        out.columns = self._place(staged, block.columns, np.int32)
-        out.row_scale = self._place(staged, factors.row, np.float32)
+        factors = factors_of(layer.aggregation)
+        out.indptr = place(staged, block.indptr, np.int32)
+        out.columns = place(staged, block.columns, np.int32)
+        out.row_scale = place(staged, factors.row, np.float32)
         if factors.source is not None:
-            out.source_scale = self._place(staged, factors.source, np.float32)
+            out.source_scale = place(staged, factors.source, np.float32)
         if factors.own is not None:
-            out.own_scale = self._place(staged, factors.own, np.float32)
+            out.own_scale = place(staged, factors.own, np.float32)
         if block.weights is not None:
-            out.weights = self._place(staged, block.weights, np.float32)
+            out.weights = place(staged, block.weights, np.float32)
         if i > 0:
             turned = block.transposed()
-            out.turned_indptr = self._place(staged, turned.indptr, np.int32)
-            out.turned_rows = self._place(staged, turned.rows, np.int32)
+            out.turned_indptr = place(staged, turned.indptr, np.int32)
+            out.turned_rows = place(staged, turned.rows, np.int32)
             if block.weights is not None:
-                out.turned_edges = self._place(staged, turned.edges, np.int32)
+                out.turned_edges = place(staged, turned.edges, np.int32)
         return out
 
     def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:

@@ -62,7 +62,7 @@ class RecycledMemory(Generic[P]):
     ) -> None:
         self.name = name
         self.limit_bytes = limit_bytes
-        self._largest_bytes = largest_bytes
+        self.largest_bytes = largest_bytes
         self._make = make
         self._explain = explain
         self._lock = threading.Lock()
@@ -70,6 +70,8 @@ class RecycledMemory(Generic[P]):
         self._free: dict[Hashable, list[P]] = {}
         self._lent: dict[int, P] = {}
         self.allocated_bytes = 0
+        self.peak_bytes = 0
+        """The most that all pieces together, in use or free, have ever taken."""
 
     @property
     def used_bytes(self) -> int:
@@ -77,8 +79,10 @@ class RecycledMemory(Generic[P]):
         with self._lock:
             return sum(map(_size, self._lent.values()))
 
-    def take(self, least: int, place: Hashable = None) -> P:
+    def take(self, least: int, place: Hashable = None, *, exact: bool = False) -> P:
         """A piece of at least `least` bytes that belongs to a place; what it holds is not defined.
+
+        With `exact` it is a new one of just so many bytes: what is left of the limit can be told beforehand.
 
         Raises
         ------
@@ -86,10 +90,10 @@ class RecycledMemory(Generic[P]):
             If it does not fit; nothing was taken.
         """
         with self._lock:
-            free = self._free.get(place, [])
+            free = [] if exact else self._free.get(place, [])
             at = bisect_left(free, least, key=_size)
             fits = at < len(free) and free[at].size <= 2 * least + PAGE_BYTES
-            piece = free.pop(at) if fits else self._new(place, least)
+            piece = free.pop(at) if fits else self._new(place, least, exact=exact)
             self._lent[id(piece)] = piece
             return piece
 
@@ -108,20 +112,32 @@ class RecycledMemory(Generic[P]):
                 piece.release()
             self.allocated_bytes = 0
 
-    def _new(self, place: Hashable, least: int) -> P:
+    def _new(self, place: Hashable, least: int, *, exact: bool) -> P:
         # A little larger than asked for: the sizes of successive steps differ.
-        chosen = max(least, min(whole_pages(least + least // 8), _pages_within(self._largest_bytes)))
+        roomy = least if exact else whole_pages(least + least // 8)
+        chosen = max(least, min(roomy, _pages_within(self.largest_bytes)))
         if self.allocated_bytes + chosen > self.limit_bytes:
             self._drop_free()
             chosen = max(least, min(chosen, _pages_within(self.limit_bytes - self.allocated_bytes)))
-        if least > self._largest_bytes or self.allocated_bytes + chosen > self.limit_bytes:
+        if least > self.largest_bytes or self.allocated_bytes + chosen > self.limit_bytes:
             raise self._exhausted(place, least)
         try:
-            piece = self._make(place, chosen)
+            piece = self._made(place, chosen)
         except MemoryError as error:
             raise self._exhausted(place, least) from error
         self.allocated_bytes += chosen
+        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         return piece
+
+    def _made(self, place: Hashable, chosen: int) -> P:
+        """A new piece; where the device has less room than the limit, those that wait for use are freed."""
+        try:
+            return self._make(place, chosen)
+        except MemoryError:
+            if not any(self._free.values()):
+                raise
+            self._drop_free()
+            return self._make(place, chosen)
 
     def _drop_free(self) -> None:
         for pieces in self._free.values():
@@ -132,7 +148,7 @@ class RecycledMemory(Generic[P]):
 
     def _exhausted(self, place: Hashable, asked: int) -> DeviceOutOfMemory:
         lent = list(self._lent.values())
-        largest = f", {size(self._largest_bytes)} in one piece" if asked > self._largest_bytes else ""
+        largest = f", {size(self.largest_bytes)} in one piece" if asked > self.largest_bytes else ""
         purpose, remedy = self._explain(place, asked, lent)
         return DeviceOutOfMemory(
             f"{self.name} is out of memory: asked {size(asked)}{purpose and f' for {purpose}'}, "

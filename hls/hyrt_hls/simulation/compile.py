@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hyrt_perfmodel.user_cache import user_cache
+
 from hyrt_hls.simulation.compiler_process import run_compiler
 from hyrt_hls.simulation.library_file import find_library, publish_library
 
@@ -153,12 +155,7 @@ def _errors(text: str) -> str:
 
 
 def _cache_folder() -> Path:
-    # Not Path.home(), which raises for a user without a home.
-    home = os.path.expanduser("~")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path(
-        home if os.path.isabs(home) else "/nonexistent", ".cache"
-    )
-    folder = Path(os.environ.get("HYRT_HLS_CACHE_DIR") or Path(cache) / "hyrt" / "hls")
+    folder = Path(os.environ.get("HYRT_HLS_CACHE_DIR") or user_cache() / "hyrt" / "hls")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Permissions do not tell: the disk may be full or read-only.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment
@@ -79,46 +80,46 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
     delay
         Steps that are in flight: after a change, so many more iterations still show what was before.
     """
-    table = np.array(
-        [
-            (
-                *step.sample_s,
-                *step.load_s,
-                0.0,
-                0.0,
-                step.synchronize_s,
-                step.iteration_s,
-                *step.propagate_s,
-                *step.transfer_s,
-                *step.sample_on_device_s,
-            )
-            for step in history
-        ]
+    times = chain.from_iterable(
+        (
+            *step.sample_s,
+            *step.load_s,
+            0.0,
+            0.0,
+            step.synchronize_s,
+            step.iteration_s,
+            *step.propagate_s,
+            *step.transfer_s,
+            *step.sample_on_device_s,
+        )
+        for step in history
     )
+    table = np.fromiter(times, dtype=np.float64).reshape(len(history), -1)
     trainers = len(history[0].sample_s)
     sampled, loaded, rows = np.split(table, [trainers, 2 * trainers], axis=1)
     rows[:, SAMPLE], rows[:, LOAD] = sampled.sum(axis=1), loaded.sum(axis=1)
+    assignments = [step.assignment for step in history]
     starts = [0] + [
         index
-        for index in range(1, len(history))
-        if history[index].assignment != history[index - 1].assignment
+        for index, (before, after) in enumerate(pairwise(assignments), start=1)
+        if after is not before and after != before
     ]
     sample_parts, load_parts = _parts(sampled, starts), _parts(loaded, starts)
     periods: list[Period] = []
-    factor = np.ones(rows.shape[1])
+    unchanged = np.ones(rows.shape[1])
     is_past = False
-    noise = newest_change = factor
+    factor = noise = newest_change = unchanged
     end = len(history)
     for place, start in reversed(list(enumerate(starts))):
         part = rows[start:end]
-        changed_at, change = (
-            _change(part, delay) if not periods or len(part) >= _LONG_STEPS else _no_change(part)
-        )
+        changed_at, change = [0], unchanged
+        if not periods or len(part) >= _LONG_STEPS:
+            changed_at, change = _change(part, delay)
         if any(changed_at):
             level = np.array([_middle(part[at:, column]) for column, at in enumerate(changed_at)])
             steps = np.array([len(part) - at for at in changed_at], dtype=np.float64)
         else:
-            level, steps = _middles(part), np.full(rows.shape[1], float(len(part)))
+            level, steps = _middles(part), unchanged * len(part)
         if not periods:
             noise, newest_change = _noise(part, changed_at), change
         settled = part[max(changed_at) + delay :, ITERATION]
@@ -130,31 +131,36 @@ def gather(history: Sequence[Observation], delay: int = 0) -> Evidence:
             bool(periods) and _is_other(periods[0], history[start].assignment, seconds, len(part))
         )
         periods.append(Period(history[start].assignment, seconds, steps, is_other, sample_s, load_s))
-        factor = factor * change
-        is_past = is_past or bool((change != 1.0).any())
+        if change is not unchanged:
+            factor = factor * change
+            is_past = is_past or bool((change != 1.0).any())
         end = start
     return Evidence(tuple(periods), noise, newest_change)
 
 
 def slowest(seconds: Floats) -> float:
     """The slowest stage: no iteration is shorter."""
-    trainers = (len(seconds) - FIRST_TRAINER) // 3
-    propagate_s = seconds[FIRST_TRAINER : FIRST_TRAINER + trainers].max() + seconds[SYNCHRONIZE]
-    return float(max(seconds[SAMPLE], seconds[LOAD], propagate_s, seconds[FIRST_TRAINER + trainers :].max()))
+    # A list: of so few numbers, Python's own maximum is found sooner than numpy's.
+    times: list[float] = seconds.tolist()
+    after_propagate = FIRST_TRAINER + (len(times) - FIRST_TRAINER) // 3
+    propagate_s = max(times[FIRST_TRAINER:after_propagate]) + times[SYNCHRONIZE]
+    return max(times[SAMPLE], times[LOAD], propagate_s, *times[after_propagate:])
 
 
 def _is_other(newest: Period, before: Assignment, seconds: Floats, steps: int) -> bool:
     """Whether a trainer's speed has changed since an older assignment, whichever part goes with its units."""
     if min(steps, float(newest.steps.min())) < _LEAST_STEPS:
         return False
-    for trainer, (old, new) in enumerate(zip(before.split, newest.assignment.split, strict=True)):
-        column = FIRST_TRAINER + trainer
-        if not (old and new and seconds[column] > 0 and newest.seconds[column] > 0):
+    more_threads = before.threads.train / newest.assignment.threads.train
+    present = newest.assignment.split
+    propagate_s = slice(FIRST_TRAINER, FIRST_TRAINER + len(present))
+    old_s, new_s = seconds[propagate_s].tolist(), newest.seconds[propagate_s].tolist()
+    for old, new, then, now in zip(before.split, present, old_s, new_s, strict=True):
+        if not (old and new and then > 0 and now > 0):
             continue
-        parts = [1.0, new / old, before.threads.train / newest.assignment.threads.train]
-        parts.append(parts[1] * parts[2])
-        ratio = float(newest.seconds[column] / seconds[column])
-        if not min(parts) / _OTHER < ratio < max(parts) * _OTHER:
+        more_units = new / old
+        parts = (1.0, more_units, more_threads, more_units * more_threads)
+        if not min(parts) / _OTHER < now / then < max(parts) * _OTHER:
             return True
     return False
 
@@ -166,14 +172,10 @@ def _parts(seconds: Floats, starts: Sequence[int]) -> Floats:
     return parts
 
 
-def _no_change(rows: Floats) -> tuple[list[int], Floats]:
-    return [0] * rows.shape[1], np.ones(rows.shape[1])
-
-
 def _change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     """From which row on each column's present speed counts, and the factor that its times took there."""
     count, columns = rows.shape
-    unchanged = _no_change(rows)
+    unchanged = [0] * columns, np.ones(columns)
     if count < 2 * _CHANGE_STEPS:
         return unchanged
     logs = np.log(np.maximum(rows, 1e-12))
@@ -181,7 +183,7 @@ def _change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     sums = np.cumsum(logs, axis=0)[_CHANGE_STEPS - 1 : count - _CHANGE_STEPS]
     shifts = (logs.sum(axis=0) - sums) / (count - before) - sums / before
     # Differences of neighbours hold the noise, and at most one jump each.
-    spread = np.maximum(_medians(np.abs(logs[1:] - logs[:-1])) / 0.954, USUAL_NOISE)
+    spread = np.maximum(medians(np.abs(logs[1:] - logs[:-1])) / 0.954, USUAL_NOISE)
     errors = np.abs(shifts) * np.sqrt(before * (count - before) / count) / spread
     best = np.argmax(errors, axis=0)
     every = np.arange(columns)
@@ -193,7 +195,7 @@ def _change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
     for column in np.flatnonzero(is_change):
         # Medians: one hiccup in three steps moves a mean.
         at = starts[column]
-        shift[column] = _medians(logs[at:, column]) - _medians(logs[:at, column])
+        shift[column] = medians(logs[at:, column]) - medians(logs[:at, column])
         if abs(shift[column]) <= _CHANGE_PART:
             is_change[column], starts[column] = False, 0
     if not is_change.any():
@@ -216,7 +218,7 @@ def _middles(rows: Floats) -> Floats:
     return result
 
 
-def _medians(rows: Floats) -> Floats:
+def medians(rows: Floats) -> Floats:
     """The median of each column: on so few rows, `np.median` takes longer to start than to sort."""
     ordered = np.sort(rows, axis=0)
     count = len(ordered)

@@ -87,7 +87,7 @@ def probe(
     split = list(present.split)
     for index in idle:
         giver = max(range(len(split)), key=lambda other: split[other])
-        given = min(amount, limits.most_units[index], split[giver] - 1)
+        given = min(amount, limits.most_units[index] - split[index], split[giver] - 1)
         split[giver] -= given
         split[index] += given
     given = sum(split[index] for index in idle)
@@ -123,7 +123,15 @@ def experiment(
         What to try; by default all that there is.
     """
     known = [period.assignment for period in evidence.periods]
-    for attempt in attempts or (_needless_threads, _fewer_threads, _more_threads, _fewer_trainers, lighter):
+    for attempt in attempts or (
+        _needless_threads,
+        _fewer_threads,
+        _fewer_train_threads,
+        _more_threads,
+        _fewer_trainers,
+        lighter,
+        _larger_share,
+    ):
         found = attempt(model, evidence, present, limits)
         if found is not None and not any(is_near(found[0], other) for other in known):
             after, purpose = found
@@ -250,6 +258,53 @@ def lighter(
     if min(parts) > _LIGHTER_PART or max(parts) > 1 + _NEAR:
         return None
     return replace(present, split=split), "all stages get faster with less to sample and to load"
+
+
+def _fewer_train_threads(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> tuple[Assignment, str] | None:
+    """Where stages share cores that are all in use: no more threads for the host's trainer than it needs."""
+    host, threads = model.host, present.threads
+    if not limits.threads_are_shared or host is None or not present.split[host]:
+        return None
+    iteration_s = float(evidence.periods[0].seconds[ITERATION])
+    if model.core_s(present.split, threads) < _BUSY_PART * limits.cores * iteration_s:
+        return None
+    needed = threads.train
+    while needed > 1 and model.trainer_s(host, present.split[host], needed - 1) <= _NEEDED_PART * iteration_s:
+        needed -= 1
+    if needed == threads.train:
+        return None
+    after = replace(present, threads=replace(threads, train=needed))
+    return after, "stages get faster if fewer threads share the cores"
+
+
+def _larger_share(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> tuple[Assignment, str] | None:
+    """Half of the others' targets for the fastest device, where each was seen with one number of them only.
+
+    How much of a device's time is launch is not known then: one large share may take no longer than many
+    small ones.
+    """
+    newest = evidence.periods[0]
+    seen = {period.assignment.split for period in evidence.periods}
+    propagate_s = newest.seconds[FIRST_TRAINER : FIRST_TRAINER + len(present.split)].tolist()
+    busy = [index for index, units in enumerate(present.split) if units]
+    devices = [index for index in busy if not limits.is_host[index]]
+    is_waited_for = max(propagate_s) + model.synchronize_s >= _WAITED_PART * float(newest.seconds[ITERATION])
+    if len(seen) > 1 or len(busy) < 2 or not devices or not is_waited_for:
+        return None
+    receiver = min(devices, key=lambda index: propagate_s[index] / present.split[index])
+    split = list(present.split)
+    room = limits.most_units[receiver] - split[receiver]
+    for index in busy:
+        if index != receiver:
+            given = min(split[index] // 2, room)
+            split[index] -= given
+            split[receiver] += given
+            room -= given
+    return replace(present, split=tuple(split)), "one large share takes less time than many small ones"
 
 
 def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits
@@ -71,12 +71,47 @@ def _without_waste(
 def _plan(
     fit: Fit, within_s: float, present: Assignment, limits: AssignmentLimits, total: int
 ) -> tuple[Threads, list[float]] | None:
-    """Threads, and the units each trainer can do, with which a step takes no longer; None without any."""
-    now, shares = present.threads, limits.threads_are_shared
-    trains = any(host and most for host, most in zip(limits.is_host, limits.most_units, strict=True))
-    train = now.train
+    """Threads, and the units each trainer can do, with which a step takes no longer; None without any.
+
+    Sought from the host trainer's present threads, and then from all that may be: with them it may take the
+    units whose loading needs the others.
+    """
+    widest = within_capacities(fit, within_s, limits.cores, limits)
+    # Threads make no trainer slower: what does not fit with all cores fits with none.
+    if sum(widest) < total:
+        return None
+
+    def capacities(train: int) -> list[float]:
+        """`within_capacities` with other threads, which only the host's own trainer has."""
+        found, host = list(widest), fit.host
+        if host is not None:
+            found[host] = math.floor(min(fit.capacity(host, within_s, train), limits.most_units[host]))
+        return found
+
+    now, most = present.threads.train, limits.cores - 2
+    found = _plan_from(now, capacities, fit, within_s, present, limits, total)
+    if found is None and now < most and not limits.threads_are_shared and _host_trains(limits):
+        found = _plan_from(most, capacities, fit, within_s, present, limits, total)
+    return found
+
+
+def _host_trains(limits: AssignmentLimits) -> bool:
+    return any(host and most for host, most in zip(limits.is_host, limits.most_units, strict=True))
+
+
+def _plan_from(
+    train: int,
+    capacities_with: Callable[[int], list[float]],
+    fit: Fit,
+    within_s: float,
+    present: Assignment,
+    limits: AssignmentLimits,
+    total: int,
+) -> tuple[Threads, list[float]] | None:
+    """`_plan` from a number of threads of the host's trainer, and the capacities with any such number."""
+    now, shares, trains = present.threads, limits.threads_are_shared, _host_trains(limits)
     counts = (0, 0)
-    capacities = within_capacities(fit, within_s, train, limits)
+    capacities = capacities_with(train)
     # Who gets the units says what sampling and loading need; what these need leaves threads to train.
     for _ in range(2):
         is_enough = sum(capacities) >= total
@@ -94,8 +129,9 @@ def _plan(
         before, train = train, limits.cores if shares else limits.cores - sum(counts)
         if train < 1:
             return None
-        if train != before:
-            capacities = within_capacities(fit, within_s, train, limits)
+        if train == before:
+            break
+        capacities = capacities_with(train)
     if sum(capacities) < total:
         return None
     if limits.threads_are_shared:

@@ -14,11 +14,12 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
-from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import check_header, wanted_keys
 from hyrt.graph.source import KINDS, SYNTHETIC
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
+from hyrt.quantities import counted
 
 
 class SizesUnknown(Exception):
@@ -52,7 +53,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
 
 
 def _published(source: str, path: Path) -> DatasetSizes:
-    from hyrt.graph.formats.ogb_layout import find_folder
+    from hyrt.graph.formats.ogb_download import find_folder
 
     folder = find_folder(source)
     there = folder.is_dir()
@@ -130,7 +131,8 @@ def _targets(path: Path, source: str, split: int) -> int:
     if mask.ndim == 2:
         if split >= mask.shape[1]:
             raise DataError(
-                f"{source}: data.split={split}: the dataset has {mask.shape[1]} splits, numbered from 0"
+                f"{source}: data.split={split}: the dataset has "
+                f"{counted(mask.shape[1], 'split')}, numbered from 0"
             )
         mask = mask[:, split]
     return int(np.count_nonzero(mask))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
+from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes, whole_graph_arrays
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
@@ -23,7 +23,6 @@ _PROCESS_BYTES = 480 * 2**20
 _FLOAT_BYTES = 4
 # Settings, counters and the state of the generator, in a checkpoint.
 _STATE_BYTES = 10_000
-# A stored value of a sparse row with its column; its row's offset, id and number.
 # Numbers that torch.optim keeps for each weight; of optimizers that are not here nothing is counted.
 _MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
 _MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
@@ -60,10 +59,12 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
     moments = num_moments(config.train.optimizer, config.train.optimizer_options)
     # Weights, moments and the best weights.
     checkpoint = (2 + moments) * weights + _STATE_BYTES
-    batches = config.runtime.depth * sum(mini_batch_bytes(workload) for workload in both)
-    batches += sum(activations_bytes(workload) for workload in here) + config.sampler.kept_bytes(
-        sizes.degrees.num_vertices, sizes.degrees.num_edges
-    )
+    batches = config.sampler.kept_bytes(sizes.degrees.num_vertices, sizes.degrees.num_edges)
+    if training.resident:
+        batches += sum(_made_of_whole(workload, training) for workload in here)
+    else:
+        batches += config.runtime.depth * sum(mini_batch_bytes(workload) for workload in both)
+        batches += sum(activations_bytes(workload) for workload in here)
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
     layers = min(2, config.model.layers - 1)
     full = config.evaluate.mode == "full" and config.model.layers > 1
@@ -96,17 +97,32 @@ def needs(config: Config, sizes: DatasetSizes, found: Sequence[Mapping[str, Any]
         },
         "devices": {
             name: {
-                "need_bytes": round(
-                    2 * weights + 2 * mini_batch_bytes(workload) + activations_bytes(workload)
-                ),
+                "need_bytes": round(2 * weights + _on_device(workload, training)),
                 "have_bytes": have,
             }
             for name, (have, workload) in own.items()
         },
         "staged_bytes": round(
-            max((2 * mini_batch_bytes(workload) for _, workload in own.values()), default=0)
+            max((_staged_bytes(workload, training) for _, workload in own.values()), default=0)
         ),
     }
+
+
+def _made_of_whole(workload: Workload, training: TrainingWorkload) -> float:
+    """What training on the whole graph keeps beside the dataset and the weights."""
+    counted = ("topology", "features", "parameters, gradients, optimizer")
+    arrays = whole_graph_arrays(workload, training)
+    return sum(num_bytes for name, num_bytes in arrays.items() if name not in counted)
+
+
+def _staged_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    """The mini-batches that are on a device at the same time: one of the whole graph, or two."""
+    return (1 if training.resident else 2) * mini_batch_bytes(workload)
+
+
+def _on_device(workload: Workload, training: TrainingWorkload) -> float:
+    kept = _made_of_whole(workload, training) if training.resident else activations_bytes(workload)
+    return kept + _staged_bytes(workload, training)
 
 
 def _trainers(

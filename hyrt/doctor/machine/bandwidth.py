@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyrt.doctor.finding import DoctorFinding, ok, warning
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 # More than caches hold; little enough for a container of half a gigabyte.
 _MOST_BYTES = 64 * 2**20

@@ -11,7 +11,7 @@ from hyrt.device.discovery import BACKENDS
 from hyrt.device.names import AUTO, NAME_FORM, NO_NAME
 from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok
 from hyrt.errors import describe, one_line
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.machine.entry_points import provider
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hyrt_perfmodel.user_cache import user_cache
+
 from hyrt.doctor.finding import DoctorFinding, note, ok, warning
 from hyrt.doctor.machine.writable import why_not_writable
-from hyrt.machine.asking.children import Answer, Children
-from hyrt.machine.kernel_cache import user_cache
+from hyrt.machine.child_processes.children import Answer, Children
 
 _REST = "after `hyrt calibrate`, runs start from a prediction"
 

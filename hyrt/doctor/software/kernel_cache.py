@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.quantities import size
 
 # As `hyrt.machine.kernel_cache` names the temporary folder that it makes where no other can be written.

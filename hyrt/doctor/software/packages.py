@@ -11,7 +11,7 @@ from importlib import metadata
 
 from hyrt import __version__
 from hyrt.doctor.finding import DoctorFinding, broken, ok, warning
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 _OLDEST_PYTHON = (3, 11)
 # Where the name to import is not that of the package.

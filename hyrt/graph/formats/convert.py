@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataNotWritten, listed
+from hyrt.errors import DataError, listed
 from hyrt.graph.check import finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
-from hyrt.graph.formats.folder import META, map_npy, write_folder
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats.folder import META, write_folder
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
-from hyrt.graph.formats.ogb_layout import count_vertices, find_folder
+from hyrt.graph.formats.ogb_download import find_folder
+from hyrt.graph.formats.ogb_layout import count_vertices
+from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
 from hyrt.graph.normalize import NORMALIZERS, scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
 from hyrt.quantities import size
@@ -49,6 +51,8 @@ class Conversion:
     sort: bool = False
     unique: bool = False
     """`sort` and `unique`: as for `hyrt.graph.formats.row_order.in_row_order`."""
+    order: str | None = None
+    """The order of vertices, as for `hyrt.graph.formats.vertex_order.find_order`; None keeps theirs."""
 
 
 def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:
@@ -73,14 +77,17 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     if job.normalize not in NORMALIZERS:
         raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
     _check_destination(destination, job.force)
+    if job.order is not None:
+        check_order(job.order)
     bound = memory_bound(job.source, reorder=job.sort or job.unique)
     if bound is not None:
         announce(f"memory: at most {size(bound)}, not counting the interpreter")
-    with _all_or_nothing(destination) as work:
-        scratch, result = work / "scratch", work / "result"
-        scratch.mkdir()
+    with all_or_nothing(destination, "dataset") as (result, scratch):
         data = open_dataset(job.source, scratch, sort=job.sort, unique=job.unique)
-        data = _finite(scaled(_finite(data), job.normalize))
+        if job.order is not None:
+            announce(f"order: at most {size(order_bytes(data, job.order))} more")
+            data = in_vertex_order(data, find_order(data, job.order), scratch)
+        data = checked_as_read(scaled(checked_as_read(data), job.normalize))
         if job.dtype is not None:
             data = _cast(data, np.dtype(job.dtype))
         if destination.suffix == ".npz":
@@ -88,48 +95,6 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         else:
             result.mkdir()
             write_folder(data, result)
-        _publish(work, destination)
-
-
-@contextlib.contextmanager
-def _all_or_nothing(destination: Path) -> Iterator[Path]:
-    """A working folder beside the destination, on the same file system, that is gone in the end."""
-    work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
-    try:
-        work.mkdir()
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work)
-    except OSError as error:
-        raise DataNotWritten(f"{destination} cannot be written ({error.strerror or error})") from error
-
-
-def _publish(work: Path, destination: Path) -> None:
-    """Put the result in the place of what is at the destination; where that fails, all is as before."""
-    # The working folder is deleted whatever happens: what is replaced gets there only once its successor is
-    # in place.
-    replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
-    try:
-        if destination.exists():
-            destination.rename(replaced)
-        (work / "result").rename(destination)
-    finally:
-        if replaced.exists():
-            if destination.exists():
-                replaced.rename(work / "replaced")
-            else:
-                _put_back(replaced, destination)
-
-
-def _put_back(replaced: Path, destination: Path) -> None:
-    try:
-        replaced.rename(destination)
-    except OSError as error:
-        raise DataNotWritten(
-            f"{destination} cannot be written ({error.strerror or error}); the old dataset is now "
-            f"{replaced}: rename it back"
-        ) from error
 
 
 def _check_destination(destination: Path, force: bool) -> None:
@@ -203,8 +168,8 @@ def _reordering_bytes(pointers: list[Array]) -> int:
     return sum(3 * pointer.nbytes for pointer in pointers) + ENTRY_BYTES * (rows + RANGE_ENTRIES)
 
 
-def _finite(data: Dataset) -> Dataset:
-    """The dataset, whose features are checked as they pass."""
+def checked_as_read(data: Dataset) -> Dataset:
+    """The dataset, whose dense features are checked to be finite whenever they are read."""
     rows = data.rows
     if rows is None:
         return data

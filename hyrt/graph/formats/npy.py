@@ -73,7 +73,10 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
     if kind == "O":
         raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
     if byte_order == ">" or kind not in "biuf" or not size:
-        raise DataError(f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool")
+        raise DataError(
+            f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
+            "such as with array.astype('float32')"
+        )
     try:
         dtype = np.dtype(f"{kind}{size}")
         lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())

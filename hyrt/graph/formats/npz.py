@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.check import reject, row_blocks
-from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
+from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, check_unread, wanted_keys
 
 Array = NDArray[Any]
@@ -26,6 +26,7 @@ Array = NDArray[Any]
 # Deflate cannot expand by more: a larger claim is a lie, found before memory is taken for it.
 _MAX_EXPANSION = 1032
 _READ_BYTES = 8 << 20
+_NPY = b"\x93NUMPY"
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -49,7 +50,9 @@ def _damage_named(where: str) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
     except _DAMAGE as error:
-        raise DataError(f"{where}: damaged or truncated ({error or type(error).__name__})") from error
+        raise DataError(
+            f"{where}: damaged or truncated ({error or type(error).__name__}): copy or download it again"
+        ) from error
 
 
 class NpzMember:
@@ -184,6 +187,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
     DataError
         If the file is not a .npz, is damaged, holds pickles, or lacks a key.
     """
+    _check_kind(path, source)
     with _damage_named(source), zipfile.ZipFile(path) as archive:
         names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
     for name in names:
@@ -201,6 +205,22 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         else:
             arrays[key] = member.read()
     return Dataset(source, arrays, rows)
+
+
+def _check_kind(path: Path, source: str) -> None:
+    """Refuse a file that is no .npz at all, which a damaged one still begins as."""
+    with _damage_named(source), path.open("rb") as file:
+        start = file.read(len(_NPY))
+    if not start:
+        raise DataError(f"{source} is empty: copy or download it again")
+    if start == _NPY:
+        raise DataError(
+            f"{source} is a single array: a dataset is a .npz file, or a folder with one .npy file per key"
+        )
+    if not start.startswith(b"PK"):
+        raise DataError(
+            f"{source} is not a .npz file: a dataset is a .npz file (numpy.savez), or a folder of .npy files"
+        )
 
 
 def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:

@@ -7,12 +7,9 @@ memory, nor its pickles are needed. Hu et al., "Open Graph Benchmark", NeurIPS 2
 
 from __future__ import annotations
 
-import csv
 import gzip
-import importlib.util
 import itertools
 import os
-import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,16 +21,14 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import EdgeStream, Store, build_csr
-from hyrt.graph.formats.folder import map_npy
 from hyrt.graph.formats.npz import NpzMember, member_sizes
+from hyrt.graph.formats.ogb_download import download, find_folder
 from hyrt.graph.formats.pyg import as_labels
+from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.machine.kernel_cache import user_cache
 
 Array = NDArray[Any]
 
-OGB_ROOT = Path("dataset")
-"""Where ogb itself puts what it downloads, in the current folder."""
 MAX_EDGES_IN_MEMORY = 500_000_000
 _PIECE = 1 << 22
 _LINES = 1 << 16
@@ -62,7 +57,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     """
     folder = find_folder(name)
     if not os.path.isdir(folder):
-        _download(name, folder)
+        download(name, folder)
     raw = folder / "raw"
     if (raw / "edge-feat.csv.gz").exists():
         raise DataError(
@@ -84,23 +79,6 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
             f"{folder}: not an OGB dataset: it has no raw/edge.csv.gz, raw/data.npz or processed/paper"
         )
     return _assemble(name, parts, scratch)
-
-
-def find_folder(name: str) -> Path:
-    """Where a dataset is, or will be when it is downloaded.
-
-    Parameters
-    ----------
-    name
-        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses
-        it; what is not there belongs to the user's cache, so that a run finds it again from any folder.
-    """
-    folder = Path(os.path.expanduser(name))
-    if folder.is_dir():
-        return folder
-    folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
-    here = OGB_ROOT / folder_name
-    return here if here.is_dir() else user_cache() / "hyrt" / "ogb" / folder_name
 
 
 def count_vertices(folder: Path) -> int:
@@ -357,60 +335,3 @@ def _load_tensors(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on damaged data torch raises whatever its interpreter stumbles on
         raise DataError(f"{file} cannot be read: missing, damaged or not plain arrays ({error})") from error
-
-
-def _download(name: str, folder: Path) -> None:
-    try:
-        from ogb.utils.url import decide_download, download_url, extract_zip
-    except ImportError as error:
-        raise DataError(
-            f"{name}: found neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb "
-            'package: pip install "hyrt[ogb]"'
-        ) from error
-    url, unpacked = _origin(name)
-    root = folder.parent
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"{name}: {root} cannot be created for the download ({error.strerror}): set XDG_CACHE_HOME to a "
-            "writable folder"
-        ) from error
-    try:
-        if not decide_download(url):
-            raise DataError(f"{name}: not downloaded")
-        archive = Path(download_url(url, str(root)))
-        extract_zip(str(archive), str(root))
-        archive.unlink()
-    except EOFError as error:
-        raise DataError(
-            f"{name}: the ogb package asks before it downloads large datasets: run this in a terminal"
-        ) from error
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"{name}: could not be downloaded from {url} ({error})") from error
-    if root / unpacked != folder:
-        shutil.move(root / unpacked, folder)
-
-
-def _origin(name: str) -> tuple[str, str]:
-    """Address of a dataset, and the folder its archive unpacks to, as the installed ogb has them."""
-    if name == "mag240m":
-        from ogb.lsc import MAG240MDataset
-
-        return str(MAG240MDataset.url), "mag240m_kddcup2021"
-    spec = importlib.util.find_spec("ogb.nodeproppred")
-    assert spec is not None
-    assert spec.origin is not None
-    with (Path(spec.origin).parent / "master.csv").open(newline="", encoding="utf-8") as file:
-        table = {row[0]: row[1:] for row in csv.reader(file)}
-    names = table[""]
-    if name not in names:
-        raise DataError(
-            f"{name}: the installed ogb has no such dataset: it has {', '.join(names)} and mag240m"
-        )
-    column = names.index(name)
-    if table["is hetero"][column] == "True" or int(table["num tasks"][column]) > 1:
-        raise DataError(
-            f"{name}: heterogeneous or multi-label; hyrt trains on one graph with one class per vertex"
-        )
-    return table["url"][column], table["download_name"][column]

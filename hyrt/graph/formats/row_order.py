@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.csr import Store, row_ranges
-from hyrt.graph.formats.schema import Dataset
+from hyrt.graph.formats.schema import Dataset, check_no_types
 
 Array = NDArray[Any]
 
@@ -37,6 +37,7 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
     unique
         Keep one of the equal neighbours in a row; values of sparse features are added up, in order.
     """
+    check_no_types(data, "--sort and --unique")
     arrays = dict(data.arrays)
     for pointer, columns, values in _MATRICES:
         if pointer not in arrays:
@@ -63,4 +64,5 @@ def in_row_order(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> D
                 outputs[values].append(along)
         arrays[pointer] = np.cumsum(counts)
         arrays |= {key: store.finish() for key, store in outputs.items()}
-    return replace(data, arrays=arrays)
+    # Rows that are not sorted are taken for a directed graph's.
+    return replace(data, arrays=arrays, symmetric=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
+from hyrt.machine.workers import current_workers
 from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
 SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
+VERTEX_IDS = "vertex_ids"
+EDGE_TYPE = "edge_type"
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
 """Memory-mapped features above this size are read only when asked for: reading them is most of a
@@ -34,6 +37,8 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "indices": (("int32", "int64"), (1,)),
     "labels": (("int8", "int16", "int32", "int64"), (1,)),
     "mask": (("bool",), (1, 2)),
+    VERTEX_IDS: (("int32", "int64"), (1,)),
+    EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
     "features": (("float32", "float16"), (2,)),
     "feat_indptr": (("int64",), (1,)),
     "feat_indices": (("int32",), (1,)),
@@ -56,8 +61,16 @@ class FeatureRows:
     """The full matrix."""
     mapped: bool = False
     """`whole` is a view of a file, not memory."""
+    source: RowSource | None = None
+    """What reads single rows where they lie, in files that are no one matrix; None where there is nothing to
+    read them by but `whole`."""
 
     __repr__ = one_line
+
+    @property
+    def stays_in_files(self) -> bool:
+        """Whether single rows can be read without having all of them in memory."""
+        return self.mapped or self.source is not None
 
     @property
     def num_bytes(self) -> int:
@@ -85,6 +98,23 @@ class FeatureRows:
 
         return FeatureRows(shape, dtype, blocks, whole)
 
+    @staticmethod
+    def read_from(source: RowSource, num_rows: int) -> FeatureRows:
+        """Rows that are read from where they are kept in each pass."""
+        shape = (num_rows, source.width)
+        dtype = np.dtype(np.float16 if source.value_bytes == 2 else np.float32)
+
+        def blocks() -> Iterator[Array]:
+            step = max(1, check.CHUNK // source.width)
+            for start in range(0, num_rows, step):
+                ids = np.arange(start, min(start + step, num_rows))
+                out = np.empty((len(ids), source.width), np.float32)
+                source.rows(ids, out, current_workers())
+                # Halves were widened: they become what they were.
+                yield out.astype(dtype, copy=False)
+
+        return replace(FeatureRows.streamed(shape, dtype, blocks), source=source)
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
@@ -96,6 +126,10 @@ class Dataset:
     """Every key but `features`."""
     rows: FeatureRows | None
     """Dense features; None when `arrays` has the four sparse keys."""
+    symmetric: bool | None = None
+    """`hyrt.graph.topology.Topology.is_symmetric` of its edges, where it is known."""
+    normalized: str = "none"
+    """The normalization that its features are known to have got."""
 
     __repr__ = one_line
 
@@ -126,10 +160,10 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
         required += [f"{split}_mask{suffix}" for split in SPLITS]
     for key in required:
         if key not in present:
-            raise DataError(
-                f"{source}: key '{key}' is missing{check.nearest(key, set(present) - set(required))}"
-            )
-    return required
+            hint = check.nearest(key, set(present) - set(required))
+            hint = hint or f": a dataset has {', '.join(required)}"
+            raise DataError(f"{source}: key '{key}' is missing{hint}")
+    return [*required, *(key for key in (VERTEX_IDS, EDGE_TYPE) if key in present)]
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -159,9 +193,25 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
                 "looks like weights or features of edges, which hyrt cannot use yet: to train without them, "
                 "write the dataset again without this key",
             )
-        known = (*BASE_KEYS, "features", *SPARSE_KEYS)
+        known = (*BASE_KEYS, "features", *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE)
         hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
+
+
+def check_no_types(data: Dataset, what: str) -> None:
+    """Refuse what moves edges and would leave their types behind.
+
+    Raises
+    ------
+    DataError
+        Naming what was asked for.
+    """
+    if EDGE_TYPE in data.arrays:
+        raise check.reject(
+            data.name,
+            EDGE_TYPE,
+            f"is not moved along with the edges by {what}: do it before you write the types",
+        )
 
 
 def names_edges(key: str) -> bool:
@@ -179,10 +229,15 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     """
     dtypes, ndims = _LAYOUT["mask" if "_mask" in key else key]
     if dtype.name not in dtypes:
-        raise check.reject(source, key, f"dtype {dtype.name}, expected {' or '.join(dtypes)}")
+        raise check.reject(
+            source,
+            key,
+            f"dtype {dtype.name}, expected {' or '.join(dtypes)}: convert it, such as with "
+            f"array.astype('{dtypes[-1] if key == 'labels' else dtypes[0]}')",
+        )
     if len(shape) not in ndims:
         expected = " or ".join(map(str, ndims))
-        raise check.reject(source, key, f"shape {list(shape)}, expected {expected} dimension(s)")
+        raise check.reject(source, key, f"shape {list(shape)}, expected {expected} dimension(s): reshape it")
 
 
 def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> None:
@@ -211,9 +266,13 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     if count == 0:
         raise check.reject(name, "indptr", "describes a graph without vertices")
     check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
+    if EDGE_TYPE in arrays:
+        check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
     check.check_labels(name, labels)
+    if VERTEX_IDS in arrays:
+        check.check_permutation(name, VERTEX_IDS, arrays[VERTEX_IDS], count)
     for suffix in mask_suffixes(arrays):
         train, val, test = (f"{split}_mask{suffix}" for split in SPLITS)
         check.check_masks(name, (train, val, test), (arrays[train], arrays[val], arrays[test]), labels)
@@ -248,24 +307,40 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, ordered: bool
 
 
 def to_graph(data: Dataset) -> Graph:
-    """Make a Graph of a checked dataset: int32 `indices` where ids fit, features as one matrix."""
-    arrays = data.arrays
+    """Make a Graph of a checked dataset; dense features are one matrix unless they stay in several files."""
+    features: RowSource
+    if data.rows is not None:
+        features = data.rows.source or DenseFeatures(data.rows.whole())
+    else:
+        indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)
+        features = SparseFeatures(indptr, columns, values, int(shape[1]))
+    return graph_of(data.name, data.arrays, features, data.symmetric)
+
+
+def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
+    """Make a Graph of checked arrays by key of the schema: int32 `indices` where ids fit."""
     indices = arrays["indices"]
     if indices.dtype == np.int64 and len(arrays["indptr"]) - 1 < 2**31:
         indices = indices.astype(np.int32)
-    features: DenseFeatures | SparseFeatures
-    if data.rows is not None:
-        features = DenseFeatures(data.rows.whole())
-    else:
-        indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
-        features = SparseFeatures(indptr, columns, values, int(shape[1]))
     masks = {
         f"{split}{suffix}": arrays[f"{split}_mask{suffix}"].astype(np.bool_, copy=False)
         for suffix in mask_suffixes(arrays)
         for split in SPLITS
     }
     indptr = arrays["indptr"].astype(np.int64, copy=False)
-    return Graph.of_arrays(data.name, indptr, indices, features, arrays["labels"], masks)
+    graph = Graph.of_arrays(
+        name,
+        indptr,
+        indices,
+        features,
+        arrays["labels"],
+        masks,
+        arrays.get(VERTEX_IDS),
+        arrays.get(EDGE_TYPE),
+    )
+    if symmetric is not None:
+        graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
+    return graph
 
 
 def from_graph(graph: Graph) -> Dataset:
@@ -278,9 +353,16 @@ def from_graph(graph: Graph) -> Dataset:
     for name, mask in graph.masks.items():
         split, _, suffix = name.partition("_")
         arrays[f"{split}_mask{'_' + suffix if suffix else ''}"] = mask
+    if graph.vertices.vertex_ids is not None:
+        arrays[VERTEX_IDS] = graph.vertices.vertex_ids
+    if graph.topology.edge_types is not None:
+        arrays[EDGE_TYPE] = graph.topology.edge_types
+    symmetric = graph.topology.__dict__.get("is_symmetric")
     features = graph.features
     if isinstance(features, DenseFeatures):
-        return Dataset(graph.name, arrays, FeatureRows.of(features.values))
+        return Dataset(graph.name, arrays, FeatureRows.of(features.values), symmetric)
+    if not isinstance(features, SparseFeatures):
+        return Dataset(graph.name, arrays, FeatureRows.read_from(features, graph.num_vertices), symmetric)
     shape = np.array([graph.num_vertices, features.width], np.int64)
     arrays |= dict(zip(SPARSE_KEYS, (features.indptr, features.columns, features.values, shape), strict=True))
-    return Dataset(graph.name, arrays, None)
+    return Dataset(graph.name, arrays, None, symmetric)

@@ -116,7 +116,9 @@ def parse_spec(text: str) -> SyntheticSpec:
     given: dict[str, int | float | str] = {}
     for part in filter(None, parts):
         key, equals, value = part.partition("=")
-        if not equals or key not in KEYS:
+        if key in KEYS and not equals:
+            raise DataError(f"{text}: {key} has no value: write {key}=...")
+        if key not in KEYS:
             raise DataError(
                 f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: "
                 f"{', '.join(KEYS)})"

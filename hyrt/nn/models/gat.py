@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 class Gat(ModelKind):
     """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them."""
 
-    defaults: ClassVar = {"train.lr": 1e-2, "train.weight_decay": 5e-4, "model.dropout": 0.5}
+    # The dropout of attention is that of Velickovic et al. 2018, 3.3.
+    defaults: ClassVar = {
+        "train.lr": 1e-2,
+        "train.weight_decay": 5e-4,
+        "model.dropout": 0.5,
+        "model.attention_dropout": 0.6,
+    }
     costs_like = "gat"
     assumption = "a gat layer reads a row for each edge and head; scores and softmax cost nothing"
 
@@ -27,4 +33,11 @@ class Gat(ModelKind):
 
         heads = architecture.heads
         width = out_features if last else out_features // heads
-        return GatLayer(in_features, width, heads, average=last, low_precision=architecture.low_precision)
+        return GatLayer(
+            in_features,
+            width,
+            heads,
+            average=last,
+            dropout=architecture.attention_dropout,
+            low_precision=architecture.low_precision,
+        )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gin(ModelKind):
-    """The sum of neighbours and the own row, through two products."""
+    """The sum of neighbours and the own row, through two products; a norm stands between them, too."""
 
     best_form = "aggregated"
     # Sums grow with the degree: without a norm, steps of this size diverge.
@@ -23,4 +23,10 @@ class Gin(ModelKind):
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
         from hyrt.nn.layers import GinLayer
 
-        return GinLayer(in_features, out_features, low_precision=architecture.low_precision)
+        return GinLayer(
+            in_features,
+            out_features,
+            hidden=architecture.hidden,
+            norm=architecture.norm == "layer",
+            low_precision=architecture.low_precision,
+        )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.aggregation import Aggregation, Reduce
 from hyrt.nn.operators import kernels
+from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty, empty_array
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors
@@ -116,7 +117,7 @@ def aggregate_into(
             f"layer {block.layer}: out has shape {out.shape}, "
             f"but the result has {(block.num_dst, aggregation.width(width))}"
         )
-    own_rows = block.destinations if block.in_place else None
+    own_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, own_rows, x)
     at = aggregation.columns(width)
     if aggregation.reduce == "max":
@@ -175,6 +176,7 @@ class _Aggregate(torch.autograd.Function):
         return out
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         needs_x, needs_onto = ctx.needs_input_grad[:2]
         of_onto = grad if needs_onto else None

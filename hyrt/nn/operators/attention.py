@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators import kernels
+from hyrt.nn.operators.attention_mask import AttentionMask, edge_factors
+from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import attend_tensors
@@ -34,6 +36,7 @@ class _Attend(torch.autograd.Function):
         u_dst: torch.Tensor,
         block: Block,
         slope: float,
+        mask: AttentionMask | None,
     ) -> torch.Tensor:
         heads, width = u_src.shape
         rows = _rows(x)
@@ -43,16 +46,19 @@ class _Attend(torch.autograd.Function):
         # Weights and slopes of leaky, of the edges and of the destinations' own rows.
         kept = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
         block_rows = (block.indptr, block.columns, block.destinations if block.in_place else None, rows)
+        factors = (None, None) if mask is None else edge_factors(mask, block, heads, dtype)
         u = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
 
         def work(start: int, stop: int) -> None:
-            kernels.attend(*block_rows, *u, dtype.type(slope), *kept, out, start, stop)
+            kernels.attend(*block_rows, *u, dtype.type(slope), *kept, out, *factors, start, stop)
 
         current_workers().run(work, num, _GRAIN)
         ctx.block, ctx.block_rows, ctx.u, ctx.kept, ctx.shape = block, block_rows, u, kept, tuple(x.shape)
+        ctx.factors = factors
         return torch.from_numpy(out)
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         block: Block = ctx.block
         g = grad.detach().contiguous().numpy()
@@ -65,7 +71,9 @@ class _Attend(torch.autograd.Function):
 
         def by_scores(start: int, stop: int) -> None:
             parts = (u_src_parts[start // _GRAIN], u_dst_parts[start // _GRAIN])
-            kernels.attend_backward_scores(*ctx.block_rows, g, *ctx.kept, *parts, *d_scores, start, stop)
+            kernels.attend_backward_scores(
+                *ctx.block_rows, g, *ctx.kept, *parts, *d_scores, *ctx.factors, start, stop
+            )
 
         current_workers().run(by_scores, num, _GRAIN)
         x_grad = None
@@ -75,12 +83,12 @@ class _Attend(torch.autograd.Function):
             rows_grad = empty_array(ctx.block_rows[3].shape, g.dtype)
 
             def by_rows(start: int, stop: int) -> None:
-                kernels.attend_backward_rows(*along, *ctx.u, rows_grad, start, stop)
+                kernels.attend_backward_rows(*along, *ctx.u, rows_grad, *ctx.factors, start, stop)
 
             current_workers().run(by_rows, len(rows_grad), 2 * _GRAIN)
             x_grad = torch.from_numpy(rows_grad).view(ctx.shape)
         u_grads = (torch.from_numpy(parts.sum(0)) for parts in (u_src_parts, u_dst_parts))
-        return x_grad, *u_grads, None, None
+        return x_grad, *u_grads, None, None, None
 
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
@@ -121,6 +129,7 @@ def attend(
     u_src: torch.Tensor,
     u_dst: torch.Tensor,
     negative_slope: float = 0.2,
+    mask: AttentionMask | None = None,
 ) -> torch.Tensor:
     """Sums of source rows weighted by attention, a self loop included.
 
@@ -135,6 +144,8 @@ def attend(
         [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
     negative_slope
         The negative slope of the LeakyReLU.
+    mask
+        Drops attention weights after the softmax; None drops nothing.
 
     Returns
     -------
@@ -148,5 +159,6 @@ def attend(
     _check(block, x, u_src, u_dst)
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
-        return attend_tensors(block, x, u_src, u_dst, negative_slope)
-    return cast(torch.Tensor, _Attend.apply(x, u_src, u_dst, block, negative_slope))  # type: ignore[no-untyped-call]
+        return attend_tensors(block, x, u_src, u_dst, negative_slope, mask)
+    given = (x, u_src, u_dst, block, negative_slope, mask)
+    return cast(torch.Tensor, _Attend.apply(*given))  # type: ignore[no-untyped-call]

@@ -7,9 +7,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hyrt.machine.generator import DROPOUT, stream_key
+from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators import kernels
+from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.tensor_operators.tensor_ops import drop_tensors
@@ -25,15 +26,10 @@ class _Drop(torch.autograd.Function):
         return _masked(x, vertices, key, rate)
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         # The mask is drawn again instead of kept: it costs less than reading it back.
         return _masked(grad, *ctx.mask), None, None, None
-
-
-def dropout_threshold(rate: float) -> tuple[np.uint64, float]:
-    """How many of 65536 draws are dropped, and the factor of the others."""
-    threshold = min(round(rate * 65536), 65535)
-    return np.uint64(threshold), 65536 / (65536 - threshold)
 
 
 def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torch.Tensor:

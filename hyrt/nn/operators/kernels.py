@@ -12,11 +12,12 @@ import numba as nb
 import numpy as np
 
 from hyrt.machine.generator import random_bits, vertex_stream
-from hyrt.machine.intrinsics import prefetch_row, value
+from hyrt.machine.intrinsics import prefetch, prefetch_row, value
 
-# Rows that are asked for ahead of their use: enough to hide a miss in memory, few enough to stay in the first
-# cache.
-_AHEAD = 16
+# Rows that are asked for ahead of their use, of edges and of destinations: enough to hide a miss in memory,
+# few enough to stay in the second cache.
+_EDGES_AHEAD = 32
+_OWN_AHEAD = 4
 
 _compile = nb.njit(
     nogil=True,
@@ -25,6 +26,19 @@ _compile = nb.njit(
     boundscheck=False,
     fastmath={"contract", "reassoc", "nsz"},
 )
+
+
+@_compile
+def _ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
+    """Ask for the rows of x that destinations soon after i need, and for the factors on them."""
+    first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
+    for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
+        prefetch_row(flat, width, np.int64(columns[e]))
+        if source_scale is not None:
+            prefetch(source_scale, np.int64(columns[e]))
+    if self_rows is not None:
+        if i + _OWN_AHEAD < stop:
+            prefetch_row(flat, width, np.int64(self_rows[i + _OWN_AHEAD]))
 
 
 @_compile
@@ -42,11 +56,9 @@ def aggregate(
     width = x.shape[1]
     flat = x.reshape(x.size)
     kept = np.empty(0 if onto is None else width, out.dtype)
-    last = indptr[stop]
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            prefetch_row(flat, width, np.int64(columns[e]))
+        _ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
         total = out[i, sum_at : sum_at + width] if onto is None else kept
         for k in range(width):
             total[k] = 0
@@ -141,11 +153,9 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
     """Elementwise maximum of source rows; `winners` keeps each one's edge, -1 (and 0) where there is none."""
     width = x.shape[1]
     flat = x.reshape(x.size)
-    last = indptr[stop]
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            prefetch_row(flat, width, np.int64(columns[e]))
+        _ask_ahead(indptr, columns, self_rows, None, flat, width, i, start, stop)
         best = out[i, sum_at : sum_at + width]
         for k in range(width):
             best[k] = 0
@@ -199,25 +209,23 @@ def aggregate_max_backward(
 @_compile
 def attend(
     indptr, columns, self_rows, x, u_src, u_dst, slope, alpha, derivative, own_alpha, own_derivative, out,
-    start, stop,
+    factor, own_factor, start, stop,
 ):  # fmt: skip
     """Attention-weighted sums of source rows: self loop included, softmax over a destination's edges.
 
     With x as [num_src, S, f], S = 1 (all heads read the same row) or S = H (each head reads its own slice):
     score[e, h] = leaky(x[j] . u_src[h] + x[i] . u_dst[h]); alpha = softmax; out[h, i] = sum_e alpha[e, h]
     x[j]. `alpha` and `own_alpha` keep the weights, `derivative` and `own_derivative` the slopes of leaky for
-    backward.
+    backward. Where `factor` and `own_factor` are not None, they multiply the weights after the softmax.
     """
     heads, width = u_src.shape
     slices = x.shape[1]
     flat = x.reshape(x.size)
-    last = indptr[stop]
     offset = np.empty(heads, out.dtype)
     top = np.empty(heads, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            prefetch_row(flat, slices * width, np.int64(columns[e]))
+        _ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             a = own[h] if slices > 1 else own[0]
@@ -256,11 +264,15 @@ def attend(
             a = own[h] if slices > 1 else own[0]
             o = out[h, i]
             weight = own_alpha[i, h]
+            if own_factor is not None:
+                weight *= own_factor[i, h]
             for k in range(width):
                 o[k] = weight * value(a[k])
             for e in range(first, end):
                 alpha[e, h] /= total
                 weight = alpha[e, h]
+                if factor is not None:
+                    weight *= factor[e, h]
                 row = x[columns[e]]
                 a = row[h] if slices > 1 else row[0]
                 for k in range(width):
@@ -270,21 +282,19 @@ def attend(
 @_compile
 def attend_backward_scores(
     indptr, columns, self_rows, x, grad, alpha, derivative, own_alpha, own_derivative, u_src_grad, u_dst_grad,
-    d_score, own_d_score, d_offset, start, stop,
+    d_score, own_d_score, d_offset, factor, own_factor, start, stop,
 ):  # fmt: skip
     """Gradients of `attend` with respect to the scores, and this chunk's part of those of u_src and u_dst."""
     heads, width = u_src_grad.shape
     slices = x.shape[1]
     flat = x.reshape(x.size)
-    last = indptr[stop]
     for h in range(heads):
         for k in range(width):
             u_src_grad[h, k] = 0
             u_dst_grad[h, k] = 0
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        for e in range(first + _AHEAD if i > start else first, min(end + _AHEAD, last)):
-            prefetch_row(flat, slices * width, np.int64(columns[e]))
+        _ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             g = grad[h, i]
@@ -292,6 +302,8 @@ def attend_backward_scores(
             d = grad.dtype.type(0)
             for k in range(width):
                 d += g[k] * value(a[k])
+            if own_factor is not None:
+                d *= own_factor[i, h]
             own_d_score[i, h] = d
             mean = own_alpha[i, h] * d
             for e in range(first, end):
@@ -300,6 +312,8 @@ def attend_backward_scores(
                 d = grad.dtype.type(0)
                 for k in range(width):
                     d += g[k] * value(b[k])
+                if factor is not None:
+                    d *= factor[e, h]
                 d_score[e, h] = d
                 mean += alpha[e, h] * d
             d = own_alpha[i, h] * (own_d_score[i, h] - mean) * own_derivative[i, h]
@@ -323,7 +337,7 @@ def attend_backward_scores(
 @_compile
 def attend_backward_rows(
     t_indptr, t_rows, t_edges, num_dst, grad, alpha, own_alpha, d_score, own_d_score, d_offset, u_src, u_dst,
-    out, start, stop,
+    out, factor, own_factor, start, stop,
 ):  # fmt: skip
     """Gradient of `attend` with respect to x ([num_src, S, f]), over the transposed edges."""
     heads, width = u_src.shape
@@ -340,6 +354,8 @@ def attend_backward_rows(
                 e = t_edges[t]
                 g = grad[h, t_rows[t]]
                 weight = alpha[e, h]
+                if factor is not None:
+                    weight *= factor[e, h]
                 score += d_score[e, h]
                 for k in range(width):
                     row[k] += weight * g[k]
@@ -347,134 +363,14 @@ def attend_backward_rows(
             if j < num_dst:
                 g = grad[h, j]
                 weight = own_alpha[j, h]
+                if own_factor is not None:
+                    weight *= own_factor[j, h]
                 score += own_d_score[j, h]
                 offset = d_offset[j, h]
                 for k in range(width):
                     row[k] += weight * g[k]
             for k in range(width):
                 row[k] += score * u_src[h, k] + offset * u_dst[h, k]
-
-
-@_compile
-def score_edges(indptr, columns, at_source, at_destination, slope, out, start, stop):
-    """out[e] = leaky(at_source[columns[e]] + at_destination[i]) of each edge e into i, for every head."""
-    for i in range(start, stop):
-        own = at_destination[i]
-        for e in range(indptr[i], indptr[i + 1]):
-            other = at_source[columns[e]]
-            for h in range(len(own)):
-                score = other[h] + own[h]
-                out[e, h] = score if score > 0 else slope * score
-
-
-@_compile
-def sum_edges(indptr, edges, values, out, start, stop):
-    """out[i] = sum of the values of row i's edges; `edges` numbers them, None if consecutive."""
-    for i in range(start, stop):
-        row = out[i]
-        for h in range(len(row)):
-            row[h] = 0
-        for t in range(indptr[i], indptr[i + 1]):
-            along = values[t] if edges is None else values[edges[t]]
-            for h in range(len(row)):
-                row[h] += along[h]
-
-
-@_compile
-def softmax_edges(indptr, scores, out, start, stop):
-    """Softmax over the edges of each row, for every head."""
-    for i in range(start, stop):
-        first, end = indptr[i], indptr[i + 1]
-        for h in range(scores.shape[1]):
-            top = -np.inf
-            for e in range(first, end):
-                top = max(top, scores[e, h])
-            total = out.dtype.type(0)
-            for e in range(first, end):
-                out[e, h] = np.exp(scores[e, h] - top)
-                total += out[e, h]
-            for e in range(first, end):
-                out[e, h] /= total
-
-
-@_compile
-def softmax_edges_backward(indptr, weights, grad, out, start, stop):
-    """Gradient of `softmax_edges` with respect to the scores."""
-    for i in range(start, stop):
-        first, end = indptr[i], indptr[i + 1]
-        for h in range(weights.shape[1]):
-            mean = out.dtype.type(0)
-            for e in range(first, end):
-                mean += weights[e, h] * grad[e, h]
-            for e in range(first, end):
-                out[e, h] = weights[e, h] * (grad[e, h] - mean)
-
-
-@_compile
-def sum_weighted(indptr, others, edges, x, weights, out, start, stop):
-    """out[i, h] = sum of weights[e, h] * x[others[t], h] over row i's edges, by `edges` or consecutive.
-
-    Where x or out has one slice only, [n, 1, f], all heads read it, or are added up in it: so this is its own
-    gradient with respect to x, over the transposed edges.
-    """
-    heads, width = weights.shape[1], x.shape[2]
-    for i in range(start, stop):
-        for s in range(out.shape[1]):
-            row = out[i, s]
-            for k in range(width):
-                row[k] = 0
-        for t in range(indptr[i], indptr[i + 1]):
-            e = t if edges is None else edges[t]
-            other = x[others[t]]
-            for h in range(heads):
-                a = other[h] if x.shape[1] > 1 else other[0]
-                row = out[i, h] if out.shape[1] > 1 else out[i, 0]
-                weight = weights[e, h]
-                for k in range(width):
-                    row[k] += weight * a[k]
-
-
-@_compile
-def dot_edges(indptr, columns, x, grad, out, start, stop):
-    """out[e, h] = grad[i, h] . x[columns[e], h] of each edge e into i; x may have one slice for all heads."""
-    for i in range(start, stop):
-        for e in range(indptr[i], indptr[i + 1]):
-            other = x[columns[e]]
-            for h in range(out.shape[1]):
-                a = other[h] if x.shape[1] > 1 else other[0]
-                g = grad[i, h]
-                total = out.dtype.type(0)
-                for k in range(len(g)):
-                    total += g[k] * a[k]
-                out[e, h] = total
-
-
-@_compile
-def sparse_product(indptr, columns, values, weight_t, out, start, stop):
-    """out[i] = sum of values[e] * weight_t[columns[e]] over row i."""
-    width = out.shape[1]
-    for i in range(start, stop):
-        row = out[i]
-        for k in range(width):
-            row[k] = 0
-        for e in range(indptr[i], indptr[i + 1]):
-            a = weight_t[columns[e]]
-            factor = values[e]
-            for k in range(width):
-                row[k] += factor * a[k]
-
-
-@_compile
-def sparse_product_backward(indptr, columns, values, grad, out, start, stop):
-    """Gradient of `sparse_product` by weight_t, columns start..stop: chunks write disjoint columns."""
-    out[:, start:stop] = 0
-    for i in range(len(indptr) - 1):
-        g = grad[i, start:stop]
-        for e in range(indptr[i], indptr[i + 1]):
-            row = out[columns[e], start:stop]
-            factor = values[e]
-            for k in range(len(g)):
-                row[k] += factor * g[k]
 
 
 @_compile

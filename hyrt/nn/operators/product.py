@@ -3,9 +3,6 @@
 Each chunk is multiplied by one thread of the stage's team, so a bias, a ReLU and its derivative are applied
 while the rows are in cache, and the result does not depend on the number of threads. Weight gradients are
 summed chunk by chunk in a fixed order.
-
-oneDNN's kernels are used where torch has them: on processors for which MKL has no tuned path they are about
-twice as fast at equal (fp32) precision.
 """
 
 from __future__ import annotations
@@ -14,42 +11,20 @@ from typing import Any, cast
 
 import torch
 
-from hyrt.machine.workers import current_workers
+from hyrt.nn.operators.chunk_product import in_chunks, multiply, multiply_turned
+from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
+# Rows of a chunk, and how many numbers those of a chunk with more rows have at most.
 _GRAIN = 1024
+_NUMBERS = 1 << 17
 
 
-def _onednn() -> Any:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-
-
-_LINEAR = _onednn()
-# Without the processor's bfloat16 instructions oneDNN refuses; torch's own product then is slow but right.
-_HAS_BF16 = _LINEAR is not None and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step
-# would leave one behind.
-_PAD = 128
-
-
-def _times_transposed(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False
-) -> torch.Tensor:
-    """A b' (+ bias) (then ReLU) for one chunk of rows."""
-    if _LINEAR is not None and (a.dtype == torch.float32 or (a.dtype == torch.bfloat16 and _HAS_BF16)):
-        return cast(torch.Tensor, _LINEAR(a, b, bias, "relu" if relu else "none", [], ""))
-    out = torch.nn.functional.linear(a, b, bias)
-    return out.relu_() if relu else out
-
-
-def _padded(rows: torch.Tensor) -> torch.Tensor:
-    """The rows of a chunk, followed by zeros up to a multiple of `_PAD`."""
-    surplus = -len(rows) % _PAD
-    return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))
+def _grain(rows: int, columns: int) -> int:
+    """Rows of a chunk: of narrow ones more, for a call of the library costs as much as hundreds of them."""
+    fitting = max(1, _NUMBERS // max(1, rows + columns))
+    return max(_GRAIN, 1 << fitting.bit_length() - 1)
 
 
 class _Linear(torch.autograd.Function):
@@ -63,50 +38,50 @@ class _Linear(torch.autograd.Function):
         low_precision: bool,
     ) -> torch.Tensor:
         out = empty((len(x), len(weight)), x)
-        narrow = torch.bfloat16 if low_precision else x.dtype
-        w = weight.detach().to(narrow)
-        b = None if bias is None else bias.detach().to(narrow)
+        precision = torch.bfloat16 if low_precision else x.dtype
+        turned = weight.detach().to(precision).t()
+        b = None if bias is None else bias.detach().to(precision)
+        # Detached: the threads of a team would record what they do with what takes a gradient.
+        rows = x.detach()
 
-        def multiply(start: int, stop: int) -> None:
-            with torch.no_grad():
-                rows = _padded(x[start:stop].to(narrow))
-                out[start:stop] = _times_transposed(rows, w, b, relu)[: stop - start]
+        def work(start: int, stop: int) -> None:
+            multiply(rows[start:stop], turned, out[start:stop], precision=precision, bias=b, relu=relu)
 
-        current_workers().run(multiply, len(x), _GRAIN)
+        in_chunks(work, len(x), _grain(*weight.shape))
         ctx.save_for_backward(x, weight, out if relu else None)
         ctx.has_bias = bias is not None
-        ctx.narrow = narrow
+        ctx.precision = precision
         return out
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
-        narrow = ctx.narrow
+        precision = ctx.precision
         grad = grad.detach().contiguous()
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        chunks = -(-len(x) // _GRAIN)
+        grain = _grain(*weight.shape)
+        chunks = -(-len(x) // grain)
         x_grad = empty(tuple(x.shape), x) if needs_x else None
         turned_parts = empty((chunks, x.shape[1], len(weight)), weight) if needs_weight else None
         bias_parts = weight.new_empty(chunks, len(weight)) if ctx.has_bias else None
-        turned_weight = weight.detach().t().to(narrow).contiguous() if needs_x else None
+        w = weight.detach().to(precision)
+        rows, result = x.detach(), None if out is None else out.detach()
 
-        def multiply(start: int, stop: int) -> None:
-            chunk = start // _GRAIN
-            with torch.no_grad():
-                g = grad[start:stop]
-                if out is not None:
-                    g = torch.ops.aten.threshold_backward(g, out[start:stop], 0)
-                if bias_parts is not None:
-                    torch.sum(g, 0, out=bias_parts[chunk])
-                g = _padded(g.to(narrow))
-                if x_grad is not None and turned_weight is not None:
-                    x_grad[start:stop] = _times_transposed(g, turned_weight)[: stop - start]
-                if turned_parts is not None:
-                    # x' g rather than g' x: the input is the narrower one to turn, and it is turned in cache.
-                    turned_x = _padded(x[start:stop].to(narrow)).t().contiguous()
-                    turned_parts[chunk] = _times_transposed(turned_x, g.t())
+        def work(start: int, stop: int) -> None:
+            chunk = start // grain
+            g = grad[start:stop]
+            if result is not None:
+                g = torch.ops.aten.threshold_backward(g, result[start:stop], 0)
+            if bias_parts is not None:
+                torch.sum(g, 0, out=bias_parts[chunk])
+            g = g.to(precision)
+            if x_grad is not None:
+                multiply(g, w, x_grad[start:stop], precision=precision)
+            if turned_parts is not None:
+                multiply_turned(rows[start:stop], g, turned_parts[chunk], precision=precision)
 
-        current_workers().run(multiply, len(x), _GRAIN)
+        in_chunks(work, len(x), grain)
         return (
             x_grad,
             None if turned_parts is None else turned_parts.sum(0).t().contiguous(),

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from hyrt.graph.row_kernels import densify
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers, current_workers
-from hyrt.nn.operators import kernels
+from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty
+from hyrt.nn.operators.sparse_gradient import add_products
+from hyrt.nn.whole_graph.spmm import spmm_into
 from hyrt.quantities import one_line
 
 _GRAIN = 512
-# Columns of the gradient that a chunk adds up: narrower ones cost more passes over the entries, wider ones
-# leave threads without work.
-_STRIPE = 32
 
 Array = NDArray[Any]
 
@@ -68,30 +67,17 @@ class _SparseLinear(torch.autograd.Function):
     def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
         turned = weight.detach().t().contiguous().numpy()
         out = empty((len(rows), len(weight)), weight)
-        result = out.numpy()
-        current_workers().run(
-            lambda start, stop: kernels.sparse_product(
-                rows.indptr, rows.columns, rows.values, turned, result, start, stop
-            ),
-            len(rows),
-            _GRAIN,
-        )
+        spmm_into(rows.indptr, rows.columns, turned, out.numpy(), weights=rows.values)
         ctx.rows = rows
         return out
 
     @staticmethod
+    @first_derivative
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         rows: SparseRows = ctx.rows
         grad = grad.detach().contiguous()
         out = empty((rows.width, grad.shape[1]), grad)
-        g, result = grad.numpy(), out.numpy()
-        current_workers().run(
-            lambda start, stop: kernels.sparse_product_backward(
-                rows.indptr, rows.columns, rows.values, g, result, start, stop
-            ),
-            g.shape[1],
-            _STRIPE,
-        )
+        add_products(rows.indptr, rows.columns, rows.values, grad.numpy(), out.numpy(), current_workers())
         return None, out.t().contiguous()
 
 

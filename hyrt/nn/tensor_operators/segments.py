@@ -33,8 +33,11 @@ def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
     Returns
     -------
-    [n, ...], zero for an empty segment.
+    [n, ...] of the values' dtype, zero for an empty segment. Values of 16 bits are summed in float32 and
+    rounded once: a sum in 8 bits stays where it is from 256 times its summands on.
     """
+    if values.dtype in (torch.bfloat16, torch.float16):
+        return segment_sum(values.float(), indptr).to(values.dtype)
     if values.device.type not in _SEGMENT_REDUCE:
         return pairwise_sum(values, indptr)
     if values.ndim == 1:
@@ -96,8 +99,8 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
 
     Returns
     -------
-    [n, f] maxima, zero for an empty segment; [n, f] int64, the first row that has it, -1 for an empty
-    segment.
+    [n, f] maxima, zero for an empty segment, and no number where one is none; [n, f] int64, the first row
+    that has it, -1 for an empty segment.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
@@ -105,7 +108,8 @@ def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tenso
     while rounds.longest > 1:
         left, right, _ = rounds.next()
         first, second = values[left], values[right]
-        better = second > first  # A row without a partner meets itself, and stays.
+        # A row without a partner meets itself, and stays. What is no number must be seen: it wins.
+        better = (second > first) | (second.isnan() & ~first.isnan())
         values = torch.where(better, second, first)
         winners = torch.where(better, winners[right], winners[left])
     return _spread(values, rounds.counts, 0), _spread(winners, rounds.counts, -1)

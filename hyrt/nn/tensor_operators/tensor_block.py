@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
 from hyrt.quantities import one_line
-from hyrt.sampling.block import Block
 
 
 @dataclass(slots=True)
@@ -25,6 +22,17 @@ class TensorTransposed:
     """[E] int64, the destination of each edge."""
     edges: torch.Tensor
     """[E] int64, the edge's number in the block."""
+
+    __repr__ = one_line
+
+
+@dataclass(slots=True)
+class Derived:
+    """What is built of a block's edges when it is first needed."""
+
+    rows: torch.Tensor | None = None
+    transposed: TensorTransposed | None = None
+    with_loops: TensorBlock | None = None
 
     __repr__ = one_line
 
@@ -51,10 +59,14 @@ class TensorBlock:
     """`layer`, `step` and `seed`: as in `Block`."""
     weights: torch.Tensor | None = None
     """[E] float32 factors on the edges, or None."""
+    edge_types: torch.Tensor | None = None
+    """[E] integers, the type of each edge, or None."""
     aggregate: Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor] | None = None
     """The device's own kernels for the aggregation, where it has them; else torch's operators do it."""
-    _rows: torch.Tensor | None = field(default=None, repr=False)
-    _transposed: TensorTransposed | None = field(default=None, repr=False)
+    loops: TensorLoops | None = None
+    """The device's own loops over edges, where it has them; else torch's operators do it."""
+    derived: Derived = field(default_factory=Derived, repr=False)
+    """What `rows` and `transposed` have built; blocks of the same edges may share it."""
 
     __repr__ = one_line
 
@@ -77,53 +89,23 @@ class TensorBlock:
 
     def rows(self) -> torch.Tensor:
         """[E] int64, the destination of each edge; built at the first call."""
-        if self._rows is None:
+        if self.derived.rows is None:
             numbers = torch.arange(self.num_dst, device=self.columns.device)
             counts = self.indptr[1:] - self.indptr[:-1]
             # Without the size, the host would have to wait for the device to learn it.
-            self._rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
-        return self._rows
+            self.derived.rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
+        return self.derived.rows
 
     def transposed(self) -> TensorTransposed:
         """The edges by source, built at the first call by a stable sort: their order is the host's."""
-        if self._transposed is None:
+        if self.derived.transposed is None:
             columns, edges = torch.sort(self.columns, stable=True)
             borders = torch.arange(self.num_src + 1, device=columns.device, dtype=columns.dtype)
-            self._transposed = TensorTransposed(
+            self.derived.transposed = TensorTransposed(
                 torch.searchsorted(columns, borders), self.rows()[edges], edges
             )
-        return self._transposed
+        return self.derived.transposed
 
     def edge_index(self) -> torch.Tensor:
         """[2, E] int64 tensor of (source, destination) positions, the form PyG's layers take."""
         return torch.stack([self.columns.long(), self.rows()])
-
-
-def tensor_block(block: Block, device: torch.device | str = "cpu") -> TensorBlock:
-    """A relabelled host block on a torch device.
-
-    Raises
-    ------
-    ValueError
-        For a block that is read in place.
-    """
-    if block.sources is None:
-        raise ValueError(
-            f"layer {block.layer}: a block that is read in place has no sources to move to a device"
-        )
-
-    def moved(array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-    return TensorBlock(
-        indptr=moved(block.indptr),
-        columns=moved(block.columns),
-        sources=moved(block.sources),
-        num_dst=block.num_dst,
-        degrees=moved(block.degrees),
-        source_degrees=moved(block.source_degrees),
-        layer=block.layer,
-        step=block.step,
-        seed=block.seed,
-        weights=None if block.weights is None else moved(block.weights),
-    )

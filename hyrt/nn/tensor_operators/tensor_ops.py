@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hyrt.machine.generator import GOLDEN
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.operators.attention_mask import HEADS_OF_DRAW, AttentionMask
 from hyrt.nn.tensor_operators.segments import (
     from_destinations,
     from_sources,
@@ -64,7 +65,12 @@ def aggregate_tensors(block: TensorBlock, x: torch.Tensor, aggregation: Aggregat
 
 
 def attend_tensors(
-    block: TensorBlock, x: torch.Tensor, u_src: torch.Tensor, u_dst: torch.Tensor, slope: float
+    block: TensorBlock,
+    x: torch.Tensor,
+    u_src: torch.Tensor,
+    u_dst: torch.Tensor,
+    slope: float,
+    mask: AttentionMask | None = None,
 ) -> torch.Tensor:
     """`hyrt.nn.operators.attention.attend` over a tensor block; arguments are checked there."""
     num = block.num_dst
@@ -86,6 +92,11 @@ def attend_tensors(
     weight = (along - from_destinations(block, top)).exp()
     own_weight = (own - top).exp()
     total = own_weight + to_destinations(block, weight)
+    if mask is not None:
+        vertices, heads_of = block.destinations.long(), len(u_src)
+        ends = block.sources.long()[block.columns.long()], from_destinations(block, vertices)
+        weight = weight * _attention_factors(mask, *ends, heads_of).to(weight.dtype)
+        own_weight = own_weight * _attention_factors(mask, vertices, vertices, heads_of).to(weight.dtype)
     shared = from_sources(block, slices[:, 0]) if slices.shape[1] == 1 else None
     heads = []
     for h in range(len(u_src)):
@@ -152,6 +163,19 @@ def kept_elements(vertices: torch.Tensor, width: int, key: np.uint64, threshold:
     bits = _mix64(stream[:, None] + groups)
     lanes = torch.stack([(bits >> 16 * lane) & 0xFFFF for lane in range(4)], 2)
     return lanes.view(len(vertices), -1)[:, :width] >= threshold
+
+
+def _attention_factors(
+    mask: AttentionMask, sources: torch.Tensor, destinations: torch.Tensor, heads: int
+) -> torch.Tensor:
+    """[E, heads] float64, the factors of `hyrt.nn.operators.attention_mask.mask_edge`, bit for bit."""
+    groups = -(-heads // HEADS_OF_DRAW)
+    stream = _mix64((destinations + 1) * _GOLDEN + _signed(int(mask.key)))
+    counters = sources[:, None] * groups + torch.arange(groups, device=sources.device)
+    bits = _mix64(stream[:, None] + (counters + 1) * _GOLDEN)
+    lanes = torch.stack([(bits >> 16 * lane) & 0xFFFF for lane in range(4)], 2)
+    kept = lanes.flatten(1)[:, :heads] >= int(mask.threshold)
+    return kept.double() * mask.scale
 
 
 def drop_tensors(

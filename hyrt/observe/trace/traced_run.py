@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt import __version__
 from hyrt.device import Device, QueueListener
 from hyrt.device.calls import call_device
-from hyrt.device.capabilities import Traceable, Watchable
+from hyrt.device.capabilities import MadeOfDevices, Traceable, Watchable
 from hyrt.errors import ConfigError, DeviceFault, describe
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.workers import Chunk, Worked
@@ -75,7 +76,8 @@ class TracedRun(Hook):
         self._trainers = [device.info.name for device in devices]
         self._first_step = steps.start
         self._split = [trace.counter(f"split {name}", "units") for name in self._trainers]
-        for device in devices:
+        of_each = (each.members if isinstance(each, MadeOfDevices) else [each] for each in devices)
+        for device in chain.from_iterable(of_each):
             name = device.info.name
             if isinstance(device, Traceable):
                 hear: QueueListener = partial(trace.hear, name)

@@ -17,6 +17,7 @@ from hyrt_perfmodel.workloads.workload import LoadForm
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.topology import Topology
+from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
@@ -27,6 +28,8 @@ from hyrt.sampling.saint import SaintSampler
 from hyrt.sampling.saint_settings import SaintSettings
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
+# So many repetitions are enough where their median is this little above the lower quartile.
+_ENOUGH, _AGREE = 3, 0.02
 # The smaller graph and its rows fit into most last-level caches, the larger ones into none.
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
@@ -36,13 +39,18 @@ _BATCHES = (64, 1024, 4096)
 _LOADED_BATCH = 1024
 # More than a core's own cache, and than its part of most shared ones.
 _CACHE_BYTES = 2**25
-# Stored values of sparse rows, whose columns are as unevenly frequent as words are.
-_ROW_ENTRIES = (8, 64)
+# Stored values of sparse rows. Shorter ones lie in so few bytes that a core's own cache holds many of them.
+_ROW_ENTRIES = (16, 128)
+# Targets whose sparse rows are loaded: few enough that most rows are left out. Where nearly all are read in
+# their order, the processor fetches the next one ahead, which it cannot do in a run.
+_SPARSE_BATCH = 128
 # Walks of a subgraph, and the edges a vertex keeps where steps of walks shall be most of the work.
 _ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 2, 3
-# Columns of sparse rows and of their products: weights that a core's own cache holds, and others.
-_SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 64, 256)
-_SPARSE_ROWS, _SPARSE_ENTRIES = 1000, 32
+# Columns of sparse rows, as unevenly frequent as words are, and of their products: weights that a core's own
+# cache holds, and others. The gradient of products of up to 32 columns is added up by one thread.
+_SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 32, 64, 256)
+# So many rows that the products take much longer than what each weight costs.
+_SPARSE_ROWS, _SPARSE_ENTRIES, _SPARSE_REPETITIONS = 4000, 64, 8
 # As the models' first layers aggregate.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
@@ -76,15 +84,28 @@ class CacheSweep:
 def timing(
     work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
 ) -> Timing:
-    """Time a call several times, each after `before`; the first one, which may compile, is left out."""
+    """Time a call several times, each after `before`; the first one, which may compile, is left out.
+
+    Parameters
+    ----------
+    work, before
+        The call, and what is done before each.
+    repetitions
+        How often at most; fewer are enough where they agree.
+    """
     work()
-    spent = []
-    for _ in range(repetitions):
+    spent: list[float] = []
+    while len(spent) < repetitions and not agree(spent):
         before()
         started = time.perf_counter()
         work()
         spent.append(time.perf_counter() - started)
     return summarize(spent)
+
+
+def agree(spent: Sequence[float]) -> bool:
+    """Whether repetitions are enough: three or more whose lower quartile and median are nearly equal."""
+    return len(spent) >= _ENOUGH and summarize(spent).spread <= _AGREE
 
 
 def summarize(spent: Sequence[float]) -> Timing:
@@ -175,8 +196,11 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
 
 def _walked(sampler: SaintSampler, settings: SaintSettings, workers: Workers) -> tuple[BlockSizes, float]:
     """The sizes of a subgraph, and seconds to sample one."""
-    sweep, spent = CacheSweep(), []
+    sweep = CacheSweep()
+    spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
+        if agree(spent[2:]):
+            break
         sweep()
         started = time.perf_counter()
         batch = sampler.sample(step, sampler.units(step), workers)
@@ -199,7 +223,8 @@ def _with_few_edges(graph: Graph) -> Graph:
 def sparse_products(cores: int) -> Iterator[SparseCost]:
     """The table of products of sparse rows."""
     for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
-        with Workers(threads, "hyrt.calibrate.train") as workers, working(workers):
+        # With recycled memory, as the CPU trainer has it.
+        with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, working(workers):
             many, one = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
         yield SparseCost(
             product_width=width,
@@ -220,7 +245,7 @@ def _product_s(rows: int, columns: int, width: int) -> float:
         weight.grad = None
         torch.autograd.backward(sparse_linear(sparse, weight), grad)
 
-    return timing(multiply, _SHORT_REPETITIONS).seconds
+    return timing(multiply, _SPARSE_REPETITIONS).seconds
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
@@ -235,7 +260,10 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
 
 def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
     """The loading table of a graph's size: costs of a row and of its bytes, from two widths."""
-    sampler = NeighborSampler(graph, graph.split("train"), _FANOUTS, _LOADED_BATCH, 0)
+    samplers = {
+        form: NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0)
+        for form, batch in (("dense", _LOADED_BATCH), ("sparse", _SPARSE_BATCH))
+    }
     count = graph.num_vertices
     dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
     # What is gathered depends on how many values are stored, not on which.
@@ -253,12 +281,15 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
         rows = 0.0
         measured = []
         sources: Sequence[DenseFeatures | SparseFeatures] = sparse if form == "sparse" else dense
+        sampler = samplers["sparse" if form == "sparse" else "dense"]
         with Workers(threads, "hyrt.calibrate.load") as workers:
             for source in sources:
                 loader = Loader(source)
-                spent = []
+                spent: list[float] = []
                 # Another mini-batch each time: rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):
+                    if agree(spent[2:]):
+                        break
                     batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
                     sweep()
                     started = time.perf_counter()

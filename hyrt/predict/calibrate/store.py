@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from hyrt_perfmodel.platforms.calibration_file import (
@@ -34,7 +38,6 @@ from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.cores import available_cores, processor_name
 
 _PACKAGES = ("hyrt", "torch", "numba", "numpy")
-_OLD_FILE = "device-rates.json"
 
 
 def this_machine(devices: Mapping[str, str]) -> Machine:
@@ -72,6 +75,26 @@ def shares_cores(info: DeviceInfo) -> bool:
     return info.kind != "cpu" and info.host_cores > 0
 
 
+def check_place() -> None:
+    """Raise what `keep` would, before anything is measured."""
+    path = calibration_file()
+    with _place_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
+@contextmanager
+def _place_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataNotWritten(
+            f"{path}: the measurements cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
+            "writable folder"
+        ) from error
+
+
 def keep(calibration: Calibration) -> None:
     """Write measurements to the user's cache folder.
 
@@ -81,23 +104,9 @@ def keep(calibration: Calibration) -> None:
         If that cannot be written.
     """
     path = calibration_file()
-    try:
+    with _place_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_text(calibration).encode())
-        path.with_name(_OLD_FILE).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataNotWritten(
-            f"{path}: the measurements cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
-            "writable folder"
-        ) from error
-
-
-def why_old() -> str:
-    """A sentence on the file of rates that an older hyrt kept, which is not read; empty without one."""
-    path = calibration_file().with_name(_OLD_FILE)
-    if not os.path.exists(path):
-        return ""
-    return f"{path} was written by an older hyrt and is ignored: `hyrt devices --measure` measures again"
 
 
 def usable() -> tuple[Calibration | None, str]:
@@ -149,8 +158,7 @@ class KnownSpeed:
     """The device with its rates for a kind of model, as the performance model takes it; None where nothing is
     known."""
     rates: Rates | None
-    """The rates for people: of those for all kinds of models the best that matter; None where nothing is
-    known."""
+    """The rates for people: the middle of those for all kinds of models; None where nothing is known."""
     not_used: str = ""
     """Why a measurement was not used; empty where none was made, or it was used."""
 
@@ -212,10 +220,10 @@ def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSp
         alone = replace(platform, host=replace(platform.host, trains=False), accelerators=(accelerator,))
         trainer, models = alone.trainers(model)[0], accelerator.models
     reached = calibration.measured.get("devices", {}).get(info.name, {})
-    # A term that a fit did not need has no rate there: what was reached is one that the device has at least.
-    macs = [reached.get("macs_per_s"), *(rates.macs_per_s for rates in models.values())]
-    memory = [reached.get("memory_bytes_per_s"), *(rates.memory_bytes_per_s for rates in models.values())]
-    macs_per_s, memory_bytes_per_s = _most(macs), _most(memory)
+    macs_per_s = _usual([rates.macs_per_s for rates in models.values()], reached.get("macs_per_s"))
+    memory_bytes_per_s = _usual(
+        [rates.memory_bytes_per_s for rates in models.values()], reached.get("memory_bytes_per_s")
+    )
     rates = info.rates
     if macs_per_s and memory_bytes_per_s:
         rates = Rates(
@@ -227,11 +235,14 @@ def _measured(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSp
     return KnownSpeed(trainer=trainer, rates=rates)
 
 
-def _most(values: Sequence[Any]) -> float:
-    """The largest number among what a file holds; 0 if there is none."""
-    return max(
-        (each for each in values if isinstance(each, int | float) and math.isfinite(each)), default=0.0
-    )
+def _usual(fitted: Sequence[float], reached: Any) -> float:
+    """The middle of the rates that were fitted to kinds of models, at least what was reached; 0 without any.
+
+    A kind that hardly uses a term says little of its rate: a fit may find far too high a one, or none.
+    """
+    known = [each for each in fitted if math.isfinite(each)]
+    least = float(reached) if isinstance(reached, int | float) and math.isfinite(reached) else 0.0
+    return max(statistics.median(known), least) if known else least
 
 
 def accelerators_by_name(calibration: Calibration) -> dict[str, Accelerator]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,9 @@ from hyrt_perfmodel.workloads.workload import Workload
 
 from hyrt.config import Config, build_config
 from hyrt.device import Device
+from hyrt.device.calls import call_device, named_at_the_end
 from hyrt.device.capabilities import usable_forms
+from hyrt.errors import DeviceFault
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.vertex_table import VertexTable
@@ -22,7 +25,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
-from hyrt.predict.calibrate.host import Timing, sparse_features, summarize
+from hyrt.predict.calibrate.host import LARGE, SMALL, Timing, sparse_features, summarize
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
@@ -30,7 +33,9 @@ from hyrt.training.setup import build_model
 
 HEADS = 4
 # Short steps are repeated more often: their times are less sure.
-_LEAST, _MOST, _ENOUGH_S = 3, 20, 0.2
+_LEAST, _MOST, _ENOUGH_S = 2, 10, 0.15
+# The first ones compile kernels and make the buffers that the others use again.
+_WARM = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +51,26 @@ class Probe:
     """`targets` and `fanouts`: of the mini-batch; the targets' fan-out first."""
     row_entries: int = 0
     """Stored values of a sparse row; 0 for dense rows."""
+    graph: str = LARGE
+    """The graph whose topology is sampled."""
 
 
-# They differ in which term they are made of: fixed costs, aggregation and values, products, in two layers and
-# in three, over wide and narrow features. With fewer of them, other shapes were predicted up to 70 % wrong.
-# Only three sets of widths: a device that compiles its kernels does so for each.
+# They differ in which term they are made of: products, fixed costs, values, and aggregation, of which most is
+# in three layers over a small graph that has few vertices for its edges. Without such a probe the rates of
+# aggregation and of values cannot be told apart, and other shapes were predicted up to twice too long.
 PROBES = (
-    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)),
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=16, fanouts=(5, 5)),
-    Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10)),
+    Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
     Probe(features=10, hidden=512, classes=2, targets=1024, fanouts=(5, 5)),
     Probe(features=10, hidden=512, classes=2, targets=256, fanouts=(10, 10)),
+    Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
 )
+
+# Steps that are long whatever the kind of model: with them, what fewer threads cost is seen.
+LONG_PROBES = PROBES[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +88,21 @@ class Measured:
 
 
 class Widths:
-    """A graph with features and classes of probes' widths; features are made once a width.
+    """Graphs with features and classes of probes' widths; features are made once a width.
 
     Parameters
     ----------
-    graph
-        Whose topology, splits and labels are used.
+    graphs
+        Whose topologies, splits and labels are used, by the names that probes have for them.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._features: dict[tuple[int, int], DenseFeatures | SparseFeatures] = {}
+    def __init__(self, graphs: Mapping[str, Graph]) -> None:
+        self._graphs = graphs
+        self._features: dict[tuple[str, int, int], DenseFeatures | SparseFeatures] = {}
 
     def of(self, probe: Probe) -> Graph:
         """The graph for a probe."""
-        graph, key = self._graph, (probe.features, probe.row_entries)
+        graph, key = self._graphs[probe.graph], (probe.graph, probe.features, probe.row_entries)
         if key not in self._features:
             shape = (graph.num_vertices, probe.features)
             self._features[key] = (
@@ -105,7 +115,7 @@ class Widths:
 
 
 def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False) -> Measured:
-    """Train a few mini-batches of one shape; the first, which compiles, is left out.
+    """Train a few mini-batches of one shape; the first ones, which compile, are left out.
 
     Parameters
     ----------
@@ -122,18 +132,22 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
         If the device cannot run the kind of model.
     """
     model = build_model(_settings(kind, probe, plain=plain), graph)
-    device.load(model, list(model.parameters()))
+    name, parameters = device.info.name, list(model.parameters())
+    call_device(name, "load", lambda: device.load(model, parameters), fault=DeviceFault)
     plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
     sampler = NeighborSampler(graph, graph.split("train"), probe.fanouts, probe.targets, 0)
     loader = Loader(graph.features)
     propagate: list[float] = []
     transfer: list[float] = []
     moved = 0.0
-    with Workers(1, "hyrt.calibrate") as workers:
-        for step in range(_MOST + 1):
-            if step > _LEAST and sum(propagate[1:]) > _ENOUGH_S:
+    # The last step of an epoch, which may be smaller, is left out.
+    whole = len(sampler.units(0))
+    drawn = ((step, units) for step in itertools.count() if len(units := sampler.units(step)) == whole)
+    with named_at_the_end(name, "measurement"), Workers(1, "hyrt.calibrate") as workers:
+        for step, units in itertools.islice(drawn, _WARM + _MOST):
+            if len(propagate) >= _WARM + _LEAST and sum(propagate[_WARM:]) > _ENOUGH_S:
                 break
-            batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
+            batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
             started = time.perf_counter()
             staged = device.transfer(batch)
@@ -146,7 +160,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             sizes = _workload(kind, probe, batch, plan)
             moved = _input_bytes(batch)
             batch.release()
-    return Measured(sizes, summarize(propagate[1:]), summarize(transfer[1:]), moved)
+    return Measured(sizes, summarize(propagate[_WARM:]), summarize(transfer[_WARM:]), moved)
 
 
 def _settings(kind: str, probe: Probe, *, plain: bool) -> Config:
@@ -160,7 +174,7 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan) -> Wor
     sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
-    return model_workload(kind, sizes.vertices, edges, widths, heads=HEADS)
+    return model_workload(kind, sizes.vertices, edges, widths, heads=HEADS, hidden=probe.hidden)
 
 
 def _input_bytes(batch: MiniBatch) -> float:

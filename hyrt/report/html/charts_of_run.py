@@ -67,9 +67,29 @@ def charts_of(run: RunRecord) -> list[Chart]:
             title="Throughput in MTEPS",
             series=[_line("sampled edges per second, in millions", groups, "mteps")],
         ),
+        *_chunk_charts(run, groups),
         Chart(title="Resident memory", series=[_memory("process", groups)], value=_gibibytes),
     ]
     return [chart for chart in charts if not chart.is_empty]
+
+
+def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
+    """What each trainer that holds a whole graph in chunks copies and computes, and what is hidden."""
+    told = [line for line in groups if line.get("chunks")]
+    return [
+        Chart(
+            title=f"Chunks on {run.labelled(name)}: copying, computing, and both at once, per step",
+            series=[
+                _line(what, told, "chunks", name, key, colour=colour)
+                for colour, (what, key) in enumerate(
+                    (("copying", "copy_s"), ("computing", "compute_s"), ("hidden copying", "hidden_s"))
+                )
+            ],
+            value=duration,
+            cut=True,
+        )
+        for name in _keys(told, "chunks")
+    ]
 
 
 def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_text
 from hyrt.quantities import duration, size
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
@@ -155,6 +156,16 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     ]
     lost = summary.get("devices_lost") or {}
     found += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
+    for name, figures in chunks_of(run).items():
+        found += [
+            (f"{what} {run.labelled(name)}", text)
+            for what, text in (
+                ("chunks on", cut_text(figures)),
+                ("rows copied to", filter_text(figures)),
+                ("transfer of", hidden_text(figures)),
+            )
+            if text
+        ]
     balance = summary.get("balance") or {}
     if balance:
         count = balance.get("decisions")
@@ -168,6 +179,15 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
             ("last split", _split(run, last["split"])),
             ("last threads", pairs(last["threads"])),
         ]
+    return found
+
+
+def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, float]]:
+    """By trainer, what its newest step over a whole graph in chunks took."""
+    steps = run.of("steps")
+    found: Mapping[str, Mapping[str, float]] = run.summary.get("chunks") or (
+        steps[-1].get("chunks", {}) if steps else {}
+    )
     return found
 
 

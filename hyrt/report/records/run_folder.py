@@ -34,7 +34,7 @@ from hyrt.observe.events import (
 )
 from hyrt.report.records.environment import describe_environment
 from hyrt.report.records.write_errors import explained
-from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.sampling.registry import SAMPLERS
 
 _NAMES = {
     RunStarted: "started",
@@ -49,6 +49,9 @@ _NAMES = {
 
 SERIES = "series.json"
 """The file that tells the folder of a series of runs from that of a run."""
+
+# What file systems take is 255 bytes, of which temporary names need some.
+_LONGEST_NAME = 200
 
 # As `write_atomically` names them.
 _LEFTOVER = re.compile(r"\..+\.\d+\.partial")
@@ -93,8 +96,11 @@ class RunFolder:
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
             raise ConfigError(
-                f"run name {name!r}: give a name without '/' and line breaks that does not start with '.'"
+                f"run name {name!r}: give a name in UTF-8, without '/' and line breaks, that does not start "
+                "with '.'"
             )
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            raise ConfigError(f"run name {name!r}: give a name of at most {_LONGEST_NAME} bytes")
         _check_root(root)
         made_root = not root.exists()
         with explained(root / name):
@@ -121,6 +127,8 @@ class RunFolder:
         CheckpointError
             If it is no run folder, saying what is missing.
         """
+        if path.is_file():
+            raise CheckpointError(f"{path}: is a file: give the folder of a run, such as runs/<name>")
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
         run = cls(path)
@@ -246,6 +254,8 @@ class RunFolder:
             record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
         if isinstance(event, StepGroup):
             del record["training_metrics"]
+            if not event.chunks:
+                del record["chunks"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)

@@ -80,8 +80,8 @@ def read_run(path: Path) -> RunRecord:
         config=(path / "config.yaml").read_text(encoding="utf-8"),
         settings=load_settings(path / "config.yaml"),
         environment=_json(path / "env.json"),
-        summary=_renamed(_json(path / "summary.json")),
-        lines=[_renamed(line) for line in lines],
+        summary=_json(path / "summary.json"),
+        lines=lines,
     )
 
 
@@ -110,14 +110,6 @@ def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
         if passed >= half:
             return y
     return 0.0
-
-
-def _renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """With the CPU trainer's threads as `train`; folders of earlier versions say `propagate`."""
-    for key in ("threads", "threads_before"):
-        if isinstance(threads := record.get(key), dict) and "propagate" in threads:
-            threads["train"] = threads.pop("propagate")
-    return record
 
 
 def _first_step(trace: Path) -> int:

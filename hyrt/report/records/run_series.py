@@ -16,6 +16,7 @@ from hyrt.config.command_line import resumed_config
 from hyrt.errors import ConfigError, DataError, HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.machine.atomic_write import write_atomically
+from hyrt.quantities import counted
 from hyrt.report.records.run_folder import SERIES, RunFolder
 from hyrt.report.records.write_errors import explained
 
@@ -52,6 +53,10 @@ class RunSeries:
         HyrtError
             As `RunFolder.create` does.
         """
+        if config.seed + (seeds or 1) > 2**63:
+            raise ConfigError(
+                f"--seeds {seeds}: seed={config.seed} leaves too few up to {2**63 - 1}: lower it"
+            )
         folder = RunFolder.create(root, name, config)
         folder.checkpoints.rmdir()
         folder.metrics_path.unlink()
@@ -186,6 +191,8 @@ def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
     """
     if text is None:
         return [config.data.split]
+    if config.data.split:
+        raise ConfigError(f"--splits {text} chooses the splits: omit data.split={config.data.split}")
     if text == "all":
         return list(range(graph.num_splits))
     try:
@@ -194,7 +201,7 @@ def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
         raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2") from None
     if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
         raise ConfigError(
-            f"--splits {text}: {graph.name} has {graph.num_splits} splits, numbered from 0: give each number "
-            "once"
+            f"--splits {text}: {graph.name} has {counted(graph.num_splits, 'split')}, numbered from 0: give "
+            "each number once"
         )
     return splits

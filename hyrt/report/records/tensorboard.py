@@ -50,7 +50,9 @@ class TensorboardLog:
 
         self._folder = folder
         with self._explained():
-            self._writer: Any = SummaryWriter(str(folder))
+            # Its files are named after the second in which they were begun, and one of the same name is lost.
+            begun = len(list(folder.iterdir())) if folder.exists() else 0
+            self._writer: Any = SummaryWriter(str(folder), filename_suffix=f".{begun}")
 
     def handle(self, event: Event) -> None:
         """Write an event's scalars.

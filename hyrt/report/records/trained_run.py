@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -14,6 +15,8 @@ from hyrt.config import Config, apply_overrides, build_config
 from hyrt.errors import CheckpointError, ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
+from hyrt.nn.saga.checks.typed_graphs import check_types
+from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.training.checkpoint import has_checkpoint, load_checkpoint, load_newest_checkpoint
 from hyrt.training.setup import build_model
@@ -43,7 +46,7 @@ def open_trained(
     checkpoint: str,
     warn: Callable[[str], None] = lambda text: None,
     *,
-    graph: Graph | None = None,
+    graph: Any = None,
     module: torch.nn.Module | None = None,
 ) -> TrainedRun:
     """Open a run's graph and build its model.
@@ -59,7 +62,7 @@ def open_trained(
     warn
         Told which damaged checkpoints were passed over.
     graph
-        In place of the dataset of the settings.
+        In place of the dataset of the settings: a graph, or what `hyrt.load` takes.
     module
         In place of the model of the settings; takes the weights.
 
@@ -69,12 +72,17 @@ def open_trained(
         If there are no such weights, or they do not fit the graph's features and classes.
     ConfigError
         If the folder has no settings that tell its dataset, and no graph is given.
+    DataError, UnsupportedModel
+        If graph and model do not agree on types of edges.
     """
     checkpoints = run / "checkpoints"
     # `hyrt.train` writes checkpoints alone, with the settings but the data.
     alone = not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
     if alone and graph is None and not any(entry.startswith("data.source=") for entry in overrides):
-        raise ConfigError(f"{run} was trained from Python and does not name its dataset: give the graph")
+        raise ConfigError(
+            f"{run} was trained from Python and does not name its dataset: give it (--data, or graph= in "
+            "Python)"
+        )
     folder = None if alone else RunFolder.open(run)
     if checkpoint in ("best", "newest"):
         found = load_newest_checkpoint(checkpoints, warn)
@@ -84,14 +92,16 @@ def open_trained(
         settings = build_config(yaml.safe_load(found.state["config"]), lenient=True)
     else:
         settings = folder.config()
-    config = build_config(apply_overrides(settings.model_dump(), overrides))
+    config = build_config(apply_overrides(settings.model_dump(), overrides), own_model=module is not None)
     best = found.state["best"]
     if checkpoint == "best" and best["weights"] is not None:
         weights, words = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, words = found.state["model"], f"step {found.step}"
-    if graph is None:
-        graph = open_graph(config.data.source, normalize=config.data.normalize)
+    if not isinstance(graph, Graph):
+        # One that is not open yet is scaled as the settings say.
+        source = config.data.source if graph is None else graph
+        graph = open_graph(source, normalize=config.data.normalize)
     model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)
@@ -99,12 +109,14 @@ def open_trained(
         raise CheckpointError(
             f"{found.path}: the weights do not fit "
             + (
-                f"{graph.name} with {graph.num_features} features and {graph.num_classes} classes: give the "
-                "dataset of the run, or one with the same widths"
+                f"{graph.name} with {counted(graph.num_features, 'feature')} and "
+                f"{counted(graph.num_classes, 'class', 'classes')}: give the dataset of the run, or one with "
+                "the same widths"
                 if module is None
                 else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
             )
         ) from None
+    check_types(model, graph)
     return TrainedRun(
         model=model.eval(),
         config=config,

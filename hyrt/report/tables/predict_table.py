@@ -37,6 +37,7 @@ def prediction_lines(
         f"{now.throughput_mteps:,.1f} MTEPS",
         f"split {_split(now)} · {_threads(now)}",
         f"memory {_memory(now.memory)}",
+        *_array_lines(now),
         f"ideal epoch, if the speeds of all devices added up: {duration(now.ideal_epoch_s)}",
     ]
     if advice:
@@ -94,6 +95,8 @@ def _reason(now: Prediction, platform: Platform) -> str:
         "transfer": now.stages.trainer_transfer_s,
         "propagate": now.stages.trainer_propagate_s,
     }.get(now.bottleneck)
+    if now.gather_share is not None:
+        return f" (reading rows along edges {now.gather_share:.0%}, products and activations the rest)"
     if not times or len(times) < 2:
         return ""
     slowest = max(range(len(times)), key=lambda i: times[i])
@@ -105,6 +108,16 @@ def _reason(now: Prediction, platform: Platform) -> str:
     name = _kind(now.trainers[slowest])
     links = [kind.link_gb_s for kind in platform.accelerators if kind.kind == name]
     return f" ({name} link {links[0]:.3g} GB/s effective)" if links else ""
+
+
+def _array_lines(now: Prediction) -> list[str]:
+    """What training on the whole graph keeps, one array a line."""
+    if not now.arrays:
+        return []
+    width = max(map(len, now.arrays))
+    lines = [f"  {name:{width}} {size(num_bytes):>9}" for name, num_bytes in now.arrays.items()]
+    [trainer] = [name for name, units in zip(now.trainers, now.assignment.split, strict=True) if units]
+    return [f"on {trainer}{', at most' if now.at_most else ''}:", *lines]
 
 
 def _split(now: Prediction) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.assignment import STAGES
 
+from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_text
 from hyrt.observe.events import StepGroup
 from hyrt.quantities import brief_milliseconds
 from hyrt.report.channels import CHANNELS, THREADS, fill_and_depth
@@ -14,6 +15,7 @@ from hyrt.report.terminal.progress_line import bar, head, memory_text, with_bar
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
 _SHORTEST_BAR, _LONGEST_BAR = 8, 16
 _QUEUE_BAR = 5
@@ -56,7 +58,20 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
         ),
         _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
         _trainers(group, width),
+        *_chunks(group),
     )
+
+
+def _chunks(group: StepGroup) -> list[Text]:
+    """Of each trainer that holds a whole graph in chunks how it is cut, and what it copies and hides."""
+    from rich.text import Text
+
+    return [
+        Text(f"{name}  {text}", style="cyan", no_wrap=True, overflow="crop")
+        for name, figures in group.chunks.items()
+        for text in (cut_text(figures), filter_text(figures), hidden_text(figures))
+        if text
+    ]
 
 
 def _pipeline(group: StepGroup, width: int) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
 from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, size, three_digits
 
-# Below the one, times are in milliseconds; from the other on, in minutes.
 _METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
 
 

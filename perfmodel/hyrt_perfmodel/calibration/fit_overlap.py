@@ -10,8 +10,17 @@ from statistics import fmean
 import numpy as np
 
 from hyrt_perfmodel.assignment import Assignment
+from hyrt_perfmodel.calibration.fit_rates import non_negative
 from hyrt_perfmodel.platforms.platform import Host, Platform, Sharing
-from hyrt_perfmodel.prediction.stage_times import host_trainers, iteration_s, stage_times
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.stage_times import (
+    beyond_cores_s,
+    host_trainers,
+    iteration_s,
+    stage_times,
+    stages_together_s,
+)
+from hyrt_perfmodel.prediction.stages import synchronize_s
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 
@@ -25,7 +34,8 @@ class MeasuredRun:
     assignment: Assignment
     """`training` and `assignment`: what it did."""
     iteration_s: float
-    """The wall time of a step."""
+    synchronize_s: float
+    """`iteration_s` and `synchronize_s`: the wall times of a step and of its synchronization."""
 
     @property
     def together(self) -> str:
@@ -52,23 +62,25 @@ class Overlap:
         return replace(
             host,
             step_s=fmean(sharing.step_s for sharing in self.sharing_of.values()),
+            wait_s=fmean(sharing.wait_s for sharing in self.sharing_of.values()),
             core_efficiency=fmean(sharing.efficiency for sharing in self.sharing_of.values()),
             weights_gb_s=self.weights_gb_s,
             sharing_of=self.sharing_of,
         )
 
 
-# A step's own cost is a millisecond or a few, where trainers keep the cores from one another: more would
-# stand for what else the model misses.
-_STEP_S = np.concatenate([[0.0], np.geomspace(1e-4, 6e-3, 25)])
-_WEIGHT_S_PER_GB = np.concatenate([[0.0], np.geomspace(0.05, 5.0, 9)])
+# A step waits a millisecond or a few, where trainers keep the cores from one another: more would stand for
+# what else the model misses.
+_WAIT_S = np.concatenate([[0.0], np.geomspace(1e-4, 6e-3, 49)])
 _EFFICIENCY = np.linspace(0.4, 1.0, 31)
 
 
 def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
-    """The steps' own costs and the cores' efficiencies with which predictions come nearest to the runs.
+    """What synchronization costs, a step's wait and the cores' efficiency that come nearest to the runs.
 
-    Both are fitted to the runs of each set of trainers on the host; what weights cost is one for all runs.
+    Synchronization is fitted to its measured times: a cost of a step for each set of trainers on the host,
+    and one for each weight. Then the wait and the efficiency are, to the steps of each set: with the least
+    sum of relative errors, which a run that something disturbed changes less than their total.
 
     Raises
     ------
@@ -77,18 +89,13 @@ def fit_overlap(runs: Sequence[MeasuredRun]) -> Overlap:
     """
     if not runs:
         raise ValueError("no runs to fit to")
-    return min((_fit(1 / s if s else math.inf, runs) for s in _WEIGHT_S_PER_GB), key=_squares)
-
-
-def _squares(overlap: Overlap) -> float:
-    return sum(error**2 for error in overlap.relative_errors)
-
-
-def _fit(weights_gb_s: float, runs: Sequence[MeasuredRun]) -> Overlap:
-    """The best figures for each set of trainers, given the rest."""
+    sets = sorted({run.together for run in runs})
+    terms = np.array([[*(run.together == kinds for kinds in sets), _weights_gb(run)] for run in runs], float)
+    *steps_s, weight_s = non_negative(terms / np.array([[run.synchronize_s] for run in runs])).tolist()
+    weights_gb_s = 1 / weight_s if weight_s else math.inf
     sharing_of = {
-        kinds: _sharing([run for run in runs if run.together == kinds], weights_gb_s)
-        for kinds in sorted({run.together for run in runs})
+        kinds: _sharing([run for run in runs if run.together == kinds], weights_gb_s, step_s)
+        for kinds, step_s in zip(sets, steps_s, strict=True)
     }
     found = Overlap(weights_gb_s, sharing_of, ())
     errors = []
@@ -99,24 +106,28 @@ def _fit(weights_gb_s: float, runs: Sequence[MeasuredRun]) -> Overlap:
     return replace(found, relative_errors=tuple(errors))
 
 
-def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float) -> Sharing:
-    best, least = Sharing(step_s=0.0, efficiency=1.0), math.inf
-    for step_s in _STEP_S:
-        squares = np.zeros(len(_EFFICIENCY))
+def _weights_gb(run: MeasuredRun) -> float:
+    """1e9 bytes of gradients and weights that a step moves."""
+    return synchronize_s(run.training.at(1.0), 1e9)
+
+
+def _sharing(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) -> Sharing:
+    """The wait and the efficiency with which one set of trainers comes nearest to its runs."""
+    found, least = Sharing(step_s=step_s, efficiency=1.0), math.inf
+    for wait_s in _WAIT_S.tolist():
+        total = np.zeros(len(_EFFICIENCY))
         for run in runs:
-            host = replace(
-                run.platform.host,
-                step_s=float(step_s),
-                core_efficiency=1.0,
-                weights_gb_s=weights_gb_s,
-                sharing_of={},
-            )
+            sharing = Sharing(step_s=step_s, efficiency=1.0, wait_s=wait_s)
+            host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.together: sharing})
             times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
-            cores_s = (times.core_s or 0.0) / (host.cores or 1)
-            slowest = max(times.stages_s.values())
-            squares += (np.maximum(slowest, cores_s / _EFFICIENCY) / run.iteration_s - 1) ** 2
+            predicted = np.maximum(
+                stages_together_s(times, Terms()),
+                times.busy_s + beyond_cores_s(times, host) / _EFFICIENCY + wait_s,
+            )
+            total += np.abs(predicted / run.iteration_s - 1)
         # Of equally good ones the highest: where the cores do not bound a run, nothing is lost.
-        at = len(_EFFICIENCY) - 1 - int(np.argmin(squares[::-1]))
-        if squares[at] < least:
-            best, least = Sharing(step_s=float(step_s), efficiency=float(_EFFICIENCY[at])), float(squares[at])
-    return best
+        at = len(_EFFICIENCY) - 1 - int(np.argmin(total[::-1]))
+        if total[at] < least:
+            found = Sharing(step_s=step_s, efficiency=float(_EFFICIENCY[at]), wait_s=wait_s)
+            least = float(total[at])
+    return found

@@ -47,7 +47,7 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fitted
     measured = np.array(seconds, float)
     if len(measured) < terms.shape[1]:
         raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
-    found = _non_negative(terms / measured[:, None])
+    found = non_negative(terms / measured[:, None])
     errors = terms @ found / measured - 1
 
     def rate(coefficient: float) -> float:
@@ -64,6 +64,39 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fitted
     )
 
 
+def slowed_rates(
+    rates: TrainerRates, workloads: Sequence[Workload], seconds: Sequence[float]
+) -> TrainerRates:
+    """The rates of a trainer with fewer threads, from a few measurements of it.
+
+    Fixed costs are the interpreter's and stay; everything else is slower by one factor, that of relative
+    least squares.
+
+    Parameters
+    ----------
+    rates
+        Those with all threads.
+    workloads, seconds
+        What was propagated with fewer, and the time that each took, in seconds.
+
+    Returns
+    -------
+    The rates; the same where fewer threads were not slower.
+    """
+    terms = np.array([_terms(workload) for workload in workloads])
+    measured = np.array(seconds, float)
+    costs = [1 / rates.memory_bytes_per_s, 1 / rates.macs_per_s, 1 / rates.values_per_s]
+    part = terms[:, 1:] @ costs / measured
+    left = 1 - rates.launch_s * terms[:, 0] / measured
+    factor = max(1.0, float(part @ left / (part @ part)))
+    return TrainerRates(
+        launch_s=rates.launch_s,
+        memory_gb_s=rates.memory_gb_s / factor,
+        macs_per_s=rates.macs_per_s / factor,
+        values_per_s=rates.values_per_s / factor,
+    )
+
+
 def _terms(workload: Workload) -> tuple[float, float, float, float]:
     """What a step's time is linear in: launches, bytes aggregated, multiply-accumulates, values."""
     aggregated = trainer_s(workload, 1.0, math.inf)
@@ -71,7 +104,7 @@ def _terms(workload: Workload) -> tuple[float, float, float, float]:
     return launches(workload), aggregated, macs, num_values(workload)
 
 
-def _non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+def non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
     """Coefficients >= 0 that bring every row's sum nearest to 1, over all sets of positive terms."""
     count = scaled.shape[1]
     best, least = np.zeros(count), math.inf

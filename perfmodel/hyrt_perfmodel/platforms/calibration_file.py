@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform as python_platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import yaml
 
 from hyrt_perfmodel.file_content import made_of
 from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.user_cache import user_cache
 
 _REMEDY = "run `hyrt calibrate`"
 
@@ -60,12 +60,7 @@ class Calibration:
 
 def calibration_file(node: str | None = None) -> Path:
     """Where a machine's calibration is kept: the user's cache folder, which several machines may share."""
-    # Path.home() raises for a user without a home; a folder beside /nonexistent cannot be made.
-    home = os.path.expanduser("~")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path(
-        home if os.path.isabs(home) else "/nonexistent", ".cache"
-    )
-    return Path(cache) / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
+    return user_cache() / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
 
 
 def to_text(calibration: Calibration) -> str:
@@ -93,7 +88,13 @@ def read_calibration(path: Path | None = None, *, whole: bool = True) -> Calibra
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        # Measuring again would not help: it could not be stored either.
+        raise CalibrationError(
+            f"{path} cannot be read: {error.strerror}: set XDG_CACHE_HOME to a folder of your own, and "
+            f"{_REMEDY}"
+        ) from error
+    except UnicodeDecodeError as error:
         raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
     try:
         found = made_of(Calibration, yaml.safe_load(text), str(path), infinite=True)

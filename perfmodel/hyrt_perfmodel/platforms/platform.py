@@ -19,6 +19,7 @@ from hyrt_perfmodel.checks import (
 )
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
+from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
 from hyrt_perfmodel.workloads.workload import LoadForm, Workload
 
 _GB = 1e9
@@ -50,9 +51,11 @@ class Sharing:
     """How stages and trainers get on with each other on the host's cores."""
 
     step_s: NotNegative
-    """What a step costs whatever its size: the optimiser, and waking threads that others keep from a core."""
+    """What synchronization costs whatever the weights: calling the optimiser."""
     efficiency: Positive
-    """Part of the cores' time that the stages use where the cores are the bottleneck."""
+    """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
+    wait_s: NotNegative = 0.0
+    """What a step waits besides its stages: threads are woken that others keep from a core."""
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
@@ -84,7 +87,9 @@ class Host:
     values_per_s: Unbounded = math.inf
     """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
     step_s: NotNegative = 0.0
-    """What the optimiser and the host's own work on a step cost whatever its size."""
+    wait_s: NotNegative = 0.0
+    """`step_s` and `wait_s`: what synchronization costs whatever the weights, and what a step waits besides
+    its stages, as in `Sharing`."""
     weights_gb_s: Unbounded = math.inf
     """1e9 bytes a second at which the host sums gradients, steps the optimiser and hands out weights."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
@@ -96,10 +101,10 @@ class Host:
     serial_part: NotNegative = 0.0
     """Part of the CPU trainer's time with one thread that more threads do not shorten (Amdahl)."""
     core_efficiency: Positive = 1.0
-    """Part of the cores' time that the stages use where the cores are the bottleneck."""
+    """Part of the cores' time that sampling and loading use where they take cores from the trainers."""
     sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
-    """Both for the kinds of trainers that compute on the host together, where it was measured: `cpu`,
-    `cpu+opencl`."""
+    """`step_s`, `wait_s` and `core_efficiency` for the kinds of trainers that compute on the host together,
+    where they were measured: `cpu`, `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
@@ -108,6 +113,9 @@ class Host:
     sparse: tuple[SparseCost, ...] = ()
     """What the CPU trainer's products of sparse rows were measured to take; empty where they go at its rate
     for dense ones."""
+    whole_graph: WholeGraphRates | None = None
+    """What steps of the CPU trainer over whole graphs were measured to take; None where they go at its rates
+    for mini-batches."""
     shared_memory_gb_s: Positive | None = None
     """What the memory gives to loading, transfers and the CPU trainer's aggregation together, in 1e9 bytes a
     second, in a simulation; None where they do not slow each other."""
@@ -120,7 +128,9 @@ class Host:
     def sharing(self, kinds: str) -> Sharing:
         """What was measured with these kinds of trainers together, else what is known in general."""
         known = self.sharing_of.get(kinds)
-        return Sharing(step_s=self.step_s, efficiency=self.core_efficiency) if known is None else known
+        if known is not None:
+            return known
+        return Sharing(step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,8 @@ def launches(workload: Workload) -> float:
 
 
 def num_values(workload: Workload) -> float:
-    """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l).
+    """Values that enter and leave the updates: the sum over the layers of |V^l| (f_in^l + f^l), and the
+    width of a hidden layer in between.
 
     Attention has a row for each head. Products of narrow matrices run at the pace of these, not of their
     multiply-accumulates, as bias, activation, dropout and loss do.
@@ -93,6 +94,7 @@ def num_values(workload: Workload) -> float:
         workload.vertices[layer]
         * (
             max(workload.f_in(layer), workload.rows_per_edge * workload.features[layer - 1])
+            + workload.between(layer)
             + workload.features[layer]
         )
         for layer in range(1, workload.layers + 1)

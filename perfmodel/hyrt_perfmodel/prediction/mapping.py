@@ -55,6 +55,10 @@ def initial_assignment(
         training.batch_size if trainer.is_host else most_units(trainer, training)
         for trainer in platform.trainers(training.model)
     ]
+    if sum(most) < training.batch_size and training.resident:
+        raise ValueError(
+            "the whole graph does not fit the memory of any trainer: take mini-batches (without --full-graph)"
+        )
     if sum(most) < training.batch_size:
         raise ValueError(
             f"a step of {training.batch_size} targets does not fit: the trainers have memory for "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hyrt_perfmodel.platforms.platform import PlatformTrainer
 from hyrt_perfmodel.prediction.extra_terms import topology_bytes
@@ -12,6 +12,7 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
 
 # One is computed while the next is transferred.
 _STAGED = 2
+_FLOAT_BYTES = 4
 _GIB = 2**30
 
 
@@ -34,10 +35,62 @@ def activations_bytes(workload: Workload) -> float:
     workload = multiplied_first(workload)
     layers = range(1, workload.layers + 1)
     kept = products + sum(
-        workload.vertices[layer] * (workload.f_in(layer) + workload.features[layer]) for layer in layers
+        workload.vertices[layer] * (workload.f_in(layer) + workload.between(layer) + workload.features[layer])
+        for layer in layers
     )
     largest = max(products, *(workload.vertices[layer] * workload.f_in(layer) for layer in layers))
     return (kept + largest) * workload.bytes_per_value
+
+
+def whole_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[str, float]:
+    """The bytes that training on the whole graph keeps, array by array, at most.
+
+    A layer keeps what it gathered and its result for the backward pass. Who computes either again, or does
+    the product on the narrower side of the aggregation, keeps less.
+
+    Parameters
+    ----------
+    workload
+        The whole graph, as a step.
+    training
+        The work.
+    """
+    dense = multiplied_first(workload)
+    arrays = {"topology": training.graph_bytes, "edges by source": training.transpose_bytes}
+    arrays = {name: size for name, size in arrays.items() if size and math.isfinite(size)}
+    if workload.rows_per_edge > 1:
+        arrays["edges' numbers by source"] = _FLOAT_BYTES * workload.edges[0]
+    arrays["degrees and their factors"] = 2 * _FLOAT_BYTES * workload.vertices[0]
+    if math.isfinite(training.feature_bytes):
+        arrays["features"] = training.feature_bytes
+    rows = []
+    if workload.sparse is not None:
+        rows.append(("products of features", workload.vertices[0] * workload.sparse.product_width))
+    for layer in range(1, dense.layers + 1):
+        vertices, last = dense.vertices[layer], layer == dense.layers
+        # Attention gathers a row for each head.
+        width = max(dense.f_in(layer), dense.rows_per_edge * dense.features[layer - 1])
+        rows.append((f"gathered by layer {layer}", vertices * width))
+        if dense.between(layer):
+            rows.append((f"hidden rows in layer {layer}", vertices * dense.between(layer)))
+        rows.append(("scores" if last else f"hidden rows of layer {layer}", vertices * dense.features[layer]))
+    arrays.update({name: _FLOAT_BYTES * values for name, values in rows})
+    arrays["gradient of the widest"] = _FLOAT_BYTES * max(values for _, values in rows)
+    arrays["parameters, gradients, optimizer"] = 6 * _FLOAT_BYTES * workload.num_weights
+    return arrays
+
+
+def arrays_of_whole(
+    trainer: PlatformTrainer, training: TrainingWorkload, threads: int
+) -> Mapping[str, float]:
+    """The bytes that training on the whole graph keeps on a trainer, array by array.
+
+    Of the CPU trainer those of its own step, where the work has one; of others at most.
+    """
+    if trainer.is_host and training.whole is not None:
+        memory_gib = trainer.device.memory_gib
+        return training.whole(math.inf if memory_gib is None else memory_gib * _GIB, threads).arrays
+    return whole_graph_arrays(trainer.taken(training.at(1.0)), training)
 
 
 def trainer_memory_bytes(workload: Workload) -> float:
@@ -84,6 +137,9 @@ def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     if trainer.device.memory_gib is None:
         return training.batch_size
     have = trainer.device.memory_gib * _GIB
+    if training.resident:
+        arrays = whole_graph_arrays(trainer.taken(training.at(1.0)), training)
+        return training.batch_size if sum(arrays.values()) <= have else 0
     return most_that(
         training.batch_size, lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= have
     )

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
 from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
 from hyrt_perfmodel.prediction.mapping import initial_assignment
-from hyrt_perfmodel.prediction.memory import host_memory_bytes, trainer_memory_bytes, weights_bytes
+from hyrt_perfmodel.prediction.memory import (
+    arrays_of_whole,
+    host_memory_bytes,
+    trainer_memory_bytes,
+    weights_bytes,
+)
 from hyrt_perfmodel.prediction.stage_times import (
     StageTimes,
     StepModel,
@@ -68,6 +73,12 @@ class Prediction:
     """If all trainers' speeds added up perfectly and nothing else took time."""
     relative_error: float
     """How far off this may be."""
+    arrays: Mapping[str, float] = field(default_factory=dict)
+    """Of training on the whole graph: what it keeps, array by array, in bytes."""
+    at_most: bool = True
+    """Whether `arrays` are the most that it may take, instead of what it takes."""
+    gather_share: float | None = None
+    """Of training on the whole graph: the part of its propagation that reads rows along edges."""
 
     @property
     def stages_s(self) -> dict[str, float]:
@@ -98,7 +109,14 @@ class Prediction:
             },
             "ideal_epoch_s": self.ideal_epoch_s,
             "relative_error": self.relative_error,
+            **self._whole_graph(),
         }
+
+    def _whole_graph(self) -> dict[str, Any]:
+        if not self.arrays:
+            return {}
+        arrays = {name: math.ceil(num_bytes) for name, num_bytes in self.arrays.items()}
+        return {"arrays_bytes": arrays, "gather_share": self.gather_share}
 
 
 def predict(
@@ -145,6 +163,17 @@ def predict(
     iterations = math.ceil(training.targets_per_epoch / step)
     workloads = [training.at(units) for units in assignment.split if units]
     stages_s = stages_together_s(times, terms)
+    of_whole: dict[str, Any] = {}
+    if training.resident:
+        [(trainer, work)] = [
+            (trainer, training.at(units))
+            for trainer, units in zip(trainers, assignment.split, strict=True)
+            if units
+        ]
+        of_whole["arrays"] = arrays_of_whole(trainer, training, assignment.threads.train)
+        of_whole["at_most"] = not trainer.is_host or training.whole is None
+        model = StepModel(platform, training, terms)
+        of_whole["gather_share"] = model.gather_share(trainer, work, assignment.threads)
     return Prediction(
         platform=platform.name,
         source=platform.source,
@@ -159,6 +188,7 @@ def predict(
         memory=_memory(platform, training, assignment),
         ideal_epoch_s=_ideal_s(platform, training, assignment, terms),
         relative_error=ASSUMED_ERROR if platform.relative_error is None else platform.relative_error,
+        **of_whole,
     )
 
 
@@ -195,6 +225,8 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
     trainers = platform.trainers(training.model)
     given = list(zip(trainers, assignment.split, strict=True))
     host = platform.host
+    if training.resident:
+        return _memory_of_whole(platform, training, given, assignment.threads)
     needs = {
         "host": host_memory_bytes(
             [trainer.taken(training.at(units)) for trainer, units in given if units],
@@ -221,6 +253,34 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
         name: Memory(need_bytes=need, have_bytes=None if (gib := has[name]) is None else gib * _GIB)
         for name, need in needs.items()
     }
+
+
+def _memory_of_whole(
+    platform: Platform,
+    training: TrainingWorkload,
+    given: Sequence[tuple[PlatformTrainer, int]],
+    threads: Threads,
+) -> dict[str, Memory]:
+    """Of the whole graph: all of it in host memory, or in that of the device which trains.
+
+    Of devices that do not, what they would need.
+    """
+
+    def memory(need_bytes: float, have_gib: float | None) -> Memory:
+        return Memory(need_bytes=need_bytes, have_bytes=None if have_gib is None else have_gib * _GIB)
+
+    [chosen] = [trainer for trainer, units in given if units]
+    arrays = arrays_of_whole(chosen, training, threads.train)
+    on_host = sum(arrays.values())
+    if math.isfinite(chosen.device.link_gb_s):
+        kept = ("topology", "edges by source", "features")
+        on_host = sum(arrays.get(name, 0.0) for name in kept) + 2 * weights_bytes(training.at(1.0))
+    found = {"host": memory(on_host, platform.host.memory_gib)}
+    for trainer, _ in given:
+        if math.isfinite(trainer.device.link_gb_s):
+            need_bytes = sum(arrays_of_whole(trainer, training, threads.train).values())
+            found[trainer.name] = memory(need_bytes, trainer.device.memory_gib)
+    return found
 
 
 # Mini-batches in flight, as runs have by default.

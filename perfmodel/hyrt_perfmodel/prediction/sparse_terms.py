@@ -47,5 +47,6 @@ def multiplied_first(workload: Workload) -> Workload:
         features=(round(sparse.product_width / workload.rows_per_edge), *workload.features[1:]),
         edges=(2 * workload.edges[0], *workload.edges[1:]),
         widths_in=(sparse.width_in, *widths[1:]),
+        widths_between=None if workload.widths_between is None else (0.0, *workload.widths_between[1:]),
         sparse=None,
     )

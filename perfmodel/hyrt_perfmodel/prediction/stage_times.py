@@ -19,6 +19,7 @@ from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
 _GB = 1e9
+_GIB = 2**30
 _ALONE = Threads(sample=1, load=1, train=1)
 
 
@@ -40,8 +41,12 @@ class StageTimes:
     trainer_propagate_s: tuple[float, ...] = ()
     """`trainer_load_s`, `trainer_transfer_s` and `trainer_propagate_s`: one entry for each trainer, without
     synchronization."""
+    wait_s: float = 0.0
+    """What a step waits besides its stages, for the threads that it wakes."""
+    busy_s: float = 0.0
+    """The slowest of the trainers that compute on the host's cores, and synchronization."""
     core_s: float | None = None
-    """Seconds of the host's cores that one iteration uses; None where they are not counted."""
+    """Seconds of the host's cores that one iteration holds; None where they are not counted."""
     host_trainers: str = ""
     """The kinds of trainers that compute on the host, sorted and joined by `+`."""
 
@@ -85,20 +90,33 @@ def stage_times(
 
 
 def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
-    """T_execution (equation 6 of HyScale-GNN), and at least the stages' work over the host's cores."""
+    """T_execution (equation 6 of HyScale-GNN), and at least what the stages need of the host's cores.
+
+    What does not fit beside the trainers on the host's cores takes cores from them, and a step gets longer:
+    by that work over the cores, of whose time it uses only a part (`Sharing.efficiency`).
+    """
     terms = Terms() if terms is None else terms
     stages_s = stages_together_s(times, terms)
-    if terms.shared_cores and host.cores and times.core_s is not None:
+    if terms.shared_cores and times.core_s is not None:
         efficiency = host.sharing(times.host_trainers).efficiency
-        return max(stages_s, times.core_s / (host.cores * efficiency))
+        beyond_s = beyond_cores_s(times, host) / efficiency
+        return max(stages_s, times.busy_s + beyond_s + times.wait_s)
     return stages_s
+
+
+def beyond_cores_s(times: StageTimes, host: Host) -> float:
+    """What a step's work takes, over all cores, that does not fit beside its trainers on them."""
+    if not host.cores or times.core_s is None:
+        return 0.0
+    return max(0.0, times.core_s / host.cores - times.busy_s)
 
 
 def stages_together_s(times: StageTimes, terms: Terms) -> float:
     """The slowest stage of a pipeline; their sum where they follow each other."""
     if terms.overlap == "all":
-        return stages.execution_s(times.sample_s, times.load_s, times.transfer_s, times.propagate_s)
-    host_s = times.sample_s + times.load_s
+        propagate_s = times.propagate_s + times.wait_s
+        return stages.execution_s(times.sample_s, times.load_s, times.transfer_s, propagate_s)
+    host_s = times.sample_s + times.load_s + times.wait_s
     if terms.overlap == "trainers":
         return host_s + times.transfer_s + times.propagate_s
     return host_s + sum(times.trainer_transfer_s) + sum(times.trainer_propagate_s) + times.synchronize_s
@@ -114,7 +132,8 @@ def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
 
 def is_plain(workload: Workload) -> bool:
     """Whether a layer is one aggregation and one product, which is all that the FPGA's kernels know."""
-    return workload.widths_in is None and workload.rows_per_edge == 1
+    several = workload.widths_in is not None or workload.widths_between is not None
+    return not several and workload.rows_per_edge == 1
 
 
 class StepModel:
@@ -150,6 +169,17 @@ class StepModel:
         # All replicas take the new weights, also those that had no targets.
         together = host_trainers([trainer for trainer, _ in busy])
         synchronize_s = self.synchronize_s(together)
+        wait_s = self.host.sharing(together).wait_s if self.terms.launch else 0.0
+        held = [
+            (self._cores_held(trainer, threads), seconds)
+            for trainer, seconds in zip(self.trainers, propagates, strict=True)
+        ]
+        busy_s = max(seconds for cores, seconds in held if cores) + synchronize_s if together else 0.0
+        core_s = None
+        if self.host.cores:
+            core_s = sum(cores * seconds for cores, seconds in held) + synchronize_s
+            core_s += self._sample_s(busy, _ALONE)
+            core_s += sum(self.load_s(trainer, work, _ALONE) for trainer, work in busy)
         return StageTimes(
             sample_s=self._sample_s(busy, threads),
             load_s=sum(loads),
@@ -159,13 +189,17 @@ class StepModel:
             trainer_load_s=loads,
             trainer_transfer_s=transfers,
             trainer_propagate_s=propagates,
-            core_s=self._core_s(busy, synchronize_s),
+            wait_s=wait_s,
+            busy_s=busy_s,
+            core_s=core_s,
             host_trainers=together,
         )
 
     def load_form(self, trainer: PlatformTrainer) -> LoadForm:
         """In which form a trainer gets its input."""
         best = self.training.best_form
+        if self.training.resident and best == "aggregated" and "in_place" in trainer.device.forms:
+            return "in_place"
         # Sparse rows stay so in the paper's form, too: it is how they are stored.
         allowed = self.terms.load_forms or best == "sparse"
         return best if allowed and best in trainer.device.forms else "rows"
@@ -173,7 +207,7 @@ class StepModel:
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
         form, host = self.load_form(trainer), self.host
-        if form == "in_place":
+        if form == "in_place" or self.training.resident:
             return 0.0
         if not host.loading:
             bytes_per_s = host.memory_gb_s * _GB
@@ -225,7 +259,7 @@ class StepModel:
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
         """T_transfer of one trainer; nothing where it reads host memory in place."""
-        if math.isinf(trainer.device.link_gb_s):
+        if math.isinf(trainer.device.link_gb_s) or self.training.resident:
             return 0.0
         link = trainer.device.link_gb_s * _GB
         seconds = self.link_bytes(trainer, work) / link
@@ -236,14 +270,16 @@ class StepModel:
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_trainer of one trainer; the host's goes with its threads."""
         host, form = self.host, self.load_form(trainer)
+        whole = self._whole_s(trainer, work, threads)
+        if whole is not None:
+            return sum(whole)
         work = trainer.taken(work)
         if form == "aggregated":
             # The load stage has read the first layer's edges already.
             work = replace(work, edges=(0.0, *work.edges[1:]))
         if work.sparse is not None:
-            return self._sparse_s(trainer, work, threads) + self.propagate_s(
-                trainer, multiplied_first(work), threads
-            )
+            products_s = self._sparse_s(trainer, work, threads, sparse_macs(work), sparse_weights(work))
+            return products_s + self.propagate_s(trainer, multiplied_first(work), threads)
         if trainer.device.design is not None and self.terms.cycles and is_plain(work):
             return self._tasks_s(trainer.device.design, trainer.device.task_targets, work)
         if not trainer.is_host:
@@ -255,17 +291,45 @@ class StepModel:
         serial_s = max(0.0, (together - alone / host.cores) / (1 - 1 / host.cores))
         return serial_s + (alone - serial_s) / min(threads.train, host.cores)
 
-    def _sparse_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """The first layer's product of sparse rows, measured or else at the rate of dense ones."""
+    def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
+        """The part of `propagate_s` that reads rows along edges; the rest is products and activations."""
+        step = self._whole_s(trainer, work, threads)
+        if step is not None:
+            return step[0] / sum(step)
+        whole = self.propagate_s(trainer, work, threads)
+        rest = self.propagate_s(trainer, replace(work, edges=(0.0,) * work.layers), threads)
+        return 1 - rest / whole if whole else 0.0
+
+    def _whole_s(
+        self, trainer: PlatformTrainer, work: Workload, threads: Threads
+    ) -> tuple[float, float] | None:
+        """Gathering, and all else, of the CPU trainer's step over a whole graph; None where it has none, or
+        it was not measured.
+        """
+        rates, whole = self.host.whole_graph, self.training.whole
+        if not trainer.is_host or rates is None or whole is None or not self.terms.values:
+            return None
+        memory_gib = self.host.memory_gib
+        step = whole(math.inf if memory_gib is None else memory_gib * _GIB, threads.train)
+        count = min(threads.train, self.host.cores or threads.train)
+        rest_s = rates.rows_s(step, count)
+        if work.sparse is not None:
+            rest_s += self._sparse_s(trainer, work, threads, step.sparse_macs, step.sparse_weights)
+        return rates.reads_s(step.reads, count), rest_s
+
+    def _sparse_s(
+        self, trainer: PlatformTrainer, work: Workload, threads: Threads, macs: float, weights: float
+    ) -> float:
+        """Products of sparse rows, measured or else at the rate of dense ones."""
         assert work.sparse is not None
-        host, macs = self.host, sparse_macs(work)
+        host = self.host
         if not (trainer.is_host and host.sparse):
             part = _host_part(host, threads.train) if trainer.is_host else 1.0
             return macs / (trainer.rates.macs_per_s * part)
         return sparse_seconds(
             host.sparse,
             macs=macs,
-            weights=sparse_weights(work),
+            weights=weights,
             product_width=work.sparse.product_width,
             weight_bytes=work.features[0] * work.sparse.product_width * work.bytes_per_value,
             threads=threads.train,
@@ -319,6 +383,8 @@ class StepModel:
 
     def _sample_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], threads: Threads) -> float:
         training = self.training
+        if training.resident:
+            return 0.0
         if training.sample_s is not None:
             return training.sample_s
         return sum(
@@ -349,16 +415,11 @@ class StepModel:
         looked_at = work.walk_steps + work.scanned_edges if work.walk_steps else work.num_edges
         return looked_at / (host.thread_edges_per_s * threads)
 
-    def _core_s(self, busy: Sequence[tuple[PlatformTrainer, Workload]], synchronize_s: float) -> float | None:
-        """Seconds of the host's cores that one iteration uses: what it would take with one thread a stage."""
-        if not self.host.cores:
-            return None
-        seconds = self._sample_s(busy, _ALONE) + synchronize_s
-        for trainer, work in busy:
-            seconds += self.load_s(trainer, work, _ALONE)
-            cores = 1 if trainer.is_host else trainer.device.host_cores
-            seconds += cores * self.propagate_s(trainer, work, _ALONE)
-        return seconds
+    def _cores_held(self, trainer: PlatformTrainer, threads: Threads) -> int:
+        """How many of the host's cores a trainer keeps from the other stages while it computes."""
+        if not trainer.is_host:
+            return trainer.device.host_cores
+        return min(threads.train, self.host.cores or 1)
 
 
 @lru_cache(maxsize=4096)

@@ -48,7 +48,7 @@ def aggregate_s(
 
 def update_s(workload: Workload, layer: int, macs_per_s: float) -> float:
     """t_update of layer 1..L (equation 12): |V^l| f_in^l f^l multiply-accumulates."""
-    return workload.vertices[layer] * workload.f_in(layer) * workload.features[layer] / macs_per_s
+    return workload.vertices[layer] * workload.macs(layer) / macs_per_s
 
 
 def layer_s(aggregate_s: float, update_s: float, *, pipelined: bool) -> float:

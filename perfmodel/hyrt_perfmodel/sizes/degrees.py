@@ -157,7 +157,6 @@ class DegreeDistribution:
         sigma: float = 1.2,
         reciprocity: float = 1.0,
         num_targets: int | None = None,
-        max_degree: int | None = None,
     ) -> DegreeDistribution:
         """Log-normal degrees, for a graph of which only the size is known.
 
@@ -175,8 +174,6 @@ class DegreeDistribution:
             Share of the edges whose reverse is an edge too.
         num_targets
             Vertices that may be targets; None for all.
-        max_degree
-            Largest degree; None for that which one vertex of V is expected to have.
 
         Raises
         ------
@@ -197,7 +194,7 @@ class DegreeDistribution:
             num_vertices,
             num_edges / num_vertices,
             sigma,
-            num_vertices - 1 if max_degree is None else max_degree,
+            num_vertices - 1,
             _ASSUMED_LEVELS if symmetric else _ASSUMED_PAIR_LEVELS,
         )
         ins, outs = degrees, degrees

@@ -19,10 +19,11 @@ def model_workload(
     heads: int = 1,
     bytes_per_value: int = 4,
     row_entries: float | None = None,
+    hidden: int | None = None,
 ) -> Workload:
     """The workload of one mini-batch for one of hyrt's models.
 
-    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by [f^l, f^(l-1)] and [f^l, f^l];
+    GraphSAGE concatenates; GCN multiplies the aggregate once; GIN twice, by way of a hidden layer;
     GAT aggregates the rows of every head, multiplies each, and in the last layer averages `heads` products of
     the full width.
 
@@ -36,6 +37,8 @@ def model_workload(
         Attention heads of GAT.
     bytes_per_value
         The bytes of a value, S.
+    hidden
+        Width of the hidden layer of GIN's updates; that of the first layer's result by default.
     row_entries
         The mean number of stored values of an input row, where rows are sparse.
 
@@ -48,18 +51,17 @@ def model_workload(
         raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")
     widths_in: tuple[float, ...] | None = None
     layers = range(1, len(edges) + 1)
+    inner = features[1] if hidden is None else hidden
     sparse = None
     if row_entries is not None:
         averages = kind == "gat" and len(edges) == 1
         sparse = SparseInput(
             row_entries=row_entries,
-            product_width=features[1] * (heads if averages else 1),
+            product_width=inner if kind == "gin" else features[1] * (heads if averages else 1),
             own_rows=kind == "graphsage",
-            width_in=features[1] if kind == "gin" else 0.0,
+            width_in=inner if kind == "gin" else 0.0,
         )
-    if kind == "gin":
-        widths_in = tuple(float(features[layer - 1] + features[layer]) for layer in layers)
-    elif kind == "gat":
+    if kind == "gat":
         widths_in = tuple(
             float(features[layer - 1] * (heads if layer == len(edges) else 1)) for layer in layers
         )
@@ -70,6 +72,7 @@ def model_workload(
         concat=kind == "graphsage",
         bytes_per_value=bytes_per_value,
         widths_in=widths_in,
+        widths_between=(float(inner),) * len(edges) if kind == "gin" else None,
         rows_per_edge=heads if kind == "gat" else 1,
         sparse=sparse,
     )

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from hyrt_perfmodel.checks import Count, NotNegative, check_numbers
+from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
 """What the load stage hands on: gathered rows, their first aggregate, the whole matrix where it lies, or rows
@@ -64,6 +65,9 @@ class Workload:
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
     by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
+    widths_between: tuple[float, ...] | None = None
+    """The width of a hidden layer inside each update, which is then two products, or 0 where there is none;
+    None for no such layer."""
     rows_per_edge: int = 1
     """Rows that an edge reads: one a head with attention, else one."""
     sparse: SparseInput | None = None
@@ -82,6 +86,8 @@ class Workload:
             )
         if self.widths_in is not None and len(self.widths_in) != layers:
             raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
+        if self.widths_between is not None and len(self.widths_between) != layers:
+            raise ValueError(f"{layers} layers need {layers} widths_between, not {len(self.widths_between)}")
         if min((*self.vertices, *self.edges, *self.features, self.bytes_per_value)) < 0:
             raise ValueError("sizes cannot be negative")
 
@@ -96,8 +102,19 @@ class Workload:
 
     @property
     def num_weights(self) -> float:
-        """Sum over the layers of f_in^l f^l."""
-        return sum(self.f_in(layer) * self.features[layer] for layer in range(1, self.layers + 1))
+        """Sum over the layers of f_in^l f^l, by way of a hidden layer where an update has one."""
+        return sum(self.macs(layer) for layer in range(1, self.layers + 1))
+
+    def macs(self, layer: int) -> float:
+        """Multiply-accumulates of the update of layer `layer` (1..L) for one vertex, and its weights."""
+        between = self.between(layer)
+        if not between:
+            return self.f_in(layer) * self.features[layer]
+        return (self.f_in(layer) + self.features[layer]) * between
+
+    def between(self, layer: int) -> float:
+        """Width of the hidden layer inside the update of layer `layer` (1..L); 0 where there is none."""
+        return 0.0 if self.widths_between is None else self.widths_between[layer - 1]
 
     def f_in(self, layer: int) -> float:
         """Width of what layer `layer` (1..L) multiplies: f^(l-1), twice that where it concatenates."""
@@ -151,6 +168,21 @@ class TrainingWorkload:
     graph_bytes: float = math.inf
     """`feature_bytes` and `graph_bytes`: bytes of the whole feature matrix and topology, where known: what
     lies in a cache loads faster."""
+    resident: bool = False
+    """Whether every step has the same mini-batch, of the whole graph, which stays where it is trained:
+    nothing is sampled, loaded or transferred but once."""
+    transpose_bytes: float = 0.0
+    """Bytes of the edges by source, where they are kept beside the topology for the whole run."""
+    targets: Count | None = None
+    """The training vertices, where a unit is not one of them but the whole graph."""
+    target_edges: NotNegative | None = None
+    """Edges into them, where they are known."""
+    # A `DegreeDistribution`, whose module brings numpy: settings are read without it.
+    degrees: Any = None
+    """How many edges the vertices of the whole graph have, where they were counted."""
+    whole: Callable[[float, int], WholeGraphStep] | None = None
+    """Of training on the whole graph: the step that the CPU trainer makes with so many bytes of host memory
+    and threads; None where it has no special one for the model."""
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)

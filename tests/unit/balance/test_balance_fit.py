@@ -12,6 +12,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
+from hyrt.balance.fitted.explore import _fewer_train_threads, _larger_share
 from hyrt.balance.fitted.fit import Fit, Line, fit
 from hyrt.balance.fitted.growth import ShareGrowth, possible_growths
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
@@ -81,6 +82,18 @@ def test_what_was_seen_before_a_change_is_scaled_to_the_present() -> None:
     assert periods[1].seconds[FIRST_TRAINER + 1] == pytest.approx(2 * 0.009)
     assert periods[1].is_past
     assert not periods[0].is_past
+
+
+def test_what_was_seen_before_several_changes_is_scaled_by_all_of_them() -> None:
+    """Three times as long within the second period, and twice as long again within the newest."""
+    history = run(((500, 500), THREADS, 12), ((400, 600), THREADS, 24), ((450, 550), THREADS, 24))
+    slowed = [1 if step.step < 24 else 3 if step.step < 48 else 6 for step in history]
+    slow = [
+        replace(step, propagate_s=(step.propagate_s[0], factor * step.propagate_s[1]))
+        for step, factor in zip(history, slowed, strict=True)
+    ]
+    seconds = [period.seconds[FIRST_TRAINER + 1] for period in gather(slow, delay=4).periods]
+    assert seconds == pytest.approx([6 * (0.004 + 1e-5 * units) for units in (550, 600, 500)])
 
 
 def test_one_hiccup_is_no_change() -> None:
@@ -159,10 +172,19 @@ def test_growth_and_its_inverse(units: float, growth: ShareGrowth) -> None:
     assert growth.units(growth.bound) == float("inf")
 
 
-def test_the_solver_makes_both_trainers_equally_long_busy() -> None:
-    history = run(((500, 500), THREADS, 6), ((300, 700), THREADS, 6))
-    model = fit(gather(history), LIMITS)
-    best = best_assignment(model, history[-1].assignment, LIMITS)
+@pytest.mark.parametrize(
+    ("seen", "most"),
+    [
+        ([((500, 500), THREADS, 6), ((300, 700), THREADS, 6)], 1000),
+        # The accelerator holds 400, and the CPU trainer has one thread of the many that the others need.
+        ([((600, 400), THREADS, 6), ((700, 300), Threads(sample=4, load=3, train=1), 6)], 400),
+    ],
+)
+def test_the_solver_makes_both_trainers_equally_long_busy(seen: list, most: int) -> None:
+    history, limits = run(*seen), replace(LIMITS, most_units=(1000, most))
+    model = fit(gather(history), limits)
+    best = best_assignment(model, history[-1].assignment, limits)
+    assert limits.allows(best)
     # By brute force over splits and threads, with the machine's own times.
     least = min(
         max(
@@ -171,7 +193,7 @@ def test_the_solver_makes_both_trainers_equally_long_busy() -> None:
             found.transfer_s[1],
             max(found.propagate_s) + found.synchronize_s,
         )
-        for units in range(0, 1001, 10)
+        for units in range(1000 - most, 1001, 10)
         for sample in range(1, 7)
         for load in range(1, 8 - sample)
         for found in [
@@ -260,6 +282,21 @@ def test_a_change_between_two_assignments_makes_the_older_one_past() -> None:
     assert [period.is_past for period in gather(before + slow).periods] == [False, True]
 
 
+def test_fewer_threads_explain_why_the_cpu_trainer_is_slower() -> None:
+    """A quarter of the threads, and nearly four times the time; but not without that change."""
+    fewer = Threads(sample=4, load=3, train=1)
+    moved = run(((500, 500), THREADS, 8), ((500, 500), fewer, 6))
+    slower = moved[8].propagate_s[0] / moved[7].propagate_s[0]
+    assert slower > 3.5
+    assert [period.is_past for period in gather(moved).periods] == [False, False]
+    # Fewer threads do not explain that it is faster.
+    faster = [
+        replace(each, propagate_s=(each.propagate_s[0] / slower**2, each.propagate_s[1]))
+        for each in moved[8:]
+    ]
+    assert [period.is_past for period in gather(moved[:8] + faster).periods] == [False, True]
+
+
 def test_an_idle_trainer_is_as_fast_as_its_mate_was_before_that_slowed_down() -> None:
     limits = replace(LIMITS, trainers=("cuda:0", "cuda:1"), is_host=(False, False))
     steps = run(((1000, 0), THREADS, 40))
@@ -307,3 +344,44 @@ def test_core_seconds_by_hand() -> None:
     # Without targets on the host, its trainer uses no core.
     without = 0.001 + 3 * 1e-5 * 320 * (0.25 + 0.25) + 2 * 3e-5 * 80 * (0.25 + 0.375)
     assert known.core_s((0, 160), threads) == pytest.approx(without)
+
+
+def test_a_larger_share_is_no_more_than_the_device_holds() -> None:
+    limits = AssignmentLimits(
+        trainers=("cpu:0", "cuda:0", "npu:0"),
+        is_host=(True, False, False),
+        most_units=(900, 600, 900),
+        cores=8,
+        delay=4,
+    )
+    present = Assignment(split=(100, 500, 400), threads=THREADS)
+    seen = Observation(
+        step=0,
+        assignment=present,
+        iteration_s=0.05,
+        sample_s=(1e-3,) * 3,
+        load_s=(1e-3,) * 3,
+        sample_on_device_s=(0.0,) * 3,
+        transfer_s=(0.0,) * 3,
+        propagate_s=(0.02, 0.04, 0.049),
+        synchronize_s=0.001,
+    )
+    evidence = gather([replace(seen, step=step) for step in range(6)])
+    found = _larger_share(fit(evidence, limits), evidence, present, limits)
+    assert found is not None
+    # Half of 100 and, of half of 400, what there is room for besides.
+    assert found[0] == replace(present, split=(50, 600, 350))
+
+
+def test_the_cpu_trainer_keeps_the_fewest_threads_that_do() -> None:
+    """Where stages share two busy cores, and it has more threads than these."""
+    limits = replace(LIMITS, cores=2, threads_are_shared=True)
+    threads = Threads(sample=2, load=2, train=8)
+    history = [replace(each, iteration_s=0.022) for each in run(((40, 960), threads, 6))]
+    model = fit(gather(history), limits)
+    present = history[-1].assignment
+    found = _fewer_train_threads(model, gather(history), present, limits)
+    assert found is not None
+    enough = [train for train in range(1, 9) if model.trainer_s(0, 40, train) <= 0.8 * 0.022]
+    assert 1 < enough[0] < 7
+    assert found[0] == replace(present, threads=replace(threads, train=enough[0]))

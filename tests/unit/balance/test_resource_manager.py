@@ -19,7 +19,7 @@ from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 from unit.pipeline import test_recovery as recovery
 from unit.pipeline.test_recovery import BATCH, Mortal, Small, opened, same, three
 
-from hyrt.balance.policies import default_policy_name
+from hyrt.balance.registry import default_policy_name
 from hyrt.balance.resource_manager import configured_policy
 from hyrt.config import build_config
 from hyrt.errors import StageFailure

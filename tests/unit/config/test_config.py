@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.build import _known_keys
-from hyrt.errors import ConfigError
+from hyrt.config.command_line import full_graph_override, new_config, option_overrides
+from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.saint_settings import SaintSettings
 
 counts = st.integers(1, 2**31 - 1)
@@ -48,7 +49,7 @@ def configs(draw: st.DrawFn) -> Config:
             },
             "train": {
                 "optimizer": draw(yaml_text),
-                "lr": draw(positive),
+                "lr": draw(st.floats(0, 1e30, exclude_min=True)),
                 "optimizer_options": draw(options),
                 "schedule": draw(st.none() | yaml_text),
                 "schedule_options": draw(options),
@@ -124,12 +125,41 @@ def test_overrides(entry: str, keys: tuple[str, ...], value: Any) -> None:
     assert type(config) is type(value)
 
 
-def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> None:
+def test_overrides_keep_their_neighbours_and_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("model:\n  kind: gat\n  hidden: 64\n")
-    found = apply_overrides(load_settings(path), ["model.hidden=32", "model.hidden=16", "train.epochs=2"])
-    config = build_config(found)
+    config = build_config(apply_overrides(load_settings(path), ["model.hidden=16", "train.epochs=2"]))
     assert (config.model.kind, config.model.hidden, config.train.epochs) == ("gat", 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["train.epochs=3", "train.epochs=5"], "train.epochs is given twice: 5 counts, not 3"),
+        (["train={lr: 1}", "train.lr=2"], "train.lr is given twice: 2 counts, not 1"),
+        (
+            ["train.lr=2", "train={epochs: 1}"],
+            'train={"epochs": 1} takes the place of train.lr=2, which is given too',
+        ),
+        (
+            [*option_overrides(model__kind="gcn"), "model.kind=gat"],
+            "model.kind is given twice: gat counts, not gcn",
+        ),
+        (
+            [*option_overrides(runtime__trace=True), "runtime.trace=false"],
+            "runtime.trace is given twice: false counts, not true",
+        ),
+    ],
+)
+def test_a_setting_that_is_given_twice_is_warned_of(entries: list[str], message: str) -> None:
+    with pytest.warns(SettingWarning, match=f"^{re.escape(message)}$"):
+        new_config(None, entries)
+
+
+def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
+    entries = ["train={epochs: 1, lr: 2}", "train.lr=2", "train.patience=3", "model.kind=gcn"]
+    config = new_config(None, [*option_overrides(model__kind="gcn"), *entries])
+    assert (config.train.epochs, config.train.lr, config.train.patience) == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +176,13 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("train.epochs=0", "setting train.epochs=0: must be at least 1"),
         ("train.epochs=many", "setting train.epochs='many': give a whole number$"),
         ("train.epochs=1.5", "setting train.epochs=1.5: give a whole number$"),
+        ("train.lr=1e300", r"setting train.lr=1e\+300: must be at most 1e\+30"),
+        ("model.layers=100000", "setting model.layers=100000: must be at most 256"),
+        ("sampler.fanout=99999999999999999999,1", "sampler.fanout: 99999999999999999999 is not below"),
         ("train.lr=0", "setting train.lr=0: must be greater than 0"),
         ("train.lr=.nan", "setting train.lr=nan: give a finite number$"),
         ("model.dropout=1", "setting model.dropout=1: must be less than 1"),
-        ("model.kind=gnc", "unknown model.kind 'gnc' .*: the known ones are gat, gcn,"),
+        ("model.kind=gnc", "unknown model.kind 'gnc' .*: the known ones are .*gat, gcn,"),
         ("model=gcn", "model='gcn': model is a section: write the settings in it, such as model.kind=gcn$"),
         ("train=3", "train=3: train is a section: .* such as train.epochs=...$"),
         ("sampler=saint", "sampler='saint': sampler is a section: .* such as sampler.kind=saint$"),
@@ -162,10 +195,16 @@ def test_overrides_keep_their_neighbours_and_the_last_wins(tmp_path: Path) -> No
         ("balance.policy=fastest", r"setting balance.policy='fastest': .*'static'"),
         ("balance.polic=static", "did you mean 'balance.policy'"),
         ("split=[-1]", r"setting split\.0=-1: must be at least 0"),
-        ("sampler.fanout=[5]", "sampler.fanout has 1 entries for model.layers=2"),
+        (
+            "sampler.fanout=[5]",
+            r"sampler\.fanout=\[5\] does not go with model\.layers=2: give one fan-out per layer",
+        ),
         ("sampler.fanout=[5, 0]", "sampler.fanout: each entry"),
         ("sampler.fanout=[5, -2]", "sampler.fanout: each entry"),
-        ("split=[5, 6]", "split has 2 entries for 1 devices"),
+        ("devices=3", "setting devices=3: give names of devices, such as cpu,opencl:0"),
+        ("devices=[cpu, 2]", r"devices=\['cpu', 2\]: give names of devices"),
+        ("devices=null", "setting devices=None: give names of devices"),
+        ("split=[5, 6]", "split has 2 numbers for 1 device: "),
         ("split=[5]", "split adds up to 5, not to data.batch_size=1024"),
     ],
 )
@@ -183,6 +222,74 @@ def test_checks_across_settings() -> None:
     assert build_config(saint | {"split": [1, 2]}).split == [1, 2]
     with pytest.raises(ConfigError, match=r"split adds up to 1024, not to sampler\.units=3"):
         build_config(saint | {"split": [512, 512]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": {"batch_size": 512}}, r"data\.batch_size=512 has no effect .*: omit it$"),
+        ({"sampler": {"kind": "full", "fanout": [5, 5]}}, r"sampler\.fanout has no effect .*: omit it$"),
+        ({"sampler": {"kind": "full", "roots": 5}}, r"sampler\.roots is a setting of sampler\.kind=saint"),
+        ({"devices": ["cpu", "opencl"], "split": [1, 0]}, "split has no effect .*, or give their shares"),
+        ({"split": [1024]}, "split adds up to 1024, not to the units of a full-graph step=1"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_full_graph(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config({"sampler": {"kind": "full"}, **settings})
+
+
+@pytest.mark.parametrize(
+    ("given", "num_bytes"),
+    [("512MiB", 2**29), ("1.5 GiB", 3 * 2**29), ("2048KiB", 2**21), (2**20, 2**20), (None, None)],
+)
+def test_sizes_are_written_with_their_unit(given: Any, num_bytes: int | None) -> None:
+    settings = {"sampler": {"kind": "full"}, "fullgraph": {"host_memory": given}}
+    assert build_config(settings).fullgraph.host_memory == num_bytes
+
+
+@pytest.mark.parametrize("given", ["4", 4, "512", 0.5, "5 apples", True, "0.5MiB", "512 MB", -(2**30)])
+def test_sizes_without_a_unit_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"fullgraph\.host_memory=.*give a size .*such as 512MiB or"):
+        build_config({"sampler": {"kind": "full"}, "fullgraph": {"host_memory": given}})
+
+
+def test_budgets_of_whole_graphs_are_refused_for_sampled_ones() -> None:
+    with pytest.raises(ConfigError, match=r"fullgraph\.host_memory has no effect with sampler"):
+        build_config({"fullgraph": {"host_memory": "1GiB"}})
+
+
+@pytest.mark.parametrize(
+    "given", ["fullgraph.chunks=4", "fullgraph.device_memory=64MiB", "fullgraph.order=row-column"]
+)
+def test_chunks_are_asked_for_of_the_full_graph_alone(given: str) -> None:
+    key = given.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{key} has no effect with .*=neighbor: give --full-graph"):
+        build_config(apply_overrides({}, [given]))
+    assert build_config(apply_overrides({}, [given, "sampler.kind=full"])).fullgraph.asks_for_chunks
+    assert not build_config({"sampler": {"kind": "full"}}).fullgraph.asks_for_chunks
+
+
+def test_a_fanout_of_the_wrong_length_is_refused_for_what_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"sampler\.fanout has no effect with sampler\.kind=full"):
+        build_config({"sampler": {"kind": "full", "fanout": [3]}})
+
+
+def test_the_full_graph_leaves_settings_of_sampled_evaluations_alone() -> None:
+    sampled = {"evaluate": {"mode": "sampled"}, "data": {"batch_size": 512}}
+    config = build_config({"sampler": {"kind": "full", "fanout": [5, 5]}, **sampled})
+    assert (config.units_per_step, config.fanouts) == (1, [5, 5])
+    for plain in ({}, {"split": [1]}, {"devices": "auto"}, {"devices": "cpu=1"}):
+        config = build_config({"sampler": {"kind": "full"}, **plain})
+        # All settings, as a run keeps them, are settings again.
+        assert build_config(config.model_dump()) == config
+    build_config({"sampler": {"kind": "full", "fanout": [5]}, "model": {"layers": 1}}, own_model=True)
+
+
+def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
+    assert full_graph_override([]) == full_graph_override(["sampler.kind=full"]) == "sampler.kind=full"
+    with pytest.raises(ConfigError, match=r"sampler\.kind=saint is given too: omit one"):
+        full_graph_override(["train.lr=1", "sampler.kind=saint"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyrt.config import Config, apply_overrides, build_config, to_yaml
-from hyrt.config.tree import ModelConfig, TrainConfig
+from hyrt.config.settings import ModelConfig, TrainConfig
 from hyrt.errors import ConfigError
 from hyrt.nn.models.gcn import Gcn
 

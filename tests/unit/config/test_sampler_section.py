@@ -14,6 +14,7 @@ import yaml
 
 from hyrt.config import apply_overrides, build_config, to_yaml
 from hyrt.errors import ConfigError, PluginConflict
+from hyrt.machine.entry_points import _installed
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.saint_settings import SaintSettings
 from hyrt.sampling.sampler_settings import SamplerSettings
@@ -70,6 +71,7 @@ def installed() -> Iterator[list[EntryPoint]]:
 
 
 def declare(installed: list[EntryPoint], name: str, value: str) -> None:
+    _installed.cache_clear()
     installed.append(EntryPoint(name, value, "hyrt.samplers"))
 
 
@@ -103,12 +105,19 @@ def test_a_setting_without_effect_is_an_error_but_not_in_a_run_that_was_started(
         build_config({"sampler": {"kind": "saint", "on_device": True}})
 
 
+def test_a_run_of_an_earlier_version_does_not_get_later_defaults_of_its_model() -> None:
+    before = build_config({"model": {"kind": "gat"}}).model_dump()
+    assert before["model"].pop("attention_dropout") == 0.6
+    assert build_config(before, lenient=True).model.attention_dropout == 0
+    assert build_config(before).model.attention_dropout == 0.6
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
         (
             ["sampler.kind=sant"],
-            r"unknown sampler\.kind 'sant' \(did you mean 'saint'\?\): the known ones are neighbor, saint",
+            r"unknown sampler\.kind 'sant' \(did you mean 'saint'\?\): the known ones are full, neighbor, ",
         ),
         (["sampler.kind=3"], r"setting sampler\.kind=3: give text"),
         (["sampler=saint"], r"sampler='saint': sampler is a section: .* such as sampler.kind=saint"),
@@ -118,7 +127,10 @@ def test_a_setting_without_effect_is_an_error_but_not_in_a_run_that_was_started(
             ["sampler.kind=saint", "sampler.roots=0"],
             r"setting sampler\.roots=0: must be at least 1",
         ),
-        (["sampler.kind=saint", "sampler.fanout=[1]"], r"sampler\.fanout has 1 entries for model\.layers=2"),
+        (
+            ["sampler.kind=saint", "sampler.fanout=[1]"],
+            r"does not go with model\.layers=2: give one fan-out per layer",
+        ),
     ],
 )
 def test_wrong_settings(entries: list[str], message: str) -> None:

@@ -26,17 +26,26 @@ from unit.cuda.fake_driver import FakeDriver
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels with")
 
 _PRELUDE = r"""
-#include <cstring>
 #define __global__
 #define __device__
 #define __forceinline__ inline
 struct Dimensions { unsigned x, y, z; };
 static thread_local Dimensions blockIdx, threadIdx, blockDim;
 static inline int atomicMin(int* at, int value) { int old = *at; if (value < old) *at = value; return old; }
-static inline float __uint_as_float(unsigned bits) { float out; std::memcpy(&out, &bits, 4); return out; }
-static inline unsigned __float_as_uint(float value) {
-    unsigned out; std::memcpy(&out, &value, 4); return out;
+static inline float __uint_as_float(unsigned bits) {
+    float out; __builtin_memcpy(&out, &bits, 4); return out;
 }
+static inline unsigned __float_as_uint(float value) {
+    unsigned out; __builtin_memcpy(&out, &value, 4); return out;
+}
+typedef __SIZE_TYPE__ size_t;
+#define FUNCTION(name) \
+    static inline float name(float x) { return __builtin_##name##f(x); } \
+    static inline double name(double x) { return __builtin_##name(x); }
+FUNCTION(exp)
+FUNCTION(log)
+FUNCTION(sqrt)
+FUNCTION(tanh)
 """
 
 _LOOP = """
@@ -56,7 +65,11 @@ extern "C" void emulate_{name}(
 
 @cache
 def compiled(name: str, defines: Defines) -> ctypes.CDLL:
-    source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
+    return compiled_source((FOLDER / f"{name}.cu").read_text(encoding="utf-8"), defines)
+
+
+@cache
+def compiled_source(source: str, defines: Defines = ()) -> ctypes.CDLL:
     loops = []
     for kernel, parameters in re.findall(
         r'extern "C" __global__ void (\w+)\((.*?)\)\s*\{', source, re.DOTALL
@@ -94,6 +107,9 @@ class EmulatedLauncher:
 
     def build(self, name: str, defines: Defines) -> ctypes.CDLL:
         return compiled(name, defines)
+
+    def build_source(self, source: str) -> ctypes.CDLL:
+        return compiled_source(source)
 
     def launch(
         self,

@@ -17,14 +17,13 @@ from hyrt_devices.cuda.sampler import CudaSampler
 from hyrt_devices.cuda.staging import pinned_pool
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
-from unit.nn.block_cases import block_of, blocks
+from unit.nn.block_cases import block_of, blocks, tensor_block
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.testing.check_sampler import host_hop
 
 COMBINATIONS = [
@@ -170,6 +169,16 @@ def test_aggregation_agrees_with_the_host(
     wanted.backward(direction)
     mine.backward(direction)
     torch.testing.assert_close(y.grad, x.grad, rtol=1e-5, atol=1e-5)
+
+
+@needs_compiler
+def test_a_second_derivative_of_an_aggregation_is_refused() -> None:
+    block = tensor_block(block_of([[0, 1], [2]], 3))
+    block.aggregate = TorchAggregation(EmulatedLauncher(FakeDriver()))
+    x = torch.ones(3, 2, requires_grad=True)
+    total = aggregate(block, x, Aggregation("mean", "none")).square().sum()
+    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only"):
+        torch.autograd.grad(total, x, create_graph=True)
 
 
 @needs_compiler

@@ -12,8 +12,11 @@ from hyrt.device.capabilities import (
     CAPABILITIES,
     ExplainsAbsence,
     GathersRows,
+    KeepsHostBudget,
     Resizable,
     SamplesNeighbors,
+    ScoresVertices,
+    SharesColumns,
     TakesObjective,
     Watchable,
     device_sampler,
@@ -67,7 +70,7 @@ def test_what_is_declared_is_asked() -> None:
 
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
-    assert declared == {TakesObjective, Resizable, Watchable}
+    assert declared == {TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, Watchable}
 
 
 def test_a_capability_without_its_method_cannot_be_opened() -> None:

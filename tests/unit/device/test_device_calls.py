@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -65,3 +67,42 @@ def test_time_in_which_the_process_was_stopped_does_not_end_the_wait(monkeypatch
     assert call_device("npu:0", "open", free.wait, timeout_s=9, fault=DeviceUnavailable) is True
     assert len(waits) > 1
     assert sum(wait or 0 for wait in waits) <= 9
+
+
+def said(script: str) -> list[str]:
+    """The lines of a process on standard error that are about its end."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    return [line for line in done.stderr.splitlines() if line.startswith("hyrt: ")]
+
+
+CALL = """
+import os
+from hyrt.device.calls import call_device
+from hyrt.errors import DeviceFault
+
+call = lambda name, doing, work: call_device(name, doing, work, fault=DeviceFault)
+call("npu:0", "open", lambda: None)
+"""
+
+
+@pytest.mark.parametrize("ending", ["os.abort", "lambda: os._exit(3)", "lambda: os.kill(os.getpid(), 11)"])
+def test_a_call_in_which_the_process_ends_is_named(ending: str) -> None:
+    (line,) = said(f"{CALL}call('npu:0', 'load', {ending})")
+    assert line.startswith("hyrt: the process ended inside load of npu:0: if nobody ended it, the backend or")
+
+
+@pytest.mark.parametrize("ending", ["os._exit(3)", "call('cpu:0', 'open', lambda: os._exit(3))"])
+def test_nothing_is_said_of_an_end_elsewhere(ending: str) -> None:
+    assert said(CALL + ending) == []
+
+
+@pytest.mark.parametrize("doing", ["open", "load", "close"])
+def test_a_run_names_the_device_that_ends_its_process(doing: str) -> None:
+    lines = said(
+        "import os, hyrt\n"
+        "from hyrt_devices.null import NullDevice\n"
+        f"NullDevice.{doing} = lambda *ignored: os.abort()\n"
+        "hyrt.train('synthetic:tiny,vertices=100,edges=400', devices='null:0', train={'epochs': 1})"
+    )
+    assert [line.split(":")[1].strip() for line in lines] == [f"the process ended inside {doing} of null"]

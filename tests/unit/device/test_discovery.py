@@ -57,6 +57,11 @@ def test_an_unknown_kind_lists_the_known_ones() -> None:
         registry.find_device("tpux")
 
 
+def test_the_case_of_a_kind_does_not_matter() -> None:
+    assert registry.find_device("CPU")[1].name == registry.find_device("cpu:0")[1].name == "cpu:0"
+    assert registry.find_device("Null:1")[1].name == "null:1"
+
+
 def test_a_misspelt_kind_is_guessed() -> None:
     with pytest.raises(DeviceUnavailable, match=r"unknown device kind 'opencI' \(did you mean 'opencl'\?\)"):
         registry.find_device("opencI:0")
@@ -230,6 +235,6 @@ def test_where_no_process_can_be_started_the_others_are_still_listed(monkeypatch
     def refuse(*words: object, **more: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("hyrt.machine.asking.process.subprocess.Popen", refuse)
+    monkeypatch.setattr("hyrt.machine.child_processes.process.subprocess.Popen", refuse)
     found = surveyed(monkeypatch, npu="Present")
     assert "no process could be started" in found["npu"].problem

@@ -9,7 +9,7 @@ import pytest
 
 from hyrt.doctor.finding import DoctorFinding
 from hyrt.doctor.software.backends import Backends, ask_backends, judge_backends
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 
 def info(name: str, **more: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from hyrt.doctor.machine.bandwidth import check_bandwidth, judge_bandwidth
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 
 def said(gather: float, calibrated: float | None) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 
 from hyrt.doctor.finding import DoctorFinding
 from hyrt.doctor.software.kernel_cache import check_kernel_cache, judge_kernel_cache
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 COMPILE = (
     "import numpy as np\nfrom hyrt.graph.row_kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"

@@ -12,7 +12,7 @@ from hyrt.doctor.finding import DoctorFinding
 from hyrt.doctor.machine.disk import check_disk
 from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
 from hyrt.doctor.software.kept_rates import judge_kept_rates
-from hyrt.machine.asking.children import Answer
+from hyrt.machine.child_processes.children import Answer
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:

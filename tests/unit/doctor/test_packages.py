@@ -11,7 +11,7 @@ from hyrt.doctor.software.packages import (
     judge_packages,
     requirements,
 )
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 
 
 def said(version: str | None, origin: str = "/site/x.py") -> Answer:

@@ -17,7 +17,7 @@ from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_dev
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
-from hyrt.machine.asking.children import Answer, Children
+from hyrt.machine.child_processes.children import Answer, Children
 from hyrt.predict.bare_model import bare_model
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.sampler_settings import SamplerSettings

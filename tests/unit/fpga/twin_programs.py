@@ -9,6 +9,7 @@ import numpy as np
 from hyrt_devices.fpga.device import FpgaDevice
 from hyrt_devices.fpga.programs import KERNEL
 from hyrt_devices.opencl.probe import survey
+from hyrt_devices.opencl_host.compiler_reports import reports_ignored
 from hyrt_hls.parts.resources import KernelDesign
 from hyrt_perfmodel.cycles.design import LANES
 
@@ -60,7 +61,9 @@ class Machine:
         if design not in self._built:
             source = (files("hyrt_devices.fpga") / "task.cl").read_text(encoding="utf-8")
             words = [f"-DPES={design.pes}", f"-DARENA_WORDS={design.arena_words}"]
-            self._built[design] = cl.Program(self.context, source).build(words, devices=[self.device])
+            with reports_ignored():
+                program = cl.Program(self.context, source)
+                self._built[design] = program.build(words, devices=[self.device])
         return TwinPrograms(self.context, self._built[design], design, num_units)
 
     def open(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from graph_datasets import assert_holds, make_arrays, real_file, save
@@ -119,7 +121,7 @@ def test_values(tmp_path):
         ),
         (
             _changed(good, "train_mask", (unlabelled[0], 1), True),
-            f"key 'train_mask': vertex {unlabelled[0]} is in the split but has no label",
+            f"key 'train_mask': vertex {unlabelled[0]} is in the split but has no label: set its mask to",
         ),
         (
             _changed(good, "test_mask", tuple(in_val), True),
@@ -127,7 +129,7 @@ def test_values(tmp_path):
         ),
         (
             _changed(good, "features", (7, 2), np.nan),
-            "key 'features': value nan at row 7, column 2 is not finite",
+            "key 'features': value nan at row 7, column 2 is not finite: replace it, such as with 0",
         ),
         (
             _changed(good, "features", (3, 0), -np.inf),
@@ -244,10 +246,24 @@ def test_missing_source(tmp_path):
     with pytest.raises(DataError, match=r": no such file or folder; a dataset is a \.npz file"):
         open_graph(tmp_path / "nothing")
     (tmp_path / "text.npz").write_text("not a zip")
-    with pytest.raises(DataError, match=r"text\.npz: damaged or truncated"):
+    with pytest.raises(DataError, match=r"text\.npz is not a \.npz file: a dataset is"):
         open_graph(tmp_path / "text.npz")
-    with pytest.raises(DataError, match="attribute 'x' is missing"):
-        open_graph(7)
+    (tmp_path / "empty.npz").touch()
+    with pytest.raises(DataError, match=r"empty\.npz is empty: copy or download it again"):
+        open_graph(tmp_path / "empty.npz")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(DataError, match=r"x\.npy is a single array: a dataset is .* one \.npy file per key"):
+        open_graph(tmp_path / "x.npy")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe: neither a regular file nor a folder; a dataset is"):
+        open_graph(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"https://x/y\.npz: hyrt reads no addresses: download the file"):
+        open_graph("https://x/y.npz")
+    with pytest.raises(DataError, match="the name of the dataset is empty: give a"):
+        open_graph("")
+    for wrong in (7, None, {"x": 1}, b"a.npz"):
+        with pytest.raises(DataError, match="is no graph: give the path of a"):
+            open_graph(wrong)
 
 
 def test_splits_of_a_graph(tmp_path):
@@ -327,5 +343,7 @@ def test_masks_against_brute_force(monkeypatch, seed, chunk):
     else:
         check.check_masks("x", keys, tuple(masks), labels)
     labels[vertex] = -1
-    with pytest.raises(DataError, match=f"vertex {vertex} is in the split but has no label"):
+    with pytest.raises(
+        DataError, match=f"vertex {vertex} is in the split but has no label: set its mask to False"
+    ):
         check.check_masks("x", keys, tuple(masks), labels)

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse
 from typer.testing import CliRunner
 
-from hyrt.cli.data import data_app
+from hyrt.cli.datasets.data import data_app
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats import row_order
@@ -257,7 +257,8 @@ def test_commands(tmp_path):
 
 
 def test_importing_the_commands_is_cheap():
-    code = "import sys, hyrt.cli.data, hyrt.graph; print({'numpy', 'numba', 'torch'} & set(sys.modules))"
+    modules = "hyrt.cli.datasets.data, hyrt.cli.datasets.partition, hyrt.graph"
+    code = f"import sys, {modules}; print({{'numpy', 'numba', 'torch'}} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"
 

@@ -20,6 +20,7 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 from hyrt.graph.formats import folder as folder_module
 from hyrt.graph.formats import npy as npy_module
+from hyrt.graph.formats import recorded_npy as recorded_npy_module
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyWriter, read_header
 
@@ -158,7 +159,7 @@ def test_flipped_bits_of_folder(tmp_path, sparse):
 
 
 def test_first_damaged_chunk_is_named(tmp_path, monkeypatch):
-    for module in (folder_module, npy_module):
+    for module in (folder_module, npy_module, recorded_npy_module):
         monkeypatch.setattr(module, "CHUNK_BYTES", 64)
     arrays = make_arrays(7, vertices=50, width=3)
     convert(Conversion(str(save(arrays, tmp_path / "source")), tmp_path / "a"))
@@ -233,6 +234,29 @@ def test_changed_folder_differs_from_its_meta(tmp_path):
     (tmp_path / "a" / "meta.json").write_text(json.dumps({"format": 99, "keys": {}}))
     with pytest.raises(DataError, match="format 99"):
         open_graph(tmp_path / "a")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_folder_keeps_whether_it_is_symmetric(tmp_path, symmetric):
+    arrays = make_arrays(8)
+    if symmetric:
+        edges = np.zeros((30, 30), np.bool_)
+        edges[np.repeat(np.arange(30), np.diff(arrays["indptr"])), arrays["indices"]] = True
+        edges |= edges.T
+        arrays["indptr"] = np.append(0, edges.sum(1).cumsum())
+        arrays["indices"] = np.nonzero(edges)[1].astype(np.int32)
+    source = save(arrays, tmp_path / "s")
+    assert "is_symmetric" not in vars(open_graph(source).topology)
+    convert(Conversion(str(source), tmp_path / "a"))
+    assert vars(open_graph(tmp_path / "a").topology)["is_symmetric"] is symmetric
+    convert(Conversion(str(tmp_path / "a"), tmp_path / "b"))
+    assert (tmp_path / "b" / "meta.json").read_bytes() == (tmp_path / "a" / "meta.json").read_bytes()
+    # The edges are others than they were in rows that are not sorted.
+    shuffled = arrays | {
+        "indices": np.concatenate([r[::-1] for r in np.split(arrays["indices"], arrays["indptr"][1:-1])])
+    }
+    convert(Conversion(str(save(shuffled, tmp_path / "u")), tmp_path / "c", sort=True))
+    assert vars(open_graph(tmp_path / "c").topology)["is_symmetric"] is symmetric
 
 
 def _npy(descr: str, shape: str, data: bytes = b"") -> bytes:
@@ -332,6 +356,35 @@ def test_what_belongs_to_edges_is_not_dropped(tmp_path, name, key, rows):
         open_graph(save(arrays | {key: extra}, tmp_path / name))
     with pytest.raises(DataError, match=f"key '{key}': looks like .* of edges"):
         convert(Conversion(str(tmp_path / name), tmp_path / "b.npz"))
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a"])
+def test_types_of_edges_are_read_and_written_again(tmp_path, name):
+    arrays = make_arrays(3, vertices=30)
+    types = np.random.default_rng(1).integers(0, 4, len(arrays["indices"])).astype(np.int16)
+    source = save(arrays | {"edge_type": types}, tmp_path / name)
+    for copy in ("b.npz", "b"):
+        convert(Conversion(str(source), tmp_path / copy))
+        np.testing.assert_array_equal(open_graph(tmp_path / copy).topology.edge_types, types)
+    assert_holds(open_graph(source), arrays)
+    for moved in ({"sort": True}, {"order": "degree"}):
+        with pytest.raises(DataError, match="key 'edge_type' is not moved along with the edges by --"):
+            convert(Conversion(str(source), tmp_path / "c", **moved))
+
+
+@pytest.mark.parametrize(
+    ("types", "says"),
+    [
+        (lambda n: np.zeros(n + 1, np.int8), "has .* entries for"),
+        (lambda n: np.full(n, -1, np.int8), "value -1 at position 0 is not from 0 to"),
+        (lambda n: np.zeros(n, np.float32), "dtype float32, expected int8 or"),
+        (lambda n: np.zeros((n, 1), np.int8), "expected 1 dimension"),
+    ],
+)
+def test_types_are_one_number_for_each_edge(tmp_path, types, says):
+    arrays = make_arrays(3, vertices=30)
+    with pytest.raises(DataError, match=f"key 'edge_type'.* {says}"):
+        open_graph(save(arrays | {"edge_type": types(len(arrays["indices"]))}, tmp_path / "a.npz"))
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 
 
@@ -17,13 +17,20 @@ def _data(**changes):
     part = torch.randint(0, 3, (30,), generator=generator)
     values = {
         "x": torch.randn(30, 4, generator=generator),
-        "edge_index": torch.randint(0, 30, (2, 100), generator=generator),
+        "edge_index": _edges(generator),
         "y": labels,
         "train_mask": part == 0,
         "val_mask": part == 1,
         "test_mask": part == 2,
     }
     return SimpleNamespace(**(values | changes))
+
+
+def _edges(generator):
+    """100 edges, none of which repeats another or is a self loop."""
+    pairs = torch.randperm(30 * 29, generator=generator)[:100]
+    source, other = pairs // 29, pairs % 29
+    return torch.stack([source, other + (other >= source)])
 
 
 def _assert_same(graph, data):
@@ -53,6 +60,23 @@ def test_data():
         )
     )
     assert several.num_splits == 3
+
+
+def test_edges_that_are_left_out_are_told():
+    data = _data()
+    repeated = torch.tensor([[3, 4], [3, 5]])
+    data.edge_index = torch.cat([data.edge_index, data.edge_index[:, :2], repeated], 1)
+    distinct = {(int(u), int(v)) for u, v in data.edge_index.T if u != v}
+    left_out = data.edge_index.shape[1] - len(distinct)
+    assert left_out >= 3
+    with pytest.warns(DataWarning, match=f"{left_out} of 104 edges are left out: self loops, or equal"):
+        _assert_same(open_graph(data), data)
+
+
+def test_attributes_that_are_not_read_are_told():
+    with pytest.warns(DataWarning, match="attribute 'train_masks' is not read: did you mean 'train_mask'"):
+        open_graph(_data(train_masks=torch.zeros(30)))
+    assert open_graph(_data(num_nodes=30, name="mine", pos=None)).num_vertices == 30
 
 
 def test_missing_labels():
@@ -87,11 +111,44 @@ def test_bad_data(changes, message):
         open_graph(_data(**changes))
 
 
-@pytest.mark.parametrize("key", ["edge_weight", "edge_attr", "edge_type", "weight"])
+@pytest.mark.parametrize("key", ["edge_weight", "edge_attr", "weight"])
 def test_what_belongs_to_edges_is_not_dropped(key):
     with pytest.raises(DataError, match=f"attribute '{key}': hyrt cannot use .* `del data.{key}`"):
         open_graph(_data(**{key: torch.ones(100)}))
     assert open_graph(_data(**{key: None})).num_vertices == 30
+
+
+def test_types_stay_with_their_edges():
+    ends = torch.tensor([[4, 2, 2, 7, 9, 0], [1, 1, 3, 3, 9, 1]])
+    with pytest.warns(DataWarning, match="self loops"):
+        graph = open_graph(_data(edge_index=ends, edge_type=torch.tensor([5, 1, 2, 0, 8, 3])))
+    topology = graph.topology
+    rows = np.repeat(np.arange(30), topology.in_degrees)
+    found = set(zip(topology.indices.tolist(), rows.tolist(), topology.edge_types.tolist(), strict=True))
+    # A self loop is left out, with its type.
+    assert found == {(4, 1, 5), (2, 1, 1), (2, 3, 2), (7, 3, 0), (0, 1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        (torch.tensor([0, 1]), r"key 'edge_type': int64 of shape \[2\], expected integers \[3\]"),
+        (torch.tensor([0.0, 1.0, 0.0]), "key 'edge_type': float32 of shape"),
+        (torch.tensor([0, -1, 0]), "key 'edge_type': value -1 at position"),
+    ],
+)
+def test_bad_types(types, message):
+    with pytest.raises(DataError, match=message):
+        open_graph(_data(edge_index=torch.tensor([[1, 2, 5], [3, 4, 6]]), edge_type=types))
+
+
+def test_equal_edges_of_several_types_are_not_merged():
+    data = _data(edge_index=torch.tensor([[1, 2, 2], [3, 4, 4]]), edge_type=torch.tensor([0, 1, 2]))
+    with (
+        pytest.warns(DataWarning, match="left out"),
+        pytest.raises(DataError, match="give each pair of vert"),
+    ):
+        open_graph(data)
 
 
 def test_real_pyg_object():

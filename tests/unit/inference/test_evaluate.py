@@ -61,6 +61,24 @@ def test_each_split_is_scored_by_its_own_rows(monkeypatch: pytest.MonkeyPatch, m
     assert metrics["test"]["accuracy"] == pytest.approx(1 / len(test))
 
 
+def test_scores_of_a_device_stand_for_those_over_all_neighbors_alone() -> None:
+    graph = random_graph(classes=3)
+    model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
+    best = np.eye(3, dtype=np.float32)[graph.labels]
+    full, sampled = (
+        Evaluator(build_config({"evaluate": {"mode": mode}}), graph, None) for mode in ("full", "sampled")
+    )
+    of_device = full.evaluate(model, team, scores_at=lambda vertices: best[vertices])
+    assert {split: found["accuracy"] for split, found in of_device.items()} == {"val": 1.0, "test": 1.0}
+    plain = full.evaluate(model, team)
+    assert full.evaluate(model, team, scores_at=lambda vertices: None) == plain
+    assert plain["val"]["accuracy"] < 1
+    # Sampled scores are what was asked for.
+    assert sampled.evaluate(model, team, scores_at=lambda vertices: best[vertices]) == sampled.evaluate(
+        model, team
+    )
+
+
 def test_a_derived_model_is_evaluated_by_its_own_forward() -> None:
     class Negated(GNN):
         def forward(self, blocks, x):

@@ -41,6 +41,8 @@ def reference(model: GNN, graph) -> np.ndarray:
             h = full @ h @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
         elif a.kind == "gin":
             hidden = (h + A @ h) @ weights[f"{layer}.inner.weight"].T + weights[f"{layer}.inner.bias"]
+            if a.norm == "layer":
+                hidden = normed(hidden)
             h = np.maximum(hidden, 0) @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
         else:
             heads = []
@@ -61,10 +63,14 @@ def reference(model: GNN, graph) -> np.ndarray:
                 shortcut = weights.get(f"shortcuts.{i}.weight")
                 h = h + (own if shortcut is None else own @ shortcut.T)
             if a.norm == "layer":
-                mean, deviation = h.mean(1, keepdims=True), h.var(1, keepdims=True)
-                h = (h - mean) / np.sqrt(deviation + 1e-5)
+                h = normed(h)
             h = np.maximum(h, 0)
     return h
+
+
+def normed(rows: np.ndarray) -> np.ndarray:
+    """LayerNorm as it begins, with weights of 1 and biases of 0."""
+    return (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,11 @@ def test_a_part_of_a_cpu_counts_as_one(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
     monkeypatch.setattr(cores, "cgroup_limits", lambda *_: {"cpus": quota, "memory_bytes": None})
     assert cores.available_cores() == expected
+
+
+def test_the_maker_of_the_first_processor_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x86").write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: EPYC: 9004\n")
+    (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: asimd sve\n")
+    assert cores.processor_vendor(tmp_path / "x86") == "AuthenticAMD"
+    assert cores.processor_vendor(tmp_path / "arm") is None
+    assert cores.processor_vendor(tmp_path / "nothing") is None

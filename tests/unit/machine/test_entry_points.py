@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from importlib.metadata import EntryPoint
 
 import pytest
 
-from hyrt.errors import ConfigError, PluginConflict
+from hyrt.errors import ConfigError, PluginConflict, Terminated
 from hyrt.machine.entry_points import EntryPointGroup
 
 GROUP = EntryPointGroup("acme.colours", "colour")
@@ -19,6 +22,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("red", "fractions:Fraction", "acme.colours"),
         EntryPoint("green", "no_such_module:Green", "acme.colours"),
         EntryPoint("grey", "unit.machine.test_entry_points:leaving", "acme.colours"),
+        EntryPoint("mauve", "unit.machine.test_entry_points:terminated", "acme.colours"),
         EntryPoint("blue", "one:Blue", "acme.colours"),
         EntryPoint("blue", "two:Blue", "acme.colours"),
         EntryPoint("cpu", "fractions:Fraction", "acme.other"),
@@ -31,11 +35,14 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 def __getattr__(name: str) -> object:
     if name == "leaving":
         raise SystemExit("the plug-in\n  wants to leave")
+    if name == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
     raise AttributeError(name)
 
 
 def test_names_are_listed_without_importing() -> None:
-    assert sorted(GROUP.declared()) == ["blue", "green", "grey", "red"]
+    assert sorted(GROUP.declared()) == ["blue", "green", "grey", "mauve", "red"]
     assert GROUP.entry("green").value == "no_such_module:Green"
 
 
@@ -44,7 +51,9 @@ def test_a_name_is_loaded_though_its_installation_is_listed_twice() -> None:
 
 
 def test_an_unknown_name_is_guessed_and_the_known_ones_listed() -> None:
-    wanted = r"unknown colour 'gren' \(did you mean 'green'\?\): the known ones are blue, green, grey, red$"
+    wanted = (
+        r"unknown colour 'gren' \(did you mean 'green'\?\): the known ones are blue, green, grey, mauve, red$"
+    )
     with pytest.raises(ConfigError, match=wanted):
         GROUP.load("gren")
 
@@ -65,3 +74,13 @@ def test_a_broken_plug_in_is_an_error_of_ours_with_its_reason(name: str, why: st
 def test_a_group_without_any_name_says_that_hyrt_is_not_installed() -> None:
     with pytest.raises(ConfigError, match="unknown planet 'mars': none is declared: install hyrt again"):
         EntryPointGroup("acme.planets", "planet").load("mars")
+
+
+def test_a_signal_that_ends_the_process_while_a_plug_in_is_imported_is_not_the_plug_ins_fault() -> None:
+    before = signal.signal(signal.SIGTERM, Terminated.raised)
+    try:
+        with pytest.raises(Terminated) as caught:
+            GROUP.load("mauve")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 143

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from hyrt_devices.fpga.probe import xclbin_path
+from hyrt_perfmodel.user_cache import user_cache
 
 from hyrt.doctor.software.kept_rates import judge_kept_rates
 from hyrt.errors import DataError, DataNotWritten
 from hyrt.graph import open_graph
 from hyrt.graph.formats import ogb_layout
 from hyrt.machine import kernel_cache
-from hyrt.machine.asking.children import Answer
+from hyrt.machine.child_processes.children import Answer
 from hyrt.predict.calibrate import store
 
 
@@ -86,11 +87,10 @@ def test_a_home_that_may_not_be_entered(
 def test_what_else_looks_into_home(tmp_path: Path, other_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "locked" / "home"))
     assert store.usable() == (None, "")
-    assert store.why_old() == ""
     assert store.read_measured() is None
     with pytest.raises(DataNotWritten, match=r"Permission denied\. Set XDG_CACHE_HOME to a writable folder"):
         store.keep(None)  # type: ignore[arg-type]
-    assert judge_kept_rates(Answer(), kernel_cache.user_cache() / "hyrt")[0].state == "warning"
+    assert judge_kept_rates(Answer(), user_cache() / "hyrt")[0].state == "warning"
     with pytest.raises(
         DataError, match=r"ogbn-arxiv: .*(Permission denied\): set XDG_CACHE_HOME|hyrt\[ogb\])"
     ):
@@ -103,7 +103,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
     with pytest.raises(RuntimeError):
         Path.home()
-    assert not kernel_cache.user_cache().exists()
+    assert not user_cache().exists()
     assert store.usable() == (None, "")
     assert not xclbin_path().exists()
     with pytest.raises(DataError, match="~nobody/x: no such file or folder"):
@@ -113,6 +113,6 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
-    assert kernel_cache.user_cache() == tmp_path / ".cache"
+    assert user_cache() == tmp_path / ".cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
-    assert kernel_cache.user_cache() == tmp_path / "there"
+    assert user_cache() == tmp_path / "there"

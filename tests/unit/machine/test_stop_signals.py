@@ -29,7 +29,7 @@ def start(code: str) -> subprocess.Popen[str]:
 def test_before_training_the_first_one_ends_the_process(number: signal.Signals) -> None:
     process = start(f"print('ready', flush=True)\n    {BUSY}")
     process.send_signal(number)
-    assert process.communicate(timeout=5) == ("", "")
+    assert process.communicate(timeout=5) == ("", "interrupted before the run began\n")
     assert process.returncode == 128 + number
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.machine.asking.watch import BUSY_TIMES, LOOK_S, Activity, Watch, activity_of
+from hyrt.machine.child_processes.watch import BUSY_TIMES, LOOK_S, Activity, Watch, activity_of
 
 LIMIT_S = 10.0
 

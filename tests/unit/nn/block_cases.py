@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,6 +15,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
@@ -102,3 +104,24 @@ def blocks(draw: st.DrawFn) -> Block:
     source = st.integers(0, max(0, num_src - 1))
     rows = [draw(st.lists(source, max_size=9)) for _ in range(num_dst)]
     return block_of(rows, num_src, draw(st.integers(0, 999)), weighted=draw(st.booleans()))
+
+
+def tensor_block(block: Block) -> TensorBlock:
+    """A relabelled block as a device that runs torch would have it."""
+
+    def moved(array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    return TensorBlock(
+        indptr=moved(block.indptr),
+        columns=moved(block.columns),
+        sources=moved(block.sources),
+        num_dst=block.num_dst,
+        degrees=moved(block.degrees),
+        source_degrees=moved(block.source_degrees),
+        layer=block.layer,
+        step=block.step,
+        seed=block.seed,
+        weights=None if block.weights is None else moved(block.weights),
+        edge_types=None if block.edge_types is None else moved(block.edge_types),
+    )

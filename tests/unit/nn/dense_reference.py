@@ -77,8 +77,18 @@ def combine(block: Block, x: Tensor, reduce: str, self_path: str, epsilon: float
     return mixed
 
 
-def attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor, slope: float = 0.2) -> Tensor:
-    """One head: softmax over a destination's edges and its self loop, of LeakyReLU(z_j . a + z_i . b)."""
+def attention(
+    block: Block,
+    z: Tensor,
+    to_source: Tensor,
+    to_own: Tensor,
+    slope: float = 0.2,
+    factors: Tensor | float = 1.0,
+) -> Tensor:
+    """One head: softmax over a destination's edges and its self loop, of LeakyReLU(z_j . a + z_i . b).
+
+    `factors` [num_dst, num_src] are those of a dropout of its weights.
+    """
     if not block.num_dst:
         return z[:0]
     times = edge_matrix(block) + own_matrix(block)
@@ -86,7 +96,7 @@ def attention(block: Block, z: Tensor, to_source: Tensor, to_own: Tensor, slope:
     score = torch.nn.functional.leaky_relu(score, slope)
     top = torch.where(times > 0, score, -torch.inf).amax(1, keepdim=True).detach()
     weight = times * torch.exp(torch.where(times > 0, score - top, 0.0))
-    return (weight / weight.sum(1, keepdim=True)) @ z
+    return (factors * weight / weight.sum(1, keepdim=True)) @ z
 
 
 def sage(block: Block, x: Tensor, p: Parameters, reduce: str = "mean") -> Tensor:
@@ -98,8 +108,10 @@ def gcn(block: Block, x: Tensor, p: Parameters) -> Tensor:
 
 
 def gin(block: Block, x: Tensor, p: Parameters, epsilon: float = 0.0) -> Tensor:
-    total = combine(block, x, "sum", "add", epsilon)
-    return (total @ p["inner.weight"].T + p["inner.bias"]).relu() @ p["weight"].T + p["bias"]
+    hidden = combine(block, x, "sum", "add", epsilon) @ p["inner.weight"].T + p["inner.bias"]
+    if "norm.weight" in p:
+        hidden = layer_norm(hidden, p["norm.weight"], p["norm.bias"])
+    return hidden.relu() @ p["weight"].T + p["bias"]
 
 
 def gat(block: Block, x: Tensor, p: Parameters, average: bool = False) -> Tensor:

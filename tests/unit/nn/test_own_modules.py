@@ -139,6 +139,10 @@ def test_a_derived_model_with_a_forward_of_its_own_is_given_rows() -> None:
     ("settings", "remedy"),
     [
         ({"norm": "layer"}, r"layer 'norms.0' \(model.norm=none leaves it out\): train it on"),
+        (
+            {"kind": "gin", "norm": "layer", "layers": 1},
+            r"layer 'layers.0.norm' \(model.norm=none leaves it out\): train it on",
+        ),
         ({"residual": True}, r"layer 'shortcuts.0' \(model.residual=false leaves it out\): train it on"),
         ({"dropout": 0.5}, "GNN with dropout on npu:0: .* set model.dropout=0"),
         ({"input_dropout": 0.5}, "GNN with dropout on npu:0: .* and model.input_dropout=0, or train it on"),

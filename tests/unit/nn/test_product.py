@@ -7,11 +7,28 @@ import torch
 from closeness import distance
 
 from hyrt.machine.workers import Workers, working
+from hyrt.nn.operators import chunk_product
 from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.tiled_transpose import transpose_into
+from hyrt.nn.torch_threads import torch_threads
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.fixture(params=["oneDNN", "MKL"], autouse=True)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Multiply with either library, whichever is the faster here."""
+    by_onednn = chunk_product.BY_ONEDNN
+    if request.param == "MKL":
+        monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset())
+    elif chunk_product.ONEDNN is None:
+        pytest.skip("this torch has no oneDNN")
+    else:
+        monkeypatch.setattr(chunk_product, "BY_ONEDNN", by_onednn | {torch.float32})
+        monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 0)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -45,6 +62,12 @@ def test_float32_is_float64_rounded_for_any_number_of_rows(rows: int, relu: bool
         assert distance(mine.grad, theirs.grad) < 2e-6
 
 
+def test_a_very_wide_product() -> None:
+    x, weight = drawn(2, 1 << 17), drawn(3, 1 << 17, seed=1)
+    expected = (x.double() @ weight.double().T).float()
+    torch.testing.assert_close(linear(x, weight), expected, rtol=1e-4, atol=1e-2)
+
+
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
     x, weight = drawn(5, 3), drawn(2, 3).requires_grad_()
     linear(x, weight).sum().backward()
@@ -56,9 +79,25 @@ def test_only_what_is_asked_for_gets_a_gradient() -> None:
 
 
 def test_a_strided_input_is_read_right() -> None:
+    """Up to rounding: how rows lie may decide in which order a library adds up."""
     wide, weight = drawn(300, 8), drawn(4, 5, seed=1)
-    assert torch.equal(linear(wide[:, 1:6], weight), linear(wide[:, 1:6].contiguous(), weight))
-    assert torch.equal(linear(drawn(5, 300).t(), weight), linear(drawn(5, 300).t().contiguous(), weight))
+    for rows in (wide[:, 1:6], drawn(5, 300).t()):
+        torch.testing.assert_close(linear(rows, weight), (rows.double() @ weight.double().T).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "columns", "length"),
+    [(0, 3, 128), (1, 1, 1), (16, 16, 16), (17, 33, 128), (40, 15, 64), (130, 48, 256)],
+)
+def test_a_turned_matrix_is_the_transpose_and_zeros(
+    rows: int, columns: int, length: int, dtype: torch.dtype
+) -> None:
+    x = drawn(rows, columns, dtype=dtype)
+    out = torch.full((columns, length), torch.nan, dtype=dtype)
+    transpose_into(x.numpy(), out.numpy())
+    assert torch.equal(out[:, :rows], x.t())
+    assert not out[:, rows:].any()
 
 
 @pytest.mark.parametrize("rows", [40, 2500])
@@ -118,6 +157,20 @@ def test_any_number_of_workers_gives_equal_bits(low_precision: bool) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_torchs_own_threads_change_no_bit_and_stay_as_many(count: int) -> None:
+    results = []
+    for threads in (1, 2, 4):
+        x, weight = drawn(3000, 100).requires_grad_(), drawn(256, 100, seed=1).requires_grad_()
+        with torch_threads(threads), Workers(count, "hyrt.test") as team, working(team):
+            out = linear(x, weight)
+            out.square().sum().backward()
+            assert torch.get_num_threads() == threads
+        results.append([out.detach(), x.grad, weight.grad])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))  # type: ignore[arg-type]
+
+
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match=r"x has shape \(5, 4\) and the weight \(3, 7\)"):
         linear(torch.zeros(5, 4), torch.zeros(3, 7))
@@ -125,3 +178,76 @@ def test_what_does_not_fit_is_named() -> None:
         linear(torch.zeros(5, 4), torch.zeros(3, 4), torch.zeros(2))
     with pytest.raises(ValueError, match="give equal dtypes"):
         linear(torch.zeros(5, 4), torch.zeros(3, 4).double())
+
+
+def test_onednn_gets_no_columns_of_a_wider_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read them a thousand times more slowly."""
+    if chunk_product.ONEDNN is None:
+        pytest.skip("torch has no oneDNN")
+    by_onednn, dense = chunk_product.ONEDNN, []
+
+    def product(a: torch.Tensor, b: torch.Tensor, *others: object) -> torch.Tensor:
+        dense.append(b.is_contiguous() or b.t().is_contiguous())
+        return by_onednn(a, b, *others)
+
+    monkeypatch.setattr(chunk_product, "ONEDNN", product)
+    monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset({torch.float32}))
+    monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 0)
+    rows, weight, out = torch.randn(7, 5), torch.randn(3, 9), torch.empty(7, 3)
+    chunk_product.multiply(rows, weight[:, 4:].t(), out, precision=torch.float32)
+    assert dense == [True]
+    expected = rows.double() @ weight[:, 4:].double().t()
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_small_matrices_are_never_onednn_s_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset({torch.float32, torch.bfloat16}))
+    monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 12)
+    asked: list[tuple[int, int]] = []
+
+    def product(a: torch.Tensor, b: torch.Tensor, *others: object) -> torch.Tensor:
+        asked.append((len(b), b.shape[1]))
+        return a @ b.t()
+
+    monkeypatch.setattr(chunk_product, "ONEDNN", product)
+    for wide, precision, num in ((4, torch.float32, 0), (5, torch.float32, 2), (4, torch.bfloat16, 2)):
+        asked.clear()
+        rows, grad, weight = drawn(6, wide), drawn(6, 3, seed=1), drawn(3, wide, seed=2)
+        out, turned = torch.empty(6, 3), torch.empty(wide, 3)
+        chunk_product.multiply(rows, weight.to(precision).t(), out, precision=precision)
+        chunk_product.multiply_turned(rows, grad, turned, precision=precision)
+        assert len(asked) == num
+        bound = 1e-5 if precision == torch.float32 else 5e-2
+        torch.testing.assert_close(out, rows @ weight.t(), rtol=bound, atol=bound)
+        torch.testing.assert_close(turned, rows.t() @ grad, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "vectors", "has_mkl", "by_onednn"),
+    [
+        ("GenuineIntel", ["AVX-512", "AMX bf16"], True, set()),
+        ("GenuineIntel", ["AVX2"], True, set()),
+        ("AuthenticAMD", ["AVX2"], True, set()),
+        # There MKL leaves the widest vectors unused.
+        ("AuthenticAMD", ["AVX-512", "bf16"], True, {torch.float32}),
+        (None, ["NEON", "bf16"], False, {torch.float32}),
+        ("GenuineIntel", ["AVX2"], False, {torch.float32}),
+    ],
+)
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_the_library_is_the_fastest_of_the_processor(
+    vendor: str | None,
+    vectors: list[str],
+    has_mkl: bool,
+    by_onednn: set[torch.dtype],
+    has_bf16: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunk_product, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(chunk_product, "vector_instructions", lambda: vectors)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_bf16, raising=False)
+    monkeypatch.setattr(chunk_product, "ONEDNN", object())
+    assert set(chunk_product._by_onednn()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
+    monkeypatch.setattr(chunk_product, "ONEDNN", None)
+    assert not set(chunk_product._by_onednn())

@@ -28,7 +28,8 @@ def step(model: GNN, batch: MiniBatch, sparse: bool) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_parts_equal_the_whole(kind: str, cut: int, sparse: bool) -> None:
     graph = awkward_graph()
-    model = model_of(kind, 10, 2, torch.float32, dropout=0.5, input_dropout=0.3, residual=True, norm="layer")
+    masks = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
+    model = model_of(kind, 10, 2, torch.float32, **masks, residual=True, norm="layer")
     whole, first, second = (
         step(model, sampled(graph, targets, [4, 3], step=11), sparse)
         for targets in (TARGETS, TARGETS[:cut], TARGETS[cut:])

@@ -9,7 +9,7 @@ import dense_reference as dense
 import numpy as np
 import pytest
 import torch
-from block_cases import awkward_graph, block_of, blocks, sampled, values
+from block_cases import awkward_graph, block_of, blocks, sampled, tensor_block, values
 from closeness import assert_close, distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.product import linear
 from hyrt.nn.tensor_operators import segments, tensor_ops
-from hyrt.nn.tensor_operators.tensor_block import tensor_block
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [
@@ -69,12 +68,6 @@ def test_a_tensor_block_says_what_the_block_says(block: Block) -> None:
     for name in ("indptr", "rows", "edges"):
         assert getattr(mine, name).tolist() == getattr(theirs, name).tolist()
     assert not moved.in_place
-
-
-def test_a_block_read_in_place_is_refused() -> None:
-    graph = awkward_graph()
-    with pytest.raises(ValueError, match=r"layer 1.*in place"):
-        tensor_block(sampled(graph, [1, 2], [3], in_place=True).blocks[0])
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 
 import pytest
-from hyrt_devices.opencl.programs import _FILES, SourcePrograms, source_of
+from hyrt_devices.opencl.programs import _FILES, Programs, source_of
 
 
 def test_every_file_belongs_to_a_program() -> None:
@@ -45,10 +45,25 @@ def test_a_build_that_fails_is_tried_three_times(
             return "built"
 
     monkeypatch.setattr(cl, "Program", Program)
-    programs = SourcePrograms("context", "device")
+    programs = Programs("context", "device")
     if failures < 3:
         assert programs.built("sample", {"GRAIN": 2}) == "built"
     else:
         with pytest.raises(cl.RuntimeError, match="BUILD_PROGRAM_FAILURE"):
             programs.built("sample", {"GRAIN": 2})
     assert tried == [["-cl-mad-enable", "-DGRAIN=2"]] * builds
+
+
+def test_the_oldest_of_many_programs_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+
+    def build(self: Programs, source: str, options: list[str]) -> str:
+        made.append(options)
+        return "built"
+
+    monkeypatch.setattr("hyrt_devices.opencl.programs._MOST_BUILT", 2)
+    monkeypatch.setattr(Programs, "_build", build)
+    programs = Programs("context", "device")
+    for grain in (1, 2, 3, 3, 2, 1):
+        programs.built("sample", {"GRAIN": grain})
+    assert [options[-1] for options in made] == [f"-DGRAIN={grain}" for grain in (1, 2, 3, 1)]

@@ -27,7 +27,7 @@ def test_buffers_are_given_back_after_every_copy_even_one_that_failed() -> None:
 
     lease: Any = Lease()
     events = [Event("first"), Event("second", fails=True), Event("third")]
-    staged = StagedBatch(owner=object(), targets=1, normalizer=1.0, events=list(events), lease=lease)
+    staged = StagedBatch(owner=object(), targets=1, normalizer=1.0, rows=1, events=list(events), lease=lease)
     staged.release()
     assert order == ["first", "second", "third", "given back"]
     assert staged.owner is None

@@ -43,7 +43,7 @@ FOUND = Calibration(
             loading=(LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),),
             sampling=(SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),),
             core_efficiency=0.75,
-            sharing_of={"cpu+opencl": Sharing(step_s=4e-3, efficiency=0.7)},
+            sharing_of={"cpu+opencl": Sharing(step_s=4e-3, efficiency=0.7, wait_s=2e-3)},
         ),
         accelerators=(Accelerator(kind="npu", memory_gb_s=100.0, macs_per_s=1e12, link_gb_s=math.inf),),
     ),
@@ -86,6 +86,12 @@ def test_a_damaged_file_is_said_with_its_name_and_the_remedy(tmp_path: Path, tex
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CalibrationError, match=r"c\.yaml: .*run `hyrt calibrate`"):
         read_calibration(path)
+
+
+def test_a_place_that_cannot_be_read_needs_another_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CalibrationError, match="Not a directory: set XDG_CACHE_HOME to a folder"):
+        read_calibration(tmp_path / "file" / "c.yaml")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, fit_overlap
-from hyrt_perfmodel.calibration.fit_rates import fit_rates
+from hyrt_perfmodel.calibration.fit_rates import fit_rates, slowed_rates
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
 from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
@@ -68,39 +68,66 @@ def test_too_few_measurements() -> None:
         fit_rates(WORKLOADS[:3], [1.0, 1.0, 1.0])
 
 
-def run_of(host: Host, batch: int, step_s: float) -> MeasuredRun:
+def test_fewer_threads_slow_everything_but_fixed_costs() -> None:
+    """Twice as long beside the launches: half of each rate, and the launches as before."""
+    rates = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
+    whole = [seconds(work, rates) for work in WORKLOADS[:2]]
+    found = slowed_rates(rates, WORKLOADS[:2], [7e-4 + 2 * (each - 7e-4) for each in whole])
+    assert found.launch_s == 7e-4
+    assert found.memory_gb_s == pytest.approx(5.5)
+    assert found.macs_per_s == pytest.approx(4.5e10)
+    assert found.values_per_s == pytest.approx(3e8)
+    assert slowed_rates(rates, WORKLOADS[:2], [each / 2 for each in whole]) == rates
+
+
+def run_of(host: Host, batch: int, step_s: float, synchronize_s: float) -> MeasuredRun:
     work = WORKLOADS[0]
     return MeasuredRun(
         Platform(name="one", host=host),
         TrainingWorkload(
             at=in_proportion(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
         ),
-        Assignment(split=(batch,), threads=Threads(sample=1, load=1, train=1)),
+        Assignment(split=(batch,), threads=Threads(sample=1, load=1, train=2)),
         step_s,
+        synchronize_s,
     )
 
 
-def test_the_steps_own_cost_and_the_cores_efficiency_come_back() -> None:
-    """Where loading is cheap the chain bounds a step; where it is dear, the cores do."""
+WEIGHTS_BYTES = 2 * (200 * 64 + 128 * 10) * 4
+SYNCHRONIZE_S = 4e-4 + WEIGHTS_BYTES / 0.5e9
+
+
+def test_what_a_run_adds_to_its_stages_comes_back() -> None:
+    """Of two cores that the trainer holds: loading lengthens a step by half of it over the efficiency."""
     rates = TrainerRates(memory_gb_s=1e3, macs_per_s=2.5e9)
     given = {"macs_per_s": 2.5e9, "cores": 2, "serial_part": 1.0, "models": {"": rates}}
-    chain, cores = Host(memory_gb_s=1e3, **given), Host(memory_gb_s=0.2, **given)  # type: ignore[arg-type]
+    chain, cores = Host(memory_gb_s=1e3, **given), Host(memory_gb_s=1.0, **given)  # type: ignore[arg-type]
     work = WORKLOADS[0]
     runs = []
-    for host, batch in ((chain, 500), (chain, 20), (chain, 8), (cores, 500), (cores, 200)):
+    for host, batch in ((chain, 500), (chain, 20), (chain, 8), (cores, 500), (cores, 200), (cores, 50)):
         part = work.scaled(batch / 500)
-        training_s = seconds(part, rates)
         load_s = part.vertices[0] * 100 * 4 / (host.memory_gb_s * 1e9)
-        bound = max(training_s + 1e-3, load_s, (training_s + load_s + 1e-3) / (2 * 0.8))
-        runs.append(run_of(host, batch, bound))
+        # Synchronization leaves one of the two cores free.
+        taken_s = max(0.0, (load_s - SYNCHRONIZE_S) / 2 / 0.7)
+        step_s = seconds(part, rates) + SYNCHRONIZE_S + taken_s + 1e-3
+        runs.append(run_of(host, batch, step_s, SYNCHRONIZE_S))
+    # Other weights, of which synchronization depends alone.
+    wide = TrainingWorkload(at=lambda units: WORKLOADS[5], targets_per_epoch=1000, batch_size=1, sample_s=0.0)
+    wide_bytes = 2 * (1024 * 128 + 256 * 4) * 4
+    wide_s = 4e-4 + wide_bytes / 0.5e9
+    step_s = seconds(WORKLOADS[5], rates) + wide_s + 1e-3
+    one = Assignment(split=(1,), threads=Threads(sample=1, load=1, train=2))
+    runs.append(MeasuredRun(Platform(name="one", host=chain), wide, one, step_s, wide_s))
     fit = fit_overlap(runs)
-    assert max(abs(error) for error in fit.relative_errors) < 0.05
+    assert max(abs(error) for error in fit.relative_errors) < 0.02
+    assert fit.weights_gb_s == pytest.approx(0.5)
     assert fit.sharing_of.keys() == {"cpu"}
-    assert fit.sharing_of["cpu"].efficiency == pytest.approx(0.8, abs=0.05)
-    assert fit.sharing_of["cpu"].step_s == pytest.approx(1e-3, rel=0.2)
+    assert fit.sharing_of["cpu"].step_s == pytest.approx(4e-4)
+    assert fit.sharing_of["cpu"].efficiency == pytest.approx(0.7, abs=0.03)
+    assert fit.sharing_of["cpu"].wait_s == pytest.approx(1e-3, rel=0.1)
     assert fit.of(chain).sharing("cpu") == fit.sharing_of["cpu"]
     # Of trainers that did not run together, the mean is what is known.
-    assert fit.of(chain).sharing("cpu+opencl").efficiency == pytest.approx(fit.sharing_of["cpu"].efficiency)
+    assert fit.of(chain).sharing("cpu+opencl") == fit.sharing_of["cpu"]
     with pytest.raises(ValueError, match="no runs"):
         fit_overlap([])
 
@@ -109,7 +136,7 @@ def test_runs_that_the_cores_do_not_bound_leave_the_efficiency_at_one() -> None:
     rates = TrainerRates(memory_gb_s=1e3, macs_per_s=2.5e9)
     host = Host(memory_gb_s=1e3, macs_per_s=2.5e9, cores=64, serial_part=1.0, models={"": rates})
     runs = [
-        run_of(host, batch, seconds(WORKLOADS[0].scaled(batch / 500), rates) + 1e-3)
+        run_of(host, batch, seconds(WORKLOADS[0].scaled(batch / 500), rates) + 1e-3, 1e-3)
         for batch in (8, 100, 500)
     ]
     assert fit_overlap(runs).sharing_of["cpu"].efficiency == 1.0

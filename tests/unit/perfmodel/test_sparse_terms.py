@@ -63,15 +63,16 @@ def test_a_layer_that_averages_its_heads_has_a_product_for_each() -> None:
 
 def test_what_is_left_aggregates_products_forward_and_backward() -> None:
     """Bandwidth and rate 1: seconds are bytes, and multiply-accumulates."""
+    # By hand: the second layer's products of a row of 64 columns, GIN's through 64 hidden ones.
+    uppers = {"gcn": 64 * 8, "graphsage": 2 * 64 * 8, "gin": 64 * 64 + 64 * 8}
     for kind, second in (("gcn", 0), ("graphsage", 0), ("gin", 64)):
         left = multiplied_first(work(kind))
         assert left.sparse is None
-        upper = work(kind).f_in(2)
         read = trainer_s(left, 1.0, math.inf)
         # The first layer's 64 wide products twice, the second layer's rows twice.
         assert read == 4 * (2 * 1600 * 64 + 2 * 300 * 64)
         multiplied = trainer_s(left, math.inf, 1.0)
-        assert multiplied == 2 * 200 * second * 64 + 2 * 40 * upper * 8
+        assert multiplied == 2 * 200 * second * 64 + 2 * 40 * uppers[kind]
     # Attention reads a row of a quarter of the width for each of four heads.
     assert trainer_s(multiplied_first(work("gat")), 1.0, math.inf) == 4 * (2 * 1600 * 64 + 2 * 300 * 4 * 64)
 

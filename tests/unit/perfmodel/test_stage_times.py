@@ -8,7 +8,7 @@ import pytest
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, WalkCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
-from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
 from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import activations_bytes, host_memory_bytes
 from hyrt_perfmodel.prediction.predict import predict
@@ -73,17 +73,18 @@ def test_rows_are_numbered_where_they_are_gathered() -> None:
     assert rows.sample_s == pytest.approx(4900 / 4e6)
 
 
-def test_the_cores_do_all_stages_on_one_thread_and_synchronize() -> None:
-    """Every stage with one thread, each trainer on the host's cores, and what follows them."""
+def test_the_cores_sample_and_load_are_held_by_trainers_and_synchronize() -> None:
+    """Sampling and loading with one thread, the cores that each trainer holds, and what follows them."""
     times = stage_times(platform(CL), TRAINING, Assignment(split=(100, 50), threads=FOUR))
     weights_s = 2 * (100 * 20 + 40 * 10) * 4 / 0.5e9
     assert times.host_trainers == "cl+cpu"
     sample_s = 4900 / 2e6 + 2450 / 1e6
     load_s = 4800 * (3e-8 + 200 / 2e9) + 1500 * (1e-8 + 200 / 2e9)
-    # A fourth of the rate of four cores, on one; the aggregate has been read already.
-    cpu_s = 4 * (MACS / 1e9 + AGGREGATION)
+    # Of all four cores; the aggregate has been read already.
+    cpu_s = MACS / 1e9 + AGGREGATION
     cl_s = MACS / 2 / 1e9 + (2000 * 50 + 900 * 20) * 4 / 1e15
-    assert times.core_s == pytest.approx(sample_s + load_s + cpu_s * 1 + cl_s + times.synchronize_s)
+    assert times.core_s == pytest.approx(sample_s + load_s + 4 * cpu_s + cl_s + times.synchronize_s)
+    assert times.busy_s == pytest.approx(max(cpu_s, cl_s) + times.synchronize_s)
     assert times.synchronize_s == pytest.approx(weights_s)
 
 
@@ -92,7 +93,21 @@ def test_the_iteration_is_no_shorter_than_the_cores_work() -> None:
     times = stage_times(model, TRAINING, Assignment(split=(200,), threads=FOUR))
     assert times.synchronize_s == pytest.approx(2e-4 + 2 * (100 * 20 + 40 * 10) * 4 / 0.5e9)
     assert times.core_s is not None
-    assert iteration_s(times, model.host) == pytest.approx(times.core_s / (4 * 0.8))
+    # Three cores are free while the trainer synchronizes; what else there is takes them from the trainer.
+    other_s = 9800 / 2e6 + 9600 * (3e-8 + 200 / 2e9)
+    beyond_s = (other_s - 3 * times.synchronize_s) / 4
+    trainer_s = times.trainer_propagate_s[0] + times.synchronize_s
+    assert iteration_s(times, model.host) == pytest.approx(trainer_s + beyond_s / 0.8)
+    waiting = platform(sharing_of={"cpu": Sharing(step_s=2e-4, efficiency=0.8, wait_s=3e-3)})
+    waited = stage_times(waiting, TRAINING, Assignment(split=(200,), threads=FOUR))
+    assert waited.synchronize_s == times.synchronize_s
+    assert iteration_s(waited, waiting.host) == pytest.approx(trainer_s + beyond_s / 0.8 + 3e-3)
+    # Where the stages follow each other a step waits, too; in the published form nothing does.
+    apart = Terms(shared_cores=False, overlap="nothing")
+    whole_s = waited.sample_s + waited.load_s + trainer_s + 3e-3
+    assert iteration_s(waited, waiting.host, apart) == pytest.approx(whole_s)
+    published = stage_times(waiting, TRAINING, Assignment(split=(200,), threads=FOUR), PAPER)
+    assert published.wait_s == published.synchronize_s == 0.0
     assert iteration_s(times, model.host, Terms(shared_cores=False)) == max(times.stages_s.values())
     idle = replace(times, core_s=0.0)
     assert iteration_s(idle, model.host) == max(times.stages_s.values())

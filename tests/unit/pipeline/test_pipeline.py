@@ -17,8 +17,9 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.objective.classification import Classification
+from hyrt.observe.hook import Hook
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import Pipeline
+from hyrt.pipeline.pipeline import GuardedSteps, Pipeline
 from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.shares import cut
 from hyrt.pipeline.stages import Stages
@@ -269,6 +270,61 @@ def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
     serial = contents(SerialSteps(stages(null(), [32]), range(STEPS)).steps())
     with Pipeline(stages(null(), [32]), range(STEPS), depth=4, stall_timeout_s=30) as pipeline:
         assert contents(pipeline.steps()) == serial
+    with GuardedSteps(stages(null(), [32]), range(STEPS), stall_timeout_s=30) as guarded:
+        assert contents(guarded.steps()) == serial
+    assert pipeline_threads() == []
+
+
+@pytest.mark.parametrize(("stage", "step"), [("transfer", 2), ("propagate", 0), ("propagate", STEPS - 1)])
+def test_guarded_steps_end_as_the_pipeline_does(stage: str, step: int) -> None:
+    def refuse() -> None:
+        raise DeviceFault("refused")
+
+    told: list[BaseException] = []
+
+    class Heard(Hook):
+        def fail(self, failure: BaseException) -> None:
+            told.append(failure)
+
+    device = Faulty(NullDevice.probe()[0], stage, step, refuse)
+    steps = GuardedSteps(stages([device], [32]), range(STEPS), stall_timeout_s=30, hooks=[Heard()])
+    with (
+        pytest.raises(StageFailure, match=f"^error in {stage} on null:0 at step {step}: refused$") as raised,
+        steps,
+    ):
+        list(steps.steps())
+    assert told == [raised.value]
+    assert isinstance(raised.value.__cause__, DeviceFault)
+    assert pipeline_threads() == []
+
+
+def test_guarded_steps_that_hang_are_named() -> None:
+    release, stacks = threading.Event(), []
+
+    def on_stall(text: str) -> None:
+        stacks.append(text)
+        release.set()
+
+    device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
+    steps = GuardedSteps(stages([device], [32]), range(STEPS), stall_timeout_s=0.2, on_stall=on_stall)
+    with pytest.raises(Stalled, match=r"propagate on null:0 at step 2 did not return"), steps:
+        list(steps.steps())
+    assert "hyrt.steps" in stacks[0]
+    assert pipeline_threads() == []
+
+
+def test_nothing_is_under_way_while_guarded_steps_are_consumed() -> None:
+    class Seen(NullDevice):
+        transferred = 0
+
+        def transfer(self, batch):
+            self.transferred += 1
+            return super().transfer(batch)
+
+    device = Seen(NullDevice.probe()[0])
+    with GuardedSteps(stages([device], [32]), range(STEPS), stall_timeout_s=30) as steps:
+        for work in steps.steps():
+            assert device.transferred == work.step + 1
 
 
 @pytest.mark.parametrize("is_pipelined", [True, False])

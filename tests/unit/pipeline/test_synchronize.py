@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from hyrt.config.tree import TrainConfig
+from hyrt.config.settings import TrainConfig
 from hyrt.device import StepResult
 from hyrt.errors import Diverged
 from hyrt.pipeline.shares import Share, StepWork
-from hyrt.pipeline.synchronize import Reduction, Synchronizer, add_results
+from hyrt.pipeline.synchronize import Reduction, StepTotals, Synchronizer, add_results, alone
 
 SHAPES = ((3, 2), (3,))
 LR = 0.5
@@ -33,7 +33,7 @@ def results(count: int) -> list[StepResult]:
     return [*made, StepResult.empty(0.0)]
 
 
-def weights_after(given: Sequence[StepResult], reduction: Reduction = add_results) -> list[torch.Tensor]:
+def weights_after(given: Sequence[StepResult], reduction: Reduction = alone) -> list[torch.Tensor]:
     parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in SHAPES]
     synchronizer = Synchronizer(parameters, torch.optim.SGD(parameters, LR), [], 0, reduction)
     work = StepWork(0)
@@ -56,8 +56,14 @@ def test_a_reduction_over_other_processes_gives_the_step_of_all_trainers() -> No
     given = results(6)
     mine, theirs = given[:2], given[2:]
 
-    def with_the_other(own: Sequence[StepResult]) -> StepResult:
-        return add_results([add_results(own), add_results(theirs)])
+    def with_the_other(own: StepTotals) -> StepTotals:
+        other = add_results(theirs)
+        return StepTotals(
+            loss_sum=own.loss_sum + other.loss_sum,
+            counts={},
+            normalizer=own.normalizer + other.normalizer,
+            gradients=[a + b for a, b in zip(own.gradients, other.gradients, strict=True)],
+        )
 
     for weights, wanted in zip(weights_after(mine, with_the_other), weights_after(given), strict=True):
         torch.testing.assert_close(weights, wanted)

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
+import torch
 from hyrt_devices.null import NullDevice
 from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
@@ -22,6 +23,8 @@ from hyrt.graph import open_graph
 from hyrt.predict.calibrate.store import known_speed, read_measured, this_machine
 from hyrt.predict.choose_devices import _step_s, _work, choose, resolve_auto, whole_step_s
 from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.compose import compose_run
+from hyrt.training.setup import PreparedRun, build_model, build_sampler
 
 WORKLOAD = Workload(
     vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
@@ -41,7 +44,7 @@ def device(kind: str, index: int = 0, **more) -> DeviceInfo:
     return DeviceInfo(kind=kind, index=index, description=f"{kind} {index}", memory_bytes=2**30, **more)
 
 
-CPU = device("cpu", rates=rates(100), host_cores=2)
+CPU = device("cpu", rates=rates(100), host_cores=2, whole_graphs=True)
 SURVEYS = [
     Survey("cpu", "hyrt 1", (CPU,)),
     Survey("acme", "acme 1", (device("acme", rates=rates(100, 100, 100)),)),
@@ -57,6 +60,27 @@ def test_only_the_cpu_where_nothing_else_is() -> None:
     choice = chosen(CPU, device("cpu", 1, host_cores=2), device("null", simulated=True))
     assert choice.devices == ("cpu:0",)
     assert not choice.unused
+
+
+def test_of_the_whole_graph_only_the_fastest_trains() -> None:
+    cards = [
+        device("acme", i, rates=rates(gmacs, gmacs, gmacs), whole_graphs=True)
+        for i, gmacs in enumerate((200, 900))
+    ]
+    batches = device("fpga", rates=rates(5000, 5000, 5000))
+    infos = (CPU, *cards, batches, device("npu", whole_graphs=True))
+    surveys = [Survey("any", "hyrt 1", infos)]
+    work = replace(WORK, batch_size=1, targets_per_epoch=1, at=lambda units: WORKLOAD, resident=True)
+    step_s = lambda info: _step_s(info, None, "graphsage", work)  # noqa: E731
+    choice = choose(surveys, step_s, lambda info: "", one=True)
+    assert choice.devices == ("acme:1",)
+    assert dict(choice.unused) == {
+        "cpu:0": "slower than acme:1",
+        "acme:0": "slower than acme:1",
+        "fpga:0": "trains mini-batches only",
+        "npu:0": "its rates are unknown: run `hyrt devices --measure`",
+    }
+    assert choose(surveys, lambda info: None, lambda info: "", one=True).devices == ("cpu:0",)
 
 
 def test_a_device_on_the_same_cores_is_not_taken_and_says_so() -> None:
@@ -148,7 +172,8 @@ def test_a_whole_step_is_the_equations_sum_or_its_transfer() -> None:
 @pytest.mark.parametrize("settings", [{"model": {"kind": "gat"}}, {"sampler": {"kind": "saint"}}])
 def test_every_model_and_sampler_has_a_step_to_compare_by(settings: dict) -> None:
     graph = open_graph("synthetic:tiny")
-    work = _work(build_config({**settings, "data": {"batch_size": 64}}), graph)
+    config = build_config({**settings, "data": {"batch_size": 64}})
+    work = _work(config, PreparedRun(config, graph))
     assert work is not None
     step = work.at(float(work.batch_size))
     # No step has more vertices than there are walks' ends or neighbours, and each has some.
@@ -178,12 +203,11 @@ def test_a_sampler_that_says_no_sizes_does_not_end_the_run(
     monkeypatch.setattr("hyrt.predict.choose_devices._with_cpu", lambda *_: None)
     monkeypatch.setattr("hyrt.predict.choose_devices._why_not", lambda *_: "")
     plain = build_config({"devices": "auto", "data": {"batch_size": 64}})
-    resolved, choice = resolve_auto(
-        plain.model_copy(update={"sampler": kind()}), open_graph("synthetic:tiny")
-    )
+    config, graph = plain.model_copy(update={"sampler": kind()}), open_graph("synthetic:tiny")
+    resolved, choice = resolve_auto(config, PreparedRun(config, graph))
     assert choice is not None
     if is_known:
-        assert resolved.devices == resolve_auto(plain, open_graph("synthetic:tiny"))[0].devices
+        assert resolved.devices == resolve_auto(plain, PreparedRun(plain, graph))[0].devices
         assert not choice.unused
     else:
         assert resolved.devices == ["cpu:0"]
@@ -202,6 +226,34 @@ def test_without_any_device_the_reasons_are_said() -> None:
         DeviceUnavailable, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
     ):
         choose([broken, shared], lambda info: None, lambda info: "")
+
+
+def test_what_auto_has_built_is_what_the_run_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hyrt.predict.choose_devices.survey_devices", lambda: SURVEYS)
+    monkeypatch.setattr("hyrt.predict.choose_devices._with_cpu", lambda *_: None)
+    tried: list[torch.nn.Module] = []
+    monkeypatch.setattr(
+        "hyrt.predict.choose_devices._why_not", lambda info, model, objective: tried.append(model) or "no"
+    )
+    built: list[str] = []
+    for what in (build_model, build_sampler):
+        monkeypatch.setattr(
+            f"hyrt.training.setup.{what.__name__}",
+            lambda *args, what=what: built.append(what.__name__) or what(*args),
+        )
+    config, graph = (
+        build_config({"devices": "auto", "data": {"batch_size": 64}}),
+        open_graph("synthetic:tiny"),
+    )
+    prepared = PreparedRun(config, graph)
+    resolved, choice = resolve_auto(config, prepared)
+    assert choice is not None
+    assert choice.unused == (("acme:0", "no"),)
+    parts = compose_run(resolved, graph, prepared=prepared)
+    assert sorted(built) == ["build_model", "build_sampler"]
+    assert [parts.learner.model] == tried
+    assert parts.sampler is prepared.sampler
 
 
 class WithMemory(NullDevice):
@@ -232,7 +284,8 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         lambda group: entries if group == registry.BACKENDS.group else entry_points(group=group),
     )
     graph = open_graph("synthetic:tiny")
-    resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
+    config = build_config({"devices": "auto", "data": {"batch_size": 64}})
+    resolved, choice = resolve_auto(config, PreparedRun(config, graph))
     assert choice is not None
     kept = read_measured()
     assert kept is not None
@@ -241,7 +294,7 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         assert choice.unused == (("acme:0", "open failed: RuntimeError: firmware too old"),)
     else:
         # Shares are inverse step times, in the same unit for both.
-        work = _work(resolved, graph)
+        work = _work(resolved, PreparedRun(resolved, graph))
         infos = [find_device("cpu")[1], *WithMemory.probe()]
         seconds = [_step_s(info, kept, "graphsage", work) or 0.0 for info in infos]
         shares = {r.name: r.share for r in resolved.device_requests}
@@ -251,8 +304,9 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
 def test_other_settings_are_left_alone_and_auto_becomes_names() -> None:
     graph = open_graph("synthetic:tiny")
     named = build_config({"devices": "cpu"})
-    assert resolve_auto(named, graph) == (named, None)
-    resolved, choice = resolve_auto(build_config({"devices": "auto", "data": {"batch_size": 64}}), graph)
+    assert resolve_auto(named, PreparedRun(named, graph)) == (named, None)
+    config = build_config({"devices": "auto", "data": {"batch_size": 64}})
+    resolved, choice = resolve_auto(config, PreparedRun(config, graph))
     assert choice is not None
     assert resolved.devices == list(choice.devices)
     assert resolved.devices[0].startswith("cpu:0")

@@ -27,7 +27,7 @@ from hyrt.predict.calibrate.store import keep, kept, real_devices, shares_cores,
 from hyrt.predict.this_run import predict_run
 from hyrt.predict.workload import sampled_workload
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.setup import build_model
 
 RATES = {
@@ -137,6 +137,8 @@ def test_predict_says_what_a_run_starts_with(
 def test_alone_it_predicts_the_device_that_runs_have_by_default(calibrated: Calibration, data: Path) -> None:
     assert list(predicted(data)["assignment"]["split"]) == ["cpu:0"]
     assert list(predicted(data, "--devices", "cpu,opencl")["assignment"]["split"]) == ["cpu:0", "opencl:0"]
+    # A kind is known in any case.
+    assert list(predicted(data, "--devices", "CPU,OpenCL")["assignment"]["split"]) == ["cpu:0", "opencl:0"]
     # What shares the cores is not chosen by itself.
     assert list(predicted(data, "--devices", "auto")["assignment"]["split"]) == ["cpu:0"]
 

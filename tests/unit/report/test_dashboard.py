@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
 
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
 from hyrt.report.terminal.dashboard import dashboard
 from hyrt.report.terminal.progress import Progress
 
@@ -97,3 +98,30 @@ def test_the_picture_stays_while_an_epoch_is_evaluated(with_dashboard: bool) -> 
         assert ("propagate x2" in out.getvalue().rpartition("val accuracy")[2]) == with_dashboard
         progress.say("the last line")
     assert "propagate" not in out.getvalue().rpartition("the last line")[2]
+
+
+@pytest.mark.parametrize("width", [40, 160])
+def test_chunks_of_a_whole_graph_have_lines_of_their_own(width: int) -> None:
+    chunks = ChunkedStep(
+        intervals=4, vertices=153_000, in_bytes=3 * 2**30, out_bytes=2**29, host_bytes=2**28,
+        file_bytes=2**27, copy_s=0.8, compute_s=1.0, hidden_s=0.6,
+        reads=24, filtered=9, spared_bytes=2**28, filter_s=0.05,
+    )  # fmt: skip
+    text = shown(width, chunks={"opencl:0": chunks.figures()})
+    assert all(len(line) <= width for line in text.splitlines())
+    said = [line.rstrip() for line in text.splitlines() if line.startswith("opencl:0  ")]
+    wanted = [
+        "opencl:0  4 x 4 chunks of 153,000 vertices · 3 GiB in and 512 MiB out a step · 256 MiB swapped to "
+        "the host, 128 MiB of it in a file",
+        "opencl:0  filtering: rows for 9 of 24 chunks, 256 MiB not copied, in 50 ms",
+        "opencl:0  copying 0.8 s, 75% of it hidden behind 1 s of computing",
+    ]
+    assert said == [line[:width].rstrip() for line in wanted]
+
+
+def test_a_device_that_measures_no_copies_says_nothing_of_what_is_hidden() -> None:
+    chunks = ChunkedStep(intervals=1, vertices=9, in_bytes=100, out_bytes=0, host_bytes=0, file_bytes=0)
+    said = [line for line in shown(160, chunks={"xpu:0": chunks.figures()}).splitlines() if "xpu:0" in line]
+    assert [line.rstrip() for line in said] == [
+        "xpu:0  1 x 1 chunks of 9 vertices · 100 bytes in and 0 bytes out a step"
+    ]

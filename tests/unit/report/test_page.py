@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_of
-from hyrt.report.html.page import page_beside, page_of, predicted_rows
+from hyrt.report.html.page import facts, page_beside, page_of, predicted_rows
 from hyrt.report.records.run_record import RunRecord, weighted_median
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
@@ -200,6 +200,32 @@ def test_the_sentence_on_the_bottleneck() -> None:
         "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, 40 ms."
     )
     assert "channel" not in page_of(serial).split("What bounds it</h2>")[1].split("Medians")[0]
+
+
+def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
+    def chunks(copy_s: float) -> dict[str, dict[str, float]]:
+        figures = {
+            "intervals": 3, "vertices": 1000, "in_bytes": 2**20, "out_bytes": 2**19, "host_bytes": 2**21,
+            "file_bytes": 0, "copy_s": copy_s, "compute_s": 0.5, "hidden_s": copy_s / 4,
+        }  # fmt: skip
+        return {"opencl:0": figures}
+
+    run = record([line(1), line(2, chunks=chunks(0.3)), line(3, chunks=chunks(0.4))])
+    said = dict(facts(run))
+    assert said["chunks on opencl:0"] == (
+        "3 x 3 chunks of 1,000 vertices · 1 MiB in and 512 KiB out a step · 2 MiB swapped to the host"
+    )
+    assert said["transfer of opencl:0"] == "copying 0.4 s, 25% of it hidden behind 0.5 s of computing"
+    assert all(text in page_of(run) for text in ("3 x 3 chunks", "25% of it hidden", "Chunks on opencl:0"))
+    [chart] = [chart for chart in charts_of(run) if chart.title.startswith("Chunks on")]
+    assert [(series.name, list(series.x), list(series.y)) for series in chart.series] == [
+        ("copying", [2, 3], [0.3, 0.4]),
+        ("computing", [2, 3], [0.5, 0.5]),
+        ("hidden copying", [2, 3], [0.075, 0.1]),
+    ]
+    without = record([line(1)])
+    assert not any(name.startswith("chunks") for name, _ in facts(without))
+    assert "Chunks on" not in page_of(without)
 
 
 def test_lines_of_earlier_versions_and_runs_without_steps() -> None:

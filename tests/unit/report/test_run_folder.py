@@ -102,6 +102,9 @@ def test_names_that_are_none(tmp_path: Path, name: str) -> None:
 
 
 def test_open_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "data.npz").touch()
+    with pytest.raises(CheckpointError, match=r"data\.npz: is a file: give the folder of a run"):
+        RunFolder.open(tmp_path / "data.npz")
     with pytest.raises(CheckpointError, match="no such folder"):
         RunFolder.open(tmp_path / "none")
     with pytest.raises(CheckpointError, match=r"config\.yaml is missing"):
@@ -225,20 +228,6 @@ def test_a_torn_or_zeroed_last_line_is_left_out(tmp_path: Path) -> None:
         assert len(read_metrics(run.metrics_path)) == 2
 
 
-def test_the_threads_of_an_earlier_versions_run_have_todays_names(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, "run", Config())
-    run.handle(steps(1, threads={"sample": 1, "load": 2, "propagate": 3}))
-    run.handle(steps(2, threads={"sample": 4, "load": 5, "train": 6}))
-    run.close()
-    (run.path / "summary.json").write_text('{"threads": {"sample": 4, "load": 5, "propagate": 6}}')
-    record = read_run(run.path)
-    assert [line["threads"] for line in record.lines] == [
-        {"sample": 1, "load": 2, "train": 3},
-        {"sample": 4, "load": 5, "train": 6},
-    ]
-    assert record.summary["threads"] == {"sample": 4, "load": 5, "train": 6}
-
-
 class AwaySettings(NeighborSettings):
     """Of a package that is there while the run is made."""
 
@@ -327,8 +316,10 @@ def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for root in (tmp_path / "file", tmp_path / "file" / "runs"):
         with pytest.raises(ConfigError, match="file: this is a file: give a folder as --output"):
             RunFolder.create(root, None, Config())
-    with pytest.raises(HyrtError, match="File name too long"):
-        RunFolder.create(tmp_path, "x" * 300, Config())
+    with pytest.raises(ConfigError, match=": give a name of at most 200 bytes"):
+        RunFolder.create(tmp_path, "é" * 101, Config())
+    with pytest.raises(ConfigError, match="give a name in UTF-8, without '/'"):
+        RunFolder.create(tmp_path, "\udcfa", Config())
 
     def read_only(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from unit.nn.block_cases import tensor_block
 
 from hyrt.api import load, train
 from hyrt.errors import StageFailure, UnsupportedModel
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.checked_scores import check_scores
 from hyrt.nn.model import GNN
-from hyrt.nn.tensor_operators.tensor_block import tensor_block
+from hyrt.nn.own_modules.checked_scores import check_scores
 from hyrt.sampling.neighbor import NeighborSampler
 
 GRAPH = load("synthetic:tiny")
@@ -32,7 +32,7 @@ CASES: list[tuple[int, Callable[[list[Any], Tensor], Any], str]] = [
     (4, lambda blocks, x: x[: len(blocks[-1].destinations) - 1], "returned 99 rows for 100 targets"),
     (3, lambda blocks, x: x[: blocks[-1].num_dst], "returned 3 scores for 4 classes: return one score for"),
     (4, lambda blocks, x: (x,), "returned a tuple: return one floating-point tensor of scores"),
-    (4, lambda blocks, x: None, "returned a NoneType: return one floating-point tensor"),
+    (4, lambda blocks, x: None, "returned nothing: return one floating-point tensor"),
     (4, lambda blocks, x: x[: blocks[-1].num_dst, 0], r"returned torch.float32 of shape \[100\]: return one"),
     (
         4,
@@ -94,3 +94,9 @@ def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
     with pytest.raises(UnsupportedModel, match="GNN returned 3 scores for 4 classes"):
         check_scores(model, 4)
     check_scores(GNN(Architecture(kind="gat", in_features=5, num_classes=3)), 4)
+
+
+def test_scores_without_a_gradient() -> None:
+    model = Wrong(4, lambda blocks, x: x[: blocks[-1].num_dst].detach(), "training")
+    with pytest.raises(StageFailure, match="Wrong returned scores that no gradient leads back from: use no"):
+        train(GRAPH, model, **SETTINGS)

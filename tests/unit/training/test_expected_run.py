@@ -13,7 +13,7 @@ from hyrt_perfmodel.assignment import Threads
 from hyrt.config import build_config
 from hyrt.observe.events import EpochEnded, Event, Predicted, RunStarted
 from hyrt.training.compose import compose_run
-from hyrt.training.expected_run import ExpectedRun
+from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)

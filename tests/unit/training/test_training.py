@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
 import torch
+from graphs import random_graph
 
 from hyrt.api import load
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.errors import ConfigError, DataWarning, UnsupportedModel
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
-from hyrt.training.learner import build_optimizer
+from hyrt.training.learner import Learner, build_optimizer
 from hyrt.training.train import Training, TrainResult
 
 GRAPH = load("synthetic:tiny")
@@ -180,14 +182,14 @@ def test_a_first_loss_may_be_large_but_not_beyond_all_bounds(scale: float, is_to
     first = next(event for event in heard if isinstance(event, StepGroup)).losses[0]
     assert scale / 100 < first < scale * 100
     said = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
-    assert [text for text in said if "at step 0" in text] == (said if is_too_large else [])
+    assert [text for text in said if "at step 0, in the very first" in text] == (said if is_too_large else [])
     assert bool(said) == is_too_large
 
 
 def test_the_default_number_of_epochs_stays_over_interruptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyrt.config.tree._LEAST_STEPS", 7 * STEPS)
+    monkeypatch.setattr("hyrt.config.settings._LEAST_STEPS", 7 * STEPS)
     whole, told, parts = Run(None, epochs=None), [], 0
     while (run := Run(tmp_path, Checkpointed, resume=parts > 0, epochs=None)).result.status != "finished":
         told += run.told()
@@ -223,6 +225,30 @@ def test_resuming_says_where(tmp_path: Path) -> None:
     Run(tmp_path, StepGroup)
     notices = [event.text for event in Run(tmp_path, resume=True).heard if isinstance(event, Notice)]
     assert notices == ["continuing after step 1"]
+
+
+def test_a_run_that_has_more_epochs_than_it_is_resumed_for_says_so(tmp_path: Path) -> None:
+    ended = Run(tmp_path, Checkpointed, epochs=3)
+    assert [event.epoch for event in ended.heard if isinstance(event, EpochEnded)] == [1]
+    again = Run(tmp_path, resume=True, epochs=1)
+    assert again.result.status == "finished"
+    assert again.told() == []
+    steps = newest(tmp_path).step
+    left = f"nothing is left to train: train.epochs=1 ends after step {steps}"
+    assert [event.text for event in again.heard if isinstance(event, Notice)] == [
+        f"continuing after step {steps}",
+        f"{left}. Resume with a larger train.epochs to train on",
+    ]
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_labels_of_one_class_are_warned_of(classes: int) -> None:
+    with catch_warnings(record=True) as caught:
+        simplefilter("always")
+        compose_run(build_config({"train": {"epochs": 1}}), random_graph(60, classes=classes))
+    said = [str(each.message) for each in caught if each.category is DataWarning]
+    text = "random: all labels are of class 0, so there is nothing to learn: check the labels"
+    assert said == ([text] if classes == 1 else [])
 
 
 class Custom(torch.nn.Module):
@@ -288,10 +314,20 @@ def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
             r"^train\.optimizer=Adam cannot be made with lr=.*, eps=-1.0.*: Invalid",
         ),
         (
+            {"optimizer_options": {"betas": 3}},
+            r"^train\.optimizer=Adam cannot be made with .*betas=3.*; by default .*betas=\(0\.9, 0\.999\)",
+        ),
+        (
             # The model's kind brings the weight decay.
             {"optimizer": "Rprop"},
             r"^train\.optimizer=Rprop has no weight decay, but .* is 0\.0005: give train\.weight_decay=0$",
         ),
+        (
+            {"optimizer": "Optimizer"},
+            r"^train\.optimizer='Optimizer' is not in torch\.optim: it has .*Adam",
+        ),
+        ({"schedule": "LRScheduler"}, r"^train\.schedule='LRScheduler' is not in torch\.optim\.lr_"),
+        ({"schedule": "steplr"}, r"did you mean 'StepLR'\?$"),
         (
             {"schedule": "StepL"},
             r"^train\.schedule='StepL' is not in torch\.optim\.lr_.*did you mean 'StepLR'\?$",
@@ -306,6 +342,40 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=message):
         build_optimizer(build_config({"train": train}), list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            {"schedule": "OneCycleLR", "schedule_options": {"max_lr": 0.1, "total_steps": 3}},
+            r"^train\.schedule=OneCycleLR with train\.schedule_options=.* fails after epoch 4 of 6: it makes "
+            r"one step an epoch, so give it options for more than 6 steps, or lower train\.epochs",
+        ),
+        (
+            {"optimizer_options": {"capturable": True}},
+            r"^train\.optimizer=Adam cannot make a step with train\.optimizer_options=.*capturable",
+        ),
+    ],
+)
+def test_what_would_fail_in_the_run_fails_at_its_start(train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose_run(build_config({"train": {"epochs": 6, **train}}), GRAPH)
+
+
+def test_schedules_that_last_for_the_run_are_let_through() -> None:
+    model = torch.nn.Linear(2, 2)
+    for name, options in {
+        "OneCycleLR": {"max_lr": 0.1, "total_steps": 7},
+        "StepLR": {"step_size": 1},
+        "ReduceLROnPlateau": {},
+        "CosineAnnealingLR": {"T_max": 3},
+    }.items():
+        train = {"schedule": name, "schedule_options": options, "lr": 0.01}
+        learner = Learner(build_config({"train": train}), model)
+        before = learner.lr
+        learner.check_schedule(6)
+        assert learner.lr == before
 
 
 def test_plateau_schedule_follows_the_loss_alone() -> None:

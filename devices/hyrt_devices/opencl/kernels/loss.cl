@@ -1,4 +1,5 @@
 // Softmax cross-entropy of GRAIN rows a work item: gradient, and the sums of losses and hits of these rows.
+// A row without a label (-1) is no target: it adds nothing, and has no gradient.
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void cross_entropy(
     __global const float *restrict scores, __global const long *restrict labels,
     __global const float *restrict target_weights, const int weighted, __global float *restrict grad,
@@ -12,6 +13,10 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void cross_entropy(
         __global const float *score = scores + (size_t)i * classes;
         __global float *g = grad + (size_t)i * classes;
         const int label = (int)labels[i];
+        if (label < 0) {
+            for (int k = 0; k < classes; k++) g[k] = 0;
+            continue;
+        }
         const float weight = weighted ? target_weights[i] : 1;
         float top = score[0];
         int best = 0;

@@ -16,10 +16,10 @@ __kernel __attribute__((reqd_work_group_size(1, ITEMS, 1))) void pack(
 }
 
 // Adds parts[chunk][panel][k_rows + 1][PANEL] in order: gradients[weight_at + n * k_rows + k], and from the last row
-// gradients[bias_at + n] where bias_at is not negative.
+// gradients[bias_at + n] where bias_at is not negative. With `add`, to what stands there.
 __kernel __attribute__((reqd_work_group_size(1, ITEMS, 1))) void reduce_parts(
     __global const float *restrict parts, const int chunks, const int panels, const int k_rows, const int n_columns,
-    __global float *restrict gradients, const int weight_at, const int bias_at)
+    __global float *restrict gradients, const int weight_at, const int bias_at, const int add)
 {
     const int p = get_global_id(0), k0 = get_global_id(1) * BLOCK;
     const int columns = min(n_columns - p * PANEL, PANEL), count = min(k_rows + 1 - k0, BLOCK);
@@ -35,8 +35,11 @@ __kernel __attribute__((reqd_work_group_size(1, ITEMS, 1))) void reduce_parts(
     const int weight_rows = min(count, k_rows - k0);
     for (int n = 0; n < columns; n++) {
         __global float *to = gradients + weight_at + (size_t)(p * PANEL + n) * k_rows + k0;
-        for (int k = 0; k < weight_rows; k++) to[k] = sum[k][n];
+        for (int k = 0; k < weight_rows; k++) to[k] = add ? to[k] + sum[k][n] : sum[k][n];
     }
     if (bias_at >= 0 && weight_rows < count)
-        for (int n = 0; n < columns; n++) gradients[bias_at + p * PANEL + n] = sum[weight_rows][n];
+        for (int n = 0; n < columns; n++) {
+            __global float *to = gradients + bias_at + p * PANEL + n;
+            *to = add ? *to + sum[weight_rows][n] : sum[weight_rows][n];
+        }
 }

@@ -1,0 +1,88 @@
+"""The device memory of chunks: tensors that are taken once, and what the operators take for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hyrt.fullgraph.grid.least_grid import ChunkSizes
+from hyrt.fullgraph.grid.place_sizes import PlaceSizes
+from hyrt.nn.description import ModelDescription
+
+# Torch's allocators round sizes up to this at least.
+_ROUND_BYTES = 512
+WORK_NUMBERS = 1 << 20
+"""Numbers of the rows that operators make for a while, of which there are a few at a time. A single row is
+made whole, however long it is."""
+_WORK_MATRICES = 4
+# Of the targets' scores, at the same time: autograd's of the loss.
+_SCORE_MATRICES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMemory:
+    """One flat tensor for each purpose, as large as the largest chunk needs it."""
+
+    read: torch.Tensor
+    accumulated: torch.Tensor
+    results: tuple[torch.Tensor, ...]
+    """`read`, `accumulated`, `results`: float32, the places of `ChunkKernels`."""
+    rows: torch.Tensor
+    starts: torch.Tensor
+    columns: torch.Tensor
+    """`rows`, `starts`, `columns`: int32, the edges of a chunk."""
+    row_scale: torch.Tensor
+    column_scale: torch.Tensor
+    """`row_scale`, `column_scale`: float32, the factors of their ends."""
+
+    @classmethod
+    def take(cls, places: PlaceSizes, device: torch.device) -> ChunkMemory:
+        """Allocate what `ChunkMemory.sizes` counts."""
+
+        def floats(numbers: int) -> torch.Tensor:
+            return torch.empty(max(1, numbers), device=device)
+
+        def ints(numbers: int) -> torch.Tensor:
+            return torch.empty(max(1, numbers), dtype=torch.int32, device=device)
+
+        return cls(
+            read=floats(places.read),
+            accumulated=floats(places.accumulated),
+            results=tuple(map(floats, places.results)),
+            rows=ints(places.edge_rows),
+            starts=ints(places.edge_rows + 1),
+            columns=ints(places.edges),
+            row_scale=floats(places.vertices),
+            column_scale=floats(places.vertices),
+        )
+
+
+def needed_bytes(model: ModelDescription, chunks: ChunkSizes) -> int:
+    """What a step takes of the device for chunks of such sizes, beside weights.
+
+    The tensors of `ChunkMemory` are counted to the byte, and what operators take for a while at its most.
+
+    Parameters
+    ----------
+    model
+        The model.
+    chunks
+        The largest chunks.
+    """
+    places = PlaceSizes.of(model, chunks)
+    words = [places.read, places.accumulated, *places.results, places.edge_rows, places.edge_rows + 1]
+    words += [places.edges, places.vertices, places.vertices]
+    widest = max(max(product.weight.shape) for layer in model.layers for product in layer.products)
+    classes = model.layers[-1].products[-1].weight.shape[0]
+    scores = _SCORE_MATRICES * chunks.targets * classes + 4 * chunks.targets
+    work = _WORK_MATRICES * max(WORK_NUMBERS, 2 * widest)
+    gradients = sum(
+        parameter.numel()
+        for layer in model.layers
+        for product in layer.products
+        for parameter in (product.weight, product.bias)
+        if parameter is not None
+    )
+    passing = max(scores, 2 * work) + 2 * gradients
+    return sum(-(-4 * each // _ROUND_BYTES) * _ROUND_BYTES for each in words) + 4 * passing

@@ -1,0 +1,157 @@
+"""Steps over whole graphs in chunks on one torch device."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hyrt.device import StepResult
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.chunk_runs import ChunkRuns
+from hyrt.fullgraph.grid.least_grid import ChunkSizes
+from hyrt.fullgraph.grid.place_sizes import PlaceSizes
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.nn.description import ModelDescription
+from hyrt.objective import Objective
+from hyrt.quantities import size
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, needed_bytes
+from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
+from hyrt_devices.cuda.driver import Driver
+
+
+class TorchRoom:
+    """`ChunkRoom` of a torch device.
+
+    Parameters
+    ----------
+    name
+        The device's name, for messages.
+    driver, stream
+        The hardware, and the stream on which all runs.
+    model
+        The model, with parameters on the device.
+    objective
+        What is trained for.
+    free
+        Gives the bytes that chunks may take.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        stream: Any,
+        model: ModelDescription,
+        objective: Objective,
+        free: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.reads_in_place = driver.device.type == "cpu"
+        self.kernels: TorchChunks | None = None
+        """What runs on the chunks that are there; None where none are."""
+        self._driver = driver
+        self._stream = stream
+        self._model = model
+        self._objective = objective
+        self._free = free
+
+    def free_bytes(self) -> int:
+        return self._free()
+
+    def needed_bytes(self, chunks: ChunkSizes) -> int:
+        return needed_bytes(self._model, chunks)
+
+    def take(self, chunks: ChunkSizes) -> TorchChunks:
+        memory = ChunkMemory.take(PlaceSizes.of(self._model, chunks), self._driver.device)
+        self.kernels = TorchChunks(self._model, memory, self._objective, self._wait)
+        return self.kernels
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Run on the stream, and turn the driver's error into DeviceOutOfMemory."""
+        try:
+            with self._driver.running(self._stream), torch.no_grad():
+                yield
+        except Exception as error:
+            if not self._driver.out_of_memory(error):
+                raise
+            # The error's frames hold tensors.
+            traceback.clear_frames(error.__traceback__)
+            raise DeviceOutOfMemory(
+                f"{self.name}: out of memory in a step in chunks, with "
+                f"{size(self._driver.used_bytes())} in use",
+                remedy="lower fullgraph.device_memory to what the device has free, or lower model.hidden",
+            ) from error
+
+    def gradients(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+        """The gradient sums of the kernels since `begin`, on the host, in the order of the parameters."""
+        assert self.kernels is not None
+        found = self.kernels.gradients
+        return [
+            torch.zeros(parameter.shape) if id(parameter) not in found else found[id(parameter)].cpu()
+            for parameter in parameters
+        ]
+
+    def release(self) -> None:
+        self._wait()
+        self.kernels = None
+        self._driver.trim()
+
+    def _wait(self) -> None:
+        self._driver.wait(self._driver.mark(self._stream))
+
+
+class TorchChunkSteps:
+    """Steps in chunks, with the gradients of each.
+
+    Parameters
+    ----------
+    room
+        The memory for chunks.
+    model
+        The model, with parameters on the device.
+    options, budget
+        How chunks are cut, and how much host memory may be used.
+    """
+
+    def __init__(
+        self, room: TorchRoom, model: ModelDescription, options: ChunkOptions, budget: HostBudget
+    ) -> None:
+        self._room = room
+        self._runs = ChunkRuns(model, [room], options, budget)
+
+    @property
+    def num(self) -> int | None:
+        """How many intervals the vertices are cut into; None before the first step."""
+        return self._runs.num
+
+    def step(self, batch: MiniBatch, parameters: Sequence[torch.nn.Parameter]) -> StepResult:
+        """A step, as `ChunkRuns.run`.
+
+        Parameters
+        ----------
+        batch
+            The whole graph, with at least one target.
+        parameters
+            The parameters whose gradients are wanted, in their order.
+        """
+        with torch.no_grad():
+            loss_sum, counts = self._runs.run(batch, None)
+            gradients = self._room.gradients(parameters)
+        return StepResult(
+            loss_sum=loss_sum,
+            counts=counts,
+            normalizer=batch.normalizer,
+            gradients=gradients,
+            chunks=self._runs.figures(),
+        )
+
+    def release(self) -> None:
+        """Give all memory back."""
+        self._runs.release()

@@ -1,0 +1,241 @@
+"""`ChunkKernels` of torch's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.chunks.chunk_kernels import Place
+from hyrt.fullgraph.chunks.chunked_step import ChunkWork
+from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
+from hyrt.fullgraph.grid.place_sizes import given_width
+from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
+from hyrt.nn.description import ModelDescription, Product
+from hyrt.nn.tensor_operators.segments import segment_sum
+from hyrt.nn.tensor_operators.tensor_ops import kept_elements
+from hyrt.objective import Objective
+from hyrt.objective.on_host import numbers
+from hyrt.objective.registry import OBJECTIVES
+from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS, ChunkMemory
+
+Array = NDArray[Any]
+
+
+class TorchChunks:
+    """Computes on chunks where they lie; sums have a fixed order.
+
+    Parameters
+    ----------
+    model
+        The model, with parameters on the device.
+    memory
+        Where chunks lie.
+    objective
+        What is trained for.
+    wait
+        Holds the calling thread until the device has done all.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        memory: ChunkMemory,
+        objective: Objective,
+        wait: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._memory = memory
+        self._objective = objective
+        self._wait = wait
+        self._device = memory.read.device
+        self._result = memory.read[:0]
+        self._width = 0
+        self._key = (0, 0)
+        self._in_bytes = self._out_bytes = 0
+        self.gradients: dict[int, torch.Tensor] = {}
+        """The gradient sum of each parameter, by its id."""
+
+    def begin(self, seed: int, step: int) -> None:
+        self._key = seed, step
+        self._in_bytes = self._out_bytes = 0
+        self.gradients = {
+            id(parameter): torch.zeros_like(parameter, requires_grad=False)
+            for layer in self._model.layers
+            for product in layer.products
+            for parameter in (product.weight, product.bias)
+            if parameter is not None
+        }
+
+    def name(self, chunk: str) -> None:
+        """A trace of torch's streams has no names of single operators."""
+
+    def put(self, place: Place, rows: Array) -> None:
+        self._in_bytes += rows.nbytes
+        self._rows(place, *rows.shape).copy_(torch.from_numpy(rows))
+
+    def get(self, place: Place, out: Array) -> None:
+        self._out_bytes += out.nbytes
+        torch.from_numpy(out).copy_(self._rows(place, *out.shape))
+
+    def settle(self, rows: Array) -> None:
+        """Copies of memory that is not pinned are through when `put` and `get` return."""
+
+    def clear(self, place: Place, num_rows: int, width: int) -> None:
+        self._rows(place, num_rows, width).zero_()
+
+    def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
+        self._drop(self._rows(place, len(vertices), width), vertices, layer, rate)
+
+    def gather(
+        self,
+        layer: int,
+        edges: EdgeChunk,
+        row_scale: Array | None,
+        column_scale: Array | None,
+        *,
+        own: bool,
+        back: bool,
+    ) -> None:
+        memory, what = self._memory, self._model.layers[layer].aggregation
+        width = given_width(self._model.layers[layer])
+        sum_at, own_at = what.columns(width)
+        at = sum_at if not own or own_at is None else own_at
+        read_at, read_width = (at, what.width(width)) if back else (0, width)
+        added_at, added_width = (0, width) if back else (at, what.width(width))
+        x = memory.read[: len(memory.read) // read_width * read_width].view(-1, read_width)
+        out = memory.accumulated[: len(memory.accumulated) // added_width * added_width].view(-1, added_width)
+        x, out = x[:, read_at : read_at + width], out[:, added_at : added_at + width]
+        rows, columns = self._sent(memory.rows, edges.rows), self._sent(memory.columns, edges.columns)
+        starts = self._sent(memory.starts, edges.starts)
+        by_row = None if row_scale is None else self._sent(memory.row_scale, row_scale)
+        by_column = None if column_scale is None else self._sent(memory.column_scale, column_scale)
+        for first, last, edge_first, edge_last in _pieces(edges.starts, max(1, WORK_NUMBERS // width)):
+            here, sources = rows[first:last], columns[edge_first:edge_last]
+            values = x.index_select(0, sources)
+            if by_column is not None:
+                values.mul_(by_column.index_select(0, sources)[:, None])
+            sums = segment_sum(values, starts[first : last + 1].clamp(edge_first, edge_last) - edge_first)
+            if by_row is not None:
+                sums.mul_(by_row.index_select(0, here)[:, None])
+            out.index_add_(0, here, sums)  # A row is there once: no two sums meet.
+
+    def compute(self, layer: int, place: Place, vertices: Array) -> None:
+        products = self._model.layers[layer].products
+        rows = self._rows(place, len(vertices), products[0].weight.shape[1])
+        for product, memory in zip(products, self._memory.results, strict=False):
+            made = _view(memory, len(vertices), product.weight.shape[0])
+            weight = product.weight.detach()
+            if product.bias is None:
+                torch.mm(rows, weight.t(), out=made)
+            else:
+                torch.addmm(product.bias.detach(), rows, weight.t(), out=made)
+            if product.relu:
+                made.relu_()
+            rows = made
+        self._result = rows
+        self._drop_layer(rows, layer, vertices)
+
+    def lose(
+        self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
+    ) -> Callable[[], tuple[float, dict[str, float]]]:
+        chosen = objective or self._objective
+        with torch.enable_grad():
+            scores = self._result.detach().requires_grad_()
+            targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
+            given = None if weights is None else torch.from_numpy(weights).to(self._device)
+            with OBJECTIVES.blamed(chosen.name, "loss_sum"):
+                loss = chosen.loss_sum(scores, targets, given)
+            (gradient,) = torch.autograd.grad(loss, scores)
+        loss = loss.detach()
+        counts = chosen.count(scores.detach(), targets)
+        self._rows("read", *scores.shape).copy_(gradient)
+        return lambda: (float(loss), numbers(counts))
+
+    def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
+        described, num = self._model.layers[layer], len(vertices)
+        along = self._rows(grad, num, described.products[-1].weight.shape[0])
+        if described.products[-1].relu:
+            _mask(along, self._result, dropout_threshold(described.dropout)[1])
+        else:
+            self._drop_layer(along, layer, vertices)
+        for p in reversed(range(len(described.products))):
+            product = described.products[p]
+            of = product.weight.shape[1]
+            rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
+            self._add_gradient(product, along, rows)
+            if p or wanted:
+                # What it has made is not read any more.
+                out = _view(self._memory.results[p], num, of)
+                torch.mm(along, product.weight.detach(), out=out)
+                if p and described.products[p - 1].relu:
+                    _mask(out, rows, 1.0)
+                along = out
+        self._result = along
+
+    def wait(self) -> None:
+        self._wait()
+
+    def work(self) -> ChunkWork:
+        return ChunkWork(in_bytes=self._in_bytes, out_bytes=self._out_bytes)
+
+    def _sent(self, memory: torch.Tensor, array: Array) -> torch.Tensor:
+        """An array in the memory that is for it."""
+        self._in_bytes += array.nbytes
+        there = memory[: len(array)]
+        there.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        return there
+
+    def _add_gradient(self, product: Product, along: torch.Tensor, rows: torch.Tensor) -> None:
+        self.gradients[id(product.weight)].addmm_(along.t(), rows)
+        if product.bias is not None:
+            self.gradients[id(product.bias)].add_(along.sum(0))
+
+    def _rows(self, place: Place, num: int, width: int) -> torch.Tensor:
+        """What lies in a place, as [num, width] rows."""
+        if place == "result":
+            return self._result.view(num, width)
+        memory = self._memory.read if place == "read" else self._memory.accumulated
+        return _view(memory, num, width)
+
+    def _drop_layer(self, rows: torch.Tensor, layer: int, vertices: Array) -> None:
+        """The dropout after a layer, of its result or of the gradient of that, in place."""
+        rate = self._model.layers[layer].dropout
+        if rate:
+            self._drop(rows, vertices, layer + 1, rate)
+
+    def _drop(self, rows: torch.Tensor, vertices: Array, layer: int, rate: float) -> None:
+        threshold, scale = dropout_threshold(rate)
+        seed, step = self._key
+        key = stream_key(seed, DROPOUT, step, layer)
+        # A draw of 64 bits is for four columns, and each of them is looked at as a number of 64 bits.
+        several = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
+        for at in range(0, len(rows), several):
+            part = torch.from_numpy(np.ascontiguousarray(vertices[at : at + several])).to(self._device)
+            kept = kept_elements(part, rows.shape[1], key, int(threshold))
+            rows[at : at + several].mul_(kept).mul_(scale)
+
+
+def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
+    return memory[: num * width].view(num, width)
+
+
+def _mask(grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:
+    """The gradient of a ReLU, and of a dropout that scaled its result, in place."""
+    several = max(1, WORK_NUMBERS // grad.shape[1])
+    for at in range(0, len(grad), several):
+        part = slice(at, at + several)
+        grad[part].mul_(activated[part] > 0).mul_(scale)
+
+
+def _pieces(starts: NDArray[np.int32], most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut a chunk into pieces of at most so many edges: first and last row, first and last edge."""
+    total = int(starts[-1])
+    for edge_first in range(0, total, most):
+        edge_last = min(edge_first + most, total)
+        first = int(np.searchsorted(starts, edge_first, side="right")) - 1
+        last = int(np.searchsorted(starts, edge_last, side="left"))
+        yield first, last, edge_first, edge_last

@@ -1,0 +1,126 @@
+"""A model whose vertices are computed on the host's cores, by torch and the compiled operators of hyrt."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from hyrt.device import StepResult
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
+from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.own_modules.model_errors import model_errors_named
+from hyrt.nn.torch_threads import threads_for
+from hyrt.objective import Objective
+from hyrt.objective.on_host import numbers
+from hyrt.objective.registry import OBJECTIVES
+from hyrt.sampling.block import Ids
+from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.minibatch import MiniBatch
+
+
+class HostModel:
+    """A copy of a model, and its steps.
+
+    Parameters
+    ----------
+    model
+        The model to copy.
+    workers
+        The team of threads that computes.
+    budget
+        How much host memory the matrices of a whole graph may take.
+    """
+
+    def __init__(self, model: torch.nn.Module, workers: Workers, budget: HostBudget) -> None:
+        self._workers = workers
+        self._budget = budget
+        self._torch_threads = threads_for(model, workers.count)
+        self._model = copy.deepcopy(model).train()
+        self._whole: FullGraphReplica | None = None
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The copy."""
+        return self._model
+
+    @property
+    def parameters(self) -> Sequence[torch.nn.Parameter]:
+        """Those of the copy that are trained."""
+        return self._parameters
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take new weights."""
+        with torch.no_grad():
+            for mine, new in zip(self._parameters, parameters, strict=True):
+                mine.copy_(new)
+
+    def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
+        """See `hyrt.device.capabilities.ScoresVertices`."""
+        return None if self._whole is None else self._whole.scores(vertices, self._workers)
+
+    def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
+        """Loss and gradients of a mini-batch, or of a whole graph."""
+        if not len(batch.targets):
+            return StepResult.empty(batch.normalizer)
+        started = time.perf_counter()
+        # Each time: torch keeps the count partly by thread and partly for the process.
+        torch.set_num_threads(self._torch_threads)
+        if batch.whole is not None and (replica := self._replica_of(batch, batch.whole)) is not None:
+            return self._full_step(replica, batch, objective, started)
+        with working(self._workers):
+            for parameter in self._parameters:
+                parameter.grad = None
+            with model_errors_named(self._model):
+                scores = self._model(batch.blocks, batch.inputs)
+            if batch.target_rows is not None:
+                scores = scores.index_select(0, torch.from_numpy(batch.target_rows))
+            labels = torch.from_numpy(batch.labels)
+            given = batch.target_weights
+            weights = None if given is None else torch.from_numpy(given)
+            with OBJECTIVES.blamed(objective.name, "loss_sum"):
+                loss = objective.loss_sum(scores, labels, weights)
+            with model_errors_named(self._model):
+                loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in self._parameters
+        ]
+        return StepResult(
+            loss_sum=float(loss.detach()),
+            counts=numbers(objective.count(scores.detach(), labels)),
+            normalizer=batch.normalizer,
+            gradients=gradients,
+            seconds={"propagate": time.perf_counter() - started},
+        )
+
+    def _replica_of(self, batch: MiniBatch, whole: WholeGraph) -> FullGraphReplica | None:
+        """The model over the whole graph; None where it cannot be taken apart."""
+        if self._whole is None or self._whole.graph is not whole:
+            if not can_take_apart(self._model):
+                return None
+            most = psutil.virtual_memory().total // KEPT_PART
+            self._whole = FullGraphReplica.of(
+                self._model, whole, batch.inputs, memory_bytes=most, budget=self._budget
+            )
+        return self._whole
+
+    def _full_step(
+        self, replica: FullGraphReplica, batch: MiniBatch, objective: Objective, started: float
+    ) -> StepResult:
+        sums = replica.step(batch, objective, self._workers)
+        return StepResult(
+            loss_sum=sums.loss_sum,
+            counts=sums.counts,
+            normalizer=batch.normalizer,
+            gradients=sums.gradients,
+            seconds={"propagate": time.perf_counter() - started},
+        )

@@ -1,0 +1,278 @@
+"""What is launched for the chunks of a whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.chunks.chunk_kernels import Place
+from hyrt.fullgraph.chunks.chunked_step import ChunkWork
+from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
+from hyrt.fullgraph.grid.place_sizes import given_width
+from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
+from hyrt.objective import Objective
+from hyrt.objective.on_host import loss_on_host
+from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers
+from hyrt_devices.opencl.chunks.chunk_queues import ChunkQueues, ChunkSlot
+from hyrt_devices.opencl.launch import ceil_div
+from hyrt_devices.opencl.products import Kernels, sizeless
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.replica import Replica
+from hyrt_devices.opencl.tuning import Tuning
+
+Array = NDArray[Any]
+
+
+class ChunkLaunches:
+    """`ChunkKernels` in OpenCL.
+
+    What is read, and edges, take the next of their buffers each time, so that they can be copied while others
+    are computed with.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    queues
+        Where all is enqueued.
+    replica
+        The model's parameters, gradients and products.
+    buffers
+        Where chunks lie.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        tuning: Tuning,
+        queues: ChunkQueues,
+        replica: Replica,
+        buffers: ChunkBuffers,
+    ) -> None:
+        self._programs = programs
+        self._tuning = tuning
+        self._queues = queues
+        self._queue = queues.compute
+        self._replica = replica
+        self._buffers = buffers
+        words = sizeless(tuning)
+        self._loss = programs.kernel("sizeless", "cross_entropy", words)
+        self._add = programs.kernel("sizeless", "add_sums", words)
+        self._drop = programs.kernel("sizeless", "drop", words)
+        self._mask = programs.kernel("sizeless", "mask", words)
+        self._accumulate: dict[tuple[int, bool, bool, bool, bool], Any] = {}
+        edges = (buffers.rows, buffers.starts, buffers.columns, buffers.row_scale, buffers.column_scale)
+        # In turn; the last one is that in use.
+        self._read = [ChunkSlot((each,)) for each in buffers.read]
+        self._edges = [ChunkSlot(each) for each in zip(*edges, strict=True)]
+        self._accumulated = ChunkSlot((buffers.accumulated,))
+        # Of `buffers.results`, those that were made last.
+        self._made = ChunkSlot(())
+        self._result: Any = None
+        self._key = (0, 0)
+
+    def begin(self, seed: int, step: int) -> None:
+        self._key = seed, step
+        self._queues.begin()
+        self._queue.fill(self._replica.gradients, 4 * self._replica.num_parameters)
+
+    def name(self, chunk: str) -> None:
+        self._queues.name(chunk)
+
+    def put(self, place: Place, rows: Array) -> None:
+        if place == "read":
+            _turn(self._read)
+        self._queues.fill(self._slot(place), rows)
+
+    def get(self, place: Place, out: Array) -> None:
+        self._queues.drain(self._slot(place), self._at(place), out)
+
+    def settle(self, rows: Array) -> None:
+        self._queues.settle(rows)
+
+    def clear(self, place: Place, num_rows: int, width: int) -> None:
+        slot = self._slot(place)
+        self._queues.before(slot)
+        self._queue.fill(self._at(place), 4 * num_rows * width)
+        self._queues.after(slot)
+
+    def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
+        slot = self._slot(place)
+        self._queues.before(slot)
+        self._dropped(self._at(place), vertices, width, layer, rate)
+        self._queues.after(slot)
+
+    def gather(
+        self,
+        layer: int,
+        edges: EdgeChunk,
+        row_scale: Array | None,
+        column_scale: Array | None,
+        *,
+        own: bool,
+        back: bool,
+    ) -> None:
+        queues, slot = self._queues, _turn(self._edges)
+        factors = (
+            None if scale is None else np.ascontiguousarray(scale, np.float32)
+            for scale in (row_scale, column_scale)
+        )
+        queues.fill(slot, edges.rows, edges.starts, edges.columns, *factors)
+        rows, starts, columns, of_rows, of_columns = slot.buffers
+        used = (slot, self._read[-1], self._accumulated)
+        queues.before(*used)
+        self._queue.launch(
+            self._gathering(layer, own, back, row_scale is not None, column_scale is not None),
+            (ceil_div(len(edges.rows), self._tuning.grain),),
+            (self._tuning.lanes,),
+            *(rows, starts, columns, self._at("read"), of_rows),
+            *(of_columns, self._at("accumulated"), len(edges.rows)),
+        )
+        queues.after(*used)
+
+    def compute(self, layer: int, place: Place, vertices: Array) -> None:
+        rows, used = self._at(place), (self._slot(place), self._made)
+        self._queues.before(*used)
+        for product, result in zip(self._products(layer), self._buffers.results, strict=False):
+            product.forward(self._queue, self._replica.parameters, rows, result, len(vertices))
+            rows = result
+        self._result = rows
+        self._drop_layer(rows, layer, vertices)
+        self._queues.after(*used)
+
+    def lose(
+        self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
+    ) -> Callable[[], tuple[float, dict[str, float]]]:
+        queue, buffers, classes = self._queue, self._buffers, self._replica.num_classes
+        num, used = len(labels), (self._read[-1], self._made)
+        self._queues.before(*used)
+        if objective is not None:
+            scores = np.empty((num, classes), np.float32)
+            queue.read(scores, self._result)
+            queue.finish()
+            host = loss_on_host(objective, scores, labels, weights)
+            queue.write(self._at("read"), host.gradient)
+            self._queues.after(*used)
+            return lambda: (host.loss_sum, host.counts)
+        queue.write(buffers.labels, np.ascontiguousarray(labels, np.int64))
+        if weights is not None:
+            queue.write(buffers.weights, np.ascontiguousarray(weights, np.float32))
+        items = ceil_div(num, self._tuning.grain)
+        queue.launch(
+            self._loss,
+            (ceil_div(items, self._tuning.items),),
+            (self._tuning.items,),
+            *(self._result, buffers.labels, buffers.weights, int(weights is not None), self._at("read")),
+            *(buffers.losses, num, classes),
+        )
+        queue.launch(self._add, (1,), (1,), buffers.losses, items, self._replica.results)
+        results = np.empty(2, np.float32)
+        queue.read(results, self._replica.results)
+        self._queues.after(*used)
+        return lambda: (float(results[0]), {"correct": int(results[1]), "targets": num})
+
+    def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
+        queue, buffers, replica = self._queue, self._buffers, self._replica
+        described, products, num = replica.model.layers[layer], self._products(layer), len(vertices)
+        used = (self._slot(inputs), self._slot(grad), self._made)
+        self._queues.before(*used)
+        along = self._at(grad)
+        if described.products[-1].relu:
+            scale = dropout_threshold(described.dropout)[1]
+            queue.launch(
+                self._mask,
+                (ceil_div(ceil_div(num, self._tuning.grain), self._tuning.items),),
+                (self._tuning.items,),
+                *(along, self._result, np.float32(scale), along, num, products[-1].shape.n),
+            )
+        else:
+            self._drop_layer(along, layer, vertices)
+        for p in reversed(range(len(products))):
+            product = products[p]
+            rows = buffers.results[p - 1] if p else self._at(inputs)
+            product.weights(queue, buffers.parts, rows, along, replica.gradients, num, add=True)
+            if p or wanted:
+                # What it has made is not read any more.
+                out = buffers.results[p]
+                activated = rows if product.shape.masked else None
+                product.backward(queue, replica.parameters, along, activated, out, num)
+                along = out
+        self._result = along
+        self._queues.after(*used)
+
+    def wait(self) -> None:
+        self._queues.finish()
+
+    def work(self) -> ChunkWork:
+        return self._queues.work()
+
+    def _at(self, place: Place) -> Any:
+        """The buffer of a place."""
+        return self._result if place == "result" else self._slot(place).buffers[0]
+
+    def _slot(self, place: Place) -> ChunkSlot:
+        if place == "result":
+            return self._made
+        return self._read[-1] if place == "read" else self._accumulated
+
+    def _products(self, layer: int) -> list[Kernels]:
+        return self._replica.products[layer]
+
+    def _drop_layer(self, rows: Any, layer: int, vertices: Array) -> None:
+        """The dropout after a layer, of its result or of the gradient of that, in place."""
+        rate = self._replica.model.layers[layer].dropout
+        if rate:
+            self._dropped(rows, vertices, self._products(layer)[-1].shape.n, layer + 1, rate)
+
+    def _dropped(self, rows: Any, vertices: Array, width: int, layer: int, rate: float) -> None:
+        threshold, scale = dropout_threshold(rate)
+        seed, step = self._key
+        key, num = stream_key(seed, DROPOUT, step, layer), len(vertices)
+        self._queue.write(self._buffers.vertices, vertices.astype(np.int64))
+        self._queue.launch(
+            self._drop,
+            (ceil_div(ceil_div(num, self._tuning.grain), self._tuning.items),),
+            (self._tuning.items,),
+            *(rows, self._buffers.vertices, key, int(threshold), np.float32(scale), rows, num, width),
+        )
+
+    def _gathering(self, layer: int, own: bool, back: bool, rows: bool, columns: bool) -> Any:
+        """The kernel of a layer's sums, or of the rows that destinations were given themselves."""
+        key = layer, own, back, rows, columns
+        if key not in self._accumulate:
+            described, tuning = self._replica.model.layers[layer], self._tuning
+            width = given_width(described)
+            sum_at, own_at = described.aggregation.columns(width)
+            beside = sum_at if not own or own_at is None else own_at
+            here, there = (width, 0), (described.aggregation.width(width), beside)
+            (x_stride, x_at), (out_stride, out_at) = (there, here) if back else (here, there)
+            vector = min(tuning.vector, 1 << (width.bit_length() - 1))
+            vectors = ceil_div(width, vector)
+            self._accumulate[key] = self._programs.kernel(
+                "chunk",
+                "accumulate",
+                {
+                    "WIDTH": width,
+                    "X_STRIDE": x_stride,
+                    "X_AT": x_at,
+                    "OUT_STRIDE": out_stride,
+                    "OUT_AT": out_at,
+                    "VEC": vector,
+                    "VECTORS": vectors,
+                    "UNROLL": min(tuning.unroll, ceil_div(vectors, tuning.lanes)),
+                    "LANES": tuning.lanes,
+                    "GRAIN": tuning.grain,
+                    "HAS_ROW": int(rows),
+                    "HAS_COLUMN": int(columns),
+                },
+            )
+        return self._accumulate[key]
+
+
+def _turn(slots: list[ChunkSlot]) -> ChunkSlot:
+    """The next one of several, which is the last of them from now on."""
+    slots.append(slots.pop(0))
+    return slots[-1]

@@ -1,0 +1,123 @@
+"""Fused loops over edges, printed in OpenCL C, over buffers that are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hyrt.nn.fused.c_loops.c_dialects import OPENCL, Cut, cut_for
+from hyrt.nn.fused.c_loops.c_printer import CKernel, LoopCall, printed
+from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import DeviceMemory
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.tuning import Tuning
+
+Array = NDArray[Any]
+# Vectors of a value that a work item holds: more leave no registers for other values.
+_SLOTS = 4
+
+
+class OpenclLoops:
+    """`hyrt.fullgraph.saga.loop_room.LoopRoom` of an OpenCL device.
+
+    Parameters
+    ----------
+    programs, tuning, memory
+        The device's.
+    queue
+        Where all is enqueued.
+    errors
+        Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemory.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        tuning: Tuning,
+        memory: DeviceMemory,
+        queue: Launcher,
+        errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.name = memory.buffers.name
+        self._programs = programs
+        self._tuning = tuning
+        self._memory = memory
+        self._queue = queue
+        self._errors = errors
+        self._taken: dict[int, Any] = {}
+        # Host arrays that the device may still read.
+        self._kept: list[Array] = []
+        self._built: dict[tuple[EdgeLoop, LoopCall], tuple[CKernel, Any]] = {}
+
+    def free_bytes(self) -> int:
+        return self._memory.buffers.limit_bytes - self._memory.buffers.used_bytes
+
+    def put(self, array: Array, *, writes: bool = False) -> Any:
+        self._kept.append(array)
+        if self._memory.zero_copy and array.size and not writes:
+            return self._memory.wrap(array)
+        buffer = self._take(array.nbytes)
+        if array.size:
+            self._queue.write(buffer, array)
+        return buffer
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        return self._take(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+
+    def get(self, held: Any, out: Array) -> None:
+        if out.size:
+            self._queue.read(out, held)
+
+    def give(self, held: Iterable[Any]) -> None:
+        for buffer in held:
+            if self._taken.pop(id(buffer), None) is not None:
+                self._memory.give(buffer)
+
+    def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
+        return ceil_div(num_rows, self._cut(loop).grain)
+
+    def launch(
+        self, loop: EdgeLoop, call: LoopCall, given: Mapping[str, Any], num_rows: int, first: int
+    ) -> None:
+        if not num_rows:
+            return
+        kernel, built = self._kernel(loop, call)
+        numbers = {"num_rows": num_rows, "first_source": first}
+        arguments = [numbers[name] if name in numbers else given[name] for name in kernel.arguments]
+        cut = self._cut(loop)
+        self._queue.launch(built, (ceil_div(num_rows, cut.grain),), (cut.lanes,), *arguments)
+
+    def about(self, work: str) -> None:
+        self._queue.about = work
+
+    def errors(self) -> AbstractContextManager[None]:
+        return self._errors()
+
+    def finish(self) -> None:
+        self._queue.finish()
+        self._kept.clear()
+
+    def release(self) -> None:
+        self.finish()
+        self.give(list(self._taken.values()))
+
+    def _take(self, size_bytes: int) -> Any:
+        buffer = self._memory.take(size_bytes, exact=True)
+        self._taken[id(buffer)] = buffer
+        return buffer
+
+    def _cut(self, loop: EdgeLoop) -> Cut:
+        tuning = self._tuning
+        return cut_for(loop, lanes=tuning.lanes, vector=tuning.vector, slots=_SLOTS, grain=64)
+
+    def _kernel(self, loop: EdgeLoop, call: LoopCall) -> tuple[CKernel, Any]:
+        found = self._built.get((loop, call))
+        if found is None:
+            kernel = printed(loop, call, self._cut(loop), OPENCL)
+            found = self._built[loop, call] = kernel, self._programs.printed(kernel.source, "edge_loop")
+        return found

@@ -1,0 +1,36 @@
+"""The policies by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hyrt_perfmodel.policy import Policy
+
+from hyrt.balance.bottleneck_policy import BottleneckPolicy
+from hyrt.balance.model_policy import ModelPolicy
+from hyrt.balance.static_policy import StaticPolicy
+
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {"static": StaticPolicy, "bottleneck": BottleneckPolicy, "model": ModelPolicy}
+)
+"""What makes each policy."""
+
+default_policy_name = "model"
+"""The one that wins the comparison of tools/policies/compare.py."""
+
+
+def policy(name: str) -> Policy:
+    """A policy by its name.
+
+    Raises
+    ------
+    ValueError
+        If no policy has that name.
+    """
+    if name not in POLICIES:
+        near = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(POLICIES)}"
+        raise ValueError(f"unknown policy {name!r}: {hint}")
+    return POLICIES[name]()

@@ -1,0 +1,142 @@
+"""`hyrt data`: inspect, convert and generate datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hyrt.cli.options import AsJson, Command, Force
+
+data_app = typer.Typer(help="Inspect, convert and generate datasets.", no_args_is_help=True)
+
+_SOURCE_HELP = (
+    "The dataset: a .npz file, a folder of .npy files or of parts, synthetic:PRESET[,key=value,...], "
+    "ogbn-NAME, mag240m, or a folder downloaded by ogb."
+)
+_SPEC_HELP = (
+    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s or "
+    "papers-s, and the keys are vertices, edges, features, classes, train, val, test, homophily, signal, "
+    "dtype and seed. Counts may end in k, M or G."
+)
+_DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
+
+
+@data_app.command(cls=Command)
+def info(
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    check: Annotated[
+        bool, typer.Option("--check", help="Check all data, including memory-mapped features above 1 GiB.")
+    ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Also say what full-graph training of this kind of model keeps in memory, array by array.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a dataset and describe it.
+
+    \b
+    Examples:
+      hyrt data info cora.npz --check
+      hyrt data info cora.npz --memory gcn
+    """  # noqa: D301
+    from hyrt.graph import open_graph
+    from hyrt.graph.info import describe, summary_lines
+    from hyrt.graph.partition.figures import partition_figures, partition_lines
+    from hyrt.graph.partition.manifest import is_partition, read_manifest
+
+    graph = open_graph(source, check=check)
+    facts = describe(graph)
+    lines = summary_lines(facts)
+    if is_partition(folder := Path(source).expanduser()):
+        facts["partition"] = partition_figures(read_manifest(folder))
+        lines += ["", *partition_lines(facts["partition"])]
+    if memory is not None:
+        from hyrt.predict.graph_memory import memory_facts, memory_lines
+
+        facts["full_graph_memory"] = memory_facts(graph, memory)
+        lines += ["", *memory_lines(facts["full_graph_memory"])]
+    typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
+
+
+@data_app.command(cls=Command)
+def convert(
+    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    dtype: Annotated[str | None, typer.Option(help="Store dense features as float16 or float32.")] = None,
+    normalize: Annotated[
+        str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
+    ] = "none",
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Sort the rows of the graph and of sparse features.")
+    ] = False,
+    unique: Annotated[
+        bool,
+        typer.Option("--unique", help="Keep one of several equal edges; add up the values of equal columns."),
+    ] = False,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="community|degree|rcm",
+            help="Renumber the vertices so that rows that are gathered together lie together. "
+            "The original numbers are kept.",
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Convert a dataset to a .npz file or a folder.
+
+    The data is streamed; an upper bound on memory is printed first.
+
+    \b
+    Examples:
+      hyrt data convert coauthor_cs.npz cs --dtype float16
+      hyrt data convert ogbn-products products --normalize standard
+      hyrt data convert unsorted.npz mine.npz --sort --unique
+      hyrt data convert ogbn-products products --order community
+    """  # noqa: D301
+    _write(
+        source,
+        destination,
+        force=force,
+        dtype=dtype,
+        normalize=normalize,
+        sort=sort,
+        unique=unique,
+        order=order,
+    )
+
+
+@data_app.command(cls=Command)
+def generate(
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
+    destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
+    force: Force = False,
+) -> None:
+    """Generate a graph.
+
+    The same specification gives the same graph on every machine.
+
+    \b
+    Examples:
+      hyrt data generate community community.npz
+      hyrt data generate papers-s,vertices=5M,dtype=float16 big
+    """  # noqa: D301
+    from hyrt.graph.source import SYNTHETIC
+
+    _write(spec if spec.startswith(SYNTHETIC) else f"{SYNTHETIC}{spec}", destination, force=force)
+
+
+def _write(source: str, destination: Path, **how: Any) -> None:
+    from hyrt.graph.formats.convert import Conversion
+    from hyrt.graph.formats.convert import convert as write
+    from hyrt.report.terminal.printed_lines import shell_word
+
+    write(Conversion(source, destination, **how), typer.echo)
+    typer.echo(f"wrote {shell_word(destination)}")

@@ -1,0 +1,67 @@
+"""`hyrt partition`: cut a graph into parts for several machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hyrt.cli.options import AsJson, Force
+
+
+def partition(
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="The dataset: a .npz file, a folder of .npy files, or a name such as ogbn-products.",
+        ),
+    ],
+    parts: Annotated[
+        int, typer.Option(metavar="N", help="The number of parts, one for each rank: 1 to 1024.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="random|block|metis",
+            help="Which vertices go together: any, consecutive ones, or those with many edges between them "
+            "(metis needs hyrt[partition]).",
+        ),
+    ] = "metis",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of what the method draws.")] = 0,
+    topology: Annotated[
+        Literal["replicated", "split"],
+        typer.Option(
+            metavar="replicated|split",
+            help="All edges for every rank, or in each part the edges into its vertices.",
+        ),
+    ] = "replicated",
+    normalize: Annotated[
+        str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
+    ] = "none",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a graph into parts, so that each rank of a run on several machines reads its own.
+
+    The data is streamed; an upper bound on memory is printed first.
+
+    \b
+    Examples:
+      hyrt partition --data ogbn-products --parts 4 -o parts
+      hyrt partition --data cora.npz --parts 2 --method random --seed 1 -o halves
+    """  # noqa: D301
+    from hyrt.graph.partition.figures import partition_figures, partition_lines
+    from hyrt.graph.partition.write_parts import PartitionJob, write_parts
+    from hyrt.report.terminal.printed_lines import shell_word
+
+    job = PartitionJob(data, output, parts, method, seed, topology, normalize, force)
+    manifest = write_parts(job, lambda line: typer.echo(line, err=as_json))
+    figures = partition_figures(manifest)
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    typer.echo("\n".join([*partition_lines(figures), "", f"wrote {shell_word(output)}"]))

@@ -1,0 +1,251 @@
+"""One rank's work on a run that several processes train together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from hyrt import __version__
+from hyrt.cli.sessions.agreed_stop import AgreedStop
+from hyrt.cli.sessions.run_session import Session, newest_checkpoint
+from hyrt.config import Config
+from hyrt.config.command_line import check_same_training
+from hyrt.config.yaml_text import leaves
+from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
+from hyrt.distributed.launch import Launch, rank_prefix
+from hyrt.distributed.ranks_hook import RanksHook
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.errors import ConfigError, DataError, RankLost
+from hyrt.graph.partition.manifest import is_partition
+from hyrt.graph.partition.one_part import OpenPart, open_part
+from hyrt.machine.stop_signals import StopSignals
+from hyrt.observe.events import Event
+from hyrt.observe.wanted_hooks import hooks_of_environment
+from hyrt.report.records.run_folder import RunFolder
+from hyrt.report.records.run_lock import locked
+from hyrt.report.terminal.progress import Progress
+from hyrt.training.checkpoint import Checkpoint, load_checkpoint
+from hyrt.training.compose import compose_run
+from hyrt.training.given.shared_run import SharedRun
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training
+
+# A rank that has lost another joins its threads and closes its devices in less, unless something hangs.
+_LEAVE_S = 6.0
+# Each rank may have its own.
+_OWN_SETTINGS = ("devices", "split", "data.source", "checkpoint", "evaluate.memory_gib")
+_SAME_RUNTIME = "runtime.depth"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSession:
+    """Trains as one of several ranks; rank 0 has the run folder and the display."""
+
+    config: Config
+    launch: Launch
+    signals: StopSignals
+    progress: Callable[[], Progress]
+    """Makes the display."""
+    folder: Callable[[], RunFolder]
+    """Makes the folder of the run, or opens that of a run that goes on."""
+    is_new: bool
+    """Whether the run is a new one."""
+    tensorboard: bool
+
+    def run(self) -> int:
+        """Train to the end, or until a signal comes to any rank; the exit code is the same at all of them.
+
+        Raises
+        ------
+        HyrtError
+            As a run of one process does, and `RankLost` where another rank has failed or been lost.
+        """
+        config = self.config
+        self._check()
+        with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
+            ranks.agree("settings", _facts(config))
+            part = self._part()
+            ranks.agree("partition", {"the id of the partition": part.manifest.id})
+            own = OwnRows(part.rows, part.homes, part.places)
+            graph = graph_of_all_rows(part.graph, own, ranks)
+            prepared = PreparedRun(config, graph)
+            shared, reduction = share_run(
+                *(config, part.graph, own, ranks, prepared.model, prepared.objective),
+                stop_signal=lambda: self.signals.first,
+            )
+            stop = AgreedStop(self.signals, reduction)
+            hook = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
+            train = self._lead if ranks.rank == 0 else self._follow
+            code = train(ranks, prepared, shared, stop, hook)
+        if ranks.leaves_work_behind:
+            _leave(code)
+        return code
+
+    def _check(self) -> None:
+        """Refuse settings that several ranks cannot follow."""
+        config, size = self.config, self.launch.size
+        if config.sampler.whole_graph:
+            raise ConfigError(
+                f"--full-graph (sampler.kind={config.sampler.kind}) trains in one process, not on {size} "
+                "ranks: start it without torchrun"
+            )
+        if "auto" in config.devices:
+            raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
+        if config.sampler.unit != "target" and config.distributed.strategy != "model-centric":
+            raise ConfigError(
+                f"distributed.strategy={config.distributed.strategy} places targets, but sampler.kind="
+                f"{config.sampler.kind} trains {config.sampler.unit}s: give "
+                "distributed.strategy=model-centric"
+            )
+
+    def _part(self) -> OpenPart:
+        source, size = self.config.data.source, self.launch.size
+        if not is_partition(Path(source)):
+            raise DataError(
+                f"{source}: {size} ranks need a graph in {size} parts: write them with hyrt partition --data "
+                f"{source} --parts {size} -o PARTS, and give --data PARTS"
+            )
+        part = open_part(source, self.launch.rank, normalize=self.config.data.normalize)
+        if part.manifest.num_parts != size:
+            raise DataError(
+                f"{source}: has {part.manifest.num_parts} parts, but there are {size} ranks: start one for "
+                "each part, or partition again"
+            )
+        return part
+
+    def _lead(
+        self,
+        ranks: JoinedRanks,
+        prepared: PreparedRun,
+        shared: SharedRun,
+        stop: AgreedStop,
+        hook: RanksHook,
+    ) -> int:
+        with ExitStack() as stack:
+            folder = stack.enter_context(self.folder())
+            stack.enter_context(locked(folder.path))
+            progress = stack.enter_context(self.progress())
+            checkpoint = None
+            if not self.is_new:
+                folder.remove_leftovers()
+                checkpoint = newest_checkpoint(folder, progress)
+                if checkpoint is not None:
+                    check_same_training(self.config, checkpoint.state["config"])
+            _send_checkpoint(ranks, checkpoint)
+            session = Session(
+                *(self.config, prepared.graph, folder, progress, stop),
+                tensorboard=self.tensorboard,
+                prepared=prepared,
+                shared=shared,
+                hooks=[hook],
+            )
+            return session.run(checkpoint, is_new=self.is_new)
+
+    def _follow(
+        self,
+        ranks: JoinedRanks,
+        prepared: PreparedRun,
+        shared: SharedRun,
+        stop: AgreedStop,
+        hook: RanksHook,
+    ) -> int:
+        checkpoint = _take_checkpoint(ranks)
+
+        def hear(event: Event) -> None:
+            """Rank 0 tells of the run."""
+
+        training = Training(
+            compose_run(
+                self.config,
+                prepared.graph,
+                emit=hear,
+                should_stop=lambda: stop.requested,
+                on_stall=_print_stacks,
+                hooks=[*hooks_of_environment(), hook],
+                prepared=prepared,
+                shared=shared,
+            )
+        )
+        if checkpoint is not None:
+            # The assignments in it are of rank 0's trainers.
+            training.resume(
+                Checkpoint(checkpoint.step, checkpoint.path, {**checkpoint.state, "balance": None})
+            )
+        stop.wait_for_step(lambda text: None, str)
+        status = training.run().status
+        return stop.exit_code if status == "interrupted" else 0
+
+
+def _facts(config: Config) -> dict[str, Any]:
+    """What has to be the same at all ranks."""
+    kept = {
+        name: value
+        for name, value in leaves(config.model_dump(mode="json"))
+        if name == _SAME_RUNTIME
+        or not any(
+            name == own or name.startswith(f"{own}.") for own in (*_OWN_SETTINGS, "runtime", "balance")
+        )
+    }
+    return {"the version of hyrt": __version__, "the version of torch": torch.__version__, **kept}
+
+
+def _send_checkpoint(ranks: JoinedRanks, checkpoint: Checkpoint | None) -> None:
+    """Give the other ranks the file that the run goes on from."""
+    name, data = b"", b""
+    if checkpoint is not None:
+        name, data = checkpoint.path.name.encode(), checkpoint.path.read_bytes()
+    for sent in (name, data):
+        ranks.control.from_first(torch.tensor([len(sent)]), "control")
+        ranks.control.from_first(torch.from_numpy(np.frombuffer(sent, np.uint8).copy()), "control")
+
+
+def _take_checkpoint(ranks: JoinedRanks) -> Checkpoint | None:
+    """The same, at another rank."""
+    taken: list[bytes] = []
+    for _ in range(2):
+        length = torch.zeros(1, dtype=torch.int64)
+        ranks.control.from_first(length, "control")
+        data = torch.empty(int(length), dtype=torch.uint8)
+        ranks.control.from_first(data, "control")
+        taken.append(data.numpy().tobytes())
+    name, data_bytes = taken
+    if not name:
+        return None
+    with tempfile.TemporaryDirectory(prefix="hyrt-checkpoint-") as folder:
+        path = Path(folder) / name.decode()
+        path.write_bytes(data_bytes)
+        return load_checkpoint(path)
+
+
+def _print_stacks(stacks: str) -> None:
+    print(f"{rank_prefix()}{stacks}", file=sys.stderr, flush=True)
+
+
+def _end_soon(loss: RankLost) -> None:
+    """End the process from beside a main thread that does not come back from what it does."""
+
+    def end() -> None:
+        print(f"error: {rank_prefix()}{loss}", file=sys.stderr, flush=True)
+        _leave(loss.exit_code)
+
+    timer = threading.Timer(_LEAVE_S, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without torch's own end, which would wait for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

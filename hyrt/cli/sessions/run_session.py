@@ -1,0 +1,242 @@
+"""One process's work on a run: its folder, its display, its signals, and the training between them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from hyrt import __version__
+from hyrt.cli.sessions.agreed_stop import AgreedStop
+from hyrt.config import Config
+from hyrt.errors import HyrtError, Stalled, describe
+from hyrt.graph.graph import Graph
+from hyrt.machine.stop_signals import StopSignals
+from hyrt.observe.events import Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.observe.hook import Hook
+from hyrt.observe.wanted_hooks import hooks_of_environment
+from hyrt.predict.this_run import predict_run
+from hyrt.report.records.run_folder import RunFolder
+from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
+from hyrt.report.terminal.printed_lines import shell_word
+from hyrt.report.terminal.progress import Progress
+from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
+from hyrt.training.compose import compose_run
+from hyrt.training.given.shared_run import ALONE, SharedRun
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training
+
+# From when a stall is noticed: joining threads and closing devices takes less, where none of them hangs.
+_LAST_RESORT_S = 4.0
+
+
+def newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint | None:
+    """Where a run goes on; None where it has to start over.
+
+    Raises
+    ------
+    CheckpointError
+        If there are checkpoints, but none is whole.
+    """
+    if not has_checkpoint(folder.checkpoints):
+        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
+        return None
+    return load_newest_checkpoint(
+        folder.checkpoints, lambda text: progress.handle(Notice(kind="warning", text=text))
+    )
+
+
+@dataclass
+class Session:
+    """Trains in a run folder."""
+
+    config: Config
+    graph: Graph
+    folder: RunFolder
+    progress: Progress
+    signals: StopSignals | AgreedStop
+    tensorboard: bool
+    """Whether to write a log for TensorBoard into the folder."""
+    resumes: Path | None = None
+    """The folder to name in what resumes it: that of its series; None for its own."""
+    prepared: PreparedRun | None = None
+    """The run's model and sampler, where choosing the devices has already asked for them."""
+    shared: SharedRun = ALONE
+    """This process's part of the run, where several train together."""
+    hooks: Sequence[Hook] = ()
+    """Watch the run, beside those that the environment wants."""
+    _log: TensorboardLog | None = field(default=None, init=False)
+    _checkpoint: Checkpoint | None = field(default=None, init=False)
+    _is_new: bool = field(default=True, init=False)
+    _has_trained: bool = field(default=False, init=False)
+    _has_ended: bool = field(default=False, init=False)
+    _last_resort: threading.Timer | None = field(default=None, init=False)
+    _training: Training | None = field(default=None, init=False)
+
+    def run(self, checkpoint: Checkpoint | None, *, is_new: bool) -> int:
+        """Train to the end, or until a signal comes.
+
+        Parameters
+        ----------
+        checkpoint
+            The checkpoint to continue from; None to start.
+        is_new
+            Whether the folder was made for this call: only then may it be removed.
+
+        Returns
+        -------
+        The exit code: 0, or 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP) when interrupted.
+
+        Raises
+        ------
+        HyrtError
+            After summary.json says `failed`. A run that is refused before its first step leaves the folder as
+            it was: a new one none.
+        """
+        self._checkpoint, self._is_new = checkpoint, is_new
+        if not self.tensorboard:
+            return self._train()
+        with TensorboardLog(self.folder.path / FOLDER) as self._log:
+            return self._train()
+
+    def _train(self) -> int:
+        path = self.folder.path
+        try:
+            training = self._training = Training(
+                compose_run(
+                    self.config,
+                    self.graph,
+                    emit=self._handle,
+                    checkpoints=self.folder.checkpoints,
+                    should_stop=lambda: self.signals.requested,
+                    on_stall=self._write_stacks,
+                    predict=predict_run if self.shared.num_processes == 1 else None,
+                    hooks=[*hooks_of_environment(), *self.hooks],
+                    shared=self.shared,
+                    prepared=self.prepared,
+                )
+            )
+            if self._checkpoint is not None:
+                training.resume(self._checkpoint)
+            # Not before: making the training may take long (GraphSAINT's counts), and then no step would end.
+            self.signals.wait_for_step(self._notice, self._last_words)
+            status = training.run().status
+        except BaseException as error:
+            self._stop_last_resort()
+            self._fail(error)
+            if self._last_resort is not None:
+                stalled = Stalled(f"{error}. The stacks of all threads: {path / 'stacks.txt'}")
+                for note in getattr(error, "__notes__", ()):
+                    stalled.add_note(note)
+                raise stalled from error
+            raise
+        self._has_ended = True
+        written = self._write_report()
+        if status == "interrupted":
+            self.progress.say(self._how_to_go_on())
+            return self.signals.exit_code
+        self.progress.say(
+            f"run folder {shell_word(path)}" + (f" · report {shell_word(written)}" if written else "")
+        )
+        return 0
+
+    def _write_report(self) -> Path | None:
+        """The page of the run so far; a run that went well does not fail for it."""
+        from hyrt.report.html.page import REPORT, page_of
+        from hyrt.report.html.render import write_page
+        from hyrt.report.records.run_record import read_run
+
+        path = self.folder.path / REPORT
+        try:
+            write_page(path, page_of(read_run(self.folder.path)))
+        except Exception as error:
+            self._notice(f"the report could not be written: {describe(error)}", "warning")
+            return None
+        return path
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            if not self._is_new:
+                # Not before: until here the run may be refused, and then its folder stays as it was.
+                self.folder.truncate_metrics(0 if self._checkpoint is None else self._checkpoint.step)
+                self.folder.set_config(self.config)
+            self._notice(f"hyrt {__version__} · run {shell_word(self.folder.path)}")
+        elif not isinstance(event, Notice | Predicted):
+            self._has_trained = True
+        self.folder.handle(event)
+        if self._log is not None:
+            self._log.handle(event)
+        self.progress.handle(event)
+
+    def _notice(self, text: str, kind: str = "info") -> None:
+        self.progress.handle(Notice(kind=kind, text=text))
+
+    def _how_to_go_on(self) -> str:
+        command = f"hyrt run --resume {shell_word(self.resumes or self.folder.path)}"
+        if self.resumes is None and not self._has_checkpoint():
+            return f"The run has no checkpoint yet. Start it again from step 0 with: {command}"
+        return f"Resume with: {command}"
+
+    def _has_checkpoint(self) -> bool:
+        try:
+            return has_checkpoint(self.folder.checkpoints)
+        except OSError:
+            return False
+
+    def _last_words(self) -> str:
+        if self._has_ended:
+            return (
+                "exiting before the report is written; write it with: hyrt report "
+                f"{shell_word(self.folder.path)}. {self._how_to_go_on()}"
+            )
+        return f"exiting before the step has ended. {self._how_to_go_on()}"
+
+    def _write_stacks(self, stacks: str) -> None:
+        # Where the main thread is what hangs, nobody hears of the failure: this one ends the process then.
+        self._last_resort = threading.Timer(_LAST_RESORT_S, self._leave, [stacks.partition("\n")[0]])
+        self._last_resort.daemon = True
+        self._last_resort.start()
+        (self.folder.path / "stacks.txt").write_text(stacks, encoding="utf-8")
+
+    def _stop_last_resort(self) -> None:
+        if self._last_resort is not None:
+            self._last_resort.cancel()
+            self._last_resort.join()
+
+    def _leave(self, stalled: str) -> NoReturn:
+        """Record a failure and end the process from beside a main thread that does not come back."""
+        error = Stalled(stalled)
+        path = self.folder.path / "stacks.txt"
+        print(f"error: {stalled}. The stacks of all threads: {path}", file=sys.stderr, flush=True)
+        try:
+            # Before the report, which links it.
+            if self._training is not None:
+                self._training.end_failed(error)
+            self._fail(error)
+            for note in getattr(error, "__notes__", ()):
+                print(f"warning: {note}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(Stalled.exit_code)
+
+    def _fail(self, error: BaseException) -> None:
+        """Leave a record; or what was there before, where the run was refused before its first step."""
+        refused = isinstance(error, HyrtError) and error.exit_code == 2
+        if refused and not self._has_trained:
+            if self._is_new:
+                self.folder.discard()
+            return
+        summary = {"error": f"{type(error).__name__}: {error}"}
+        try:
+            self.folder.handle(RunEnded(status="failed", summary=summary))
+            self._write_report()
+        except HyrtError as second:
+            # A full disk takes no record of itself; what the user needs to know most is the first error.
+            error.add_note(f"the failure could not be recorded: {second}")
+        if self._has_checkpoint():
+            with contextlib.suppress(OSError):
+                print(self._how_to_go_on(), file=sys.stderr)

@@ -1,0 +1,423 @@
+"""The settings of a run: one tree of sections, with what each of them means and may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
+
+from hyrt.config.by_kind import LENIENT, ByKind
+from hyrt.device.names import AUTO, DeviceRequest, parse_requests
+from hyrt.nn.models.model_kind import MODELS, check_model, find_model
+from hyrt.objective import Objective
+from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
+from hyrt.quantities import counted
+from hyrt.sampling.registry import SAMPLERS
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import Bytes, Count, Fraction, Index, Listed, NoTruth, Positive, Section, as_list
+
+# With fewer steps, first runs on small graphs end before they are good.
+_LEAST_EPOCHS, _LEAST_STEPS = 5, 400
+# Of the whole graph, whose epochs may take milliseconds: so that neither takes longer than the steps.
+_MOST_EVALUATIONS = 100
+_CHECKPOINT_S = 60.0
+# Settings of `fullgraph` for devices that train in chunks.
+_OF_CHUNKS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
+OWN_MODEL = {"defaults of kinds": "left out"}
+"""Validation context for settings that train a module of the user's own, whatever `model.kind` is."""
+Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
+
+
+def _to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _device_names(value: Any) -> Any:
+    """Names of devices, which a number or null cannot be."""
+    names = as_list(value)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("give names of devices, such as cpu,opencl:0")
+    return names
+
+
+def _given(section: Any) -> Any:
+    """What a section says itself, where it is one that was built already."""
+    return section.model_dump(exclude_unset=True) if isinstance(section, Section) else section
+
+
+class DataConfig(Section):
+    source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
+    """The dataset: a .npz file, a folder of .npy files, or a name like `synthetic:tiny`, `ogbn-arxiv`,
+    `mag240m`."""
+    split: Index = 0
+    """The number of the split to use, for datasets with several alternative splits."""
+    normalize: Literal["auto", "none", "row", "length", "standard"] = "auto"
+    """How to scale features. `row` divides each row by its sum, `length` by its Euclidean length; `standard`
+    gives each column mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
+    values are all 1) and `none` for all others."""
+    batch_size: Count = 1024
+    """The number of targets in one step, summed over all trainers."""
+
+
+class ModelConfig(Section):
+    kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
+    """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
+    `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
+    Li et al. 2016) or `commnet` (Sukhbaatar et al. 2016); installed packages may declare more."""
+    layers: Annotated[Count, Field(le=256)] = 2
+    """The number of layers of the model, and so of blocks in a mini-batch."""
+    hidden: Count = 128
+    """The width of hidden layers; for GAT, of all heads together."""
+    aggregate: Literal["mean", "sum", "max"] = "mean"
+    """The way `graphsage` combines neighbours. `sum` scales the sampled sum up to all neighbours."""
+    heads: Count = 4
+    """The number of attention heads of `gat`."""
+    dropout: Fraction = 0.0
+    """The dropout rate of hidden activations; each kind of model may have its own default."""
+    input_dropout: Fraction = 0.0
+    """The dropout rate of the input features."""
+    attention_dropout: Fraction = 0.0
+    """The dropout rate of the attention weights of `gat`, by default 0.6; other kinds have none."""
+    norm: Literal["none", "layer"] = "none"
+    """The normalisation after each hidden layer, `layer` for LayerNorm; each kind of model may have its
+    own default."""
+    residual: bool = False
+    """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments for the model: of an installed package, or `{edge_types: n}` for `ggnn`, which then
+    has a matrix for each of n types of edges."""
+
+
+class TrainConfig(Section):
+    epochs: Count | None = None
+    """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
+    are targets. By default 5, or as many as it takes to make at least 400 steps."""
+    optimizer: str = "Adam"
+    """The name of a class of torch.optim."""
+    lr: Annotated[Positive, Field(le=1e30)] = 3e-3
+    """The learning rate; each kind of model may have its own default."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    """The weight decay, passed to the optimizer; each kind of model may have its own default."""
+    optimizer_options: dict[str, Any] = Field(default={})
+    """Further keyword arguments for the optimizer."""
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    """The largest norm of a step's gradient, over all parameters together; a longer one is scaled down to it.
+    0 does not clip."""
+    warmup_steps: Index = 0
+    """The number of steps over which the learning rate grows linearly to the value that `lr` and `schedule`
+    give; 0 starts with that value."""
+    warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    """The length of the warm-up in epochs, which may be a fraction, in place of `warmup_steps`."""
+    schedule: str | None = None
+    """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau: with the
+    training loss)."""
+    schedule_options: dict[str, Any] = Field(default={})
+    """Keyword arguments for the schedule."""
+    patience: Index = 0
+    """Stop after this many evaluations without a better validation metric; 0 never stops early."""
+    objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = "classification"
+    """The objective to train for: `classification`, or one that an installed package declares."""
+    objective_options: dict[str, Any] = Field(default={})
+    """Keyword arguments for the objective."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
+    training targets."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
+    """The part of each target's label that is spread evenly over all classes in training. Evaluations,
+    including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
+    refuses it."""
+    metric: str = "auto"
+    """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
+    `loss`. `auto` is the objective's first, which is accuracy for `classification`."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
+    gradient sums and optimizer state stay in fp32."""
+
+    @model_validator(mode="after")
+    def _known(self) -> TrainConfig:
+        # Asking imports the objective, and torch with it: the defaults are known to be there.
+        if {"objective", "metric"} & self.model_fields_set:
+            check_metric(self.objective, self.metric)
+        if self.warmup_steps and self.warmup_epochs:
+            raise ValueError("warmup_steps and warmup_epochs are both given: give one of them")
+        return self
+
+    def epochs_of(self, steps_per_epoch: int) -> int:
+        """The number of passes over data of a size: the given one, or the default."""
+        return self.epochs or max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch))
+
+    def build_objective(self) -> Objective:
+        """The configured objective.
+
+        Raises
+        ------
+        ConfigError
+            If it refuses its options.
+        """
+        given: dict[str, Any] = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
+        if self.label_smoothing:
+            given["label_smoothing"] = self.label_smoothing
+        return build_objective(self.objective, {**given, **self.objective_options})
+
+    def warm_up(self, step: int, steps_per_epoch: int) -> float:
+        """What the learning rate of a step, counted from 0, is multiplied with: 1 after the warm-up."""
+        steps = self.warmup_steps or self.warmup_epochs * steps_per_epoch
+        return min(1.0, (step + 1) / steps) if steps else 1.0
+
+
+class EvaluateConfig(Section):
+    every: Index | None = None
+    """The number of epochs between evaluations; 0 evaluates only at the end. By default 1; with
+    `--full-graph`, whose epochs are one step, as many as give at most 100 evaluations in the run."""
+    mode: Literal["full", "sampled"] = "full"
+    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
+    uniformly with `sampler.fanout`, whichever kind of sampler trains."""
+    memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
+    """The most memory that layer-wise inference may use; beyond it, intermediate layers go to a file."""
+
+    def is_due(self, epoch: int, epochs: int, *, whole_graph: bool) -> bool:
+        """Whether an epoch, counted from 1, is one to evaluate, in a run of so many."""
+        every = self.every
+        if every is None:
+            every = math.ceil(epochs / _MOST_EVALUATIONS) if whole_graph else 1
+        return epoch == epochs or bool(every and epoch % every == 0)
+
+
+class RuntimeConfig(Section):
+    pipelined: bool = True
+    """Whether stages overlap; `false` runs the stages of each step one after the other."""
+    sample_threads: Threads = 0
+    """The number of CPU threads that sample, which then stays fixed; 0 chooses it from the available CPUs."""
+    load_threads: Threads = 0
+    """The number of CPU threads that load features, which then stays fixed; 0 chooses it."""
+    train_threads: Threads = 0
+    """The number of CPU threads of each CPU trainer, which then stays fixed; 0 chooses it."""
+    depth: Annotated[int, Field(ge=1, le=64), NoTruth] = 4
+    """The number of steps that may be in flight between sampling and their end."""
+    fuse_load: bool = True
+    """Whether trainers that read host memory aggregate input features while loading them."""
+    device_memory_gib: Annotated[Positive, Field(le=1e6)] | None = None
+    """The most memory that a device with memory of its own may use for mini-batches and weights; null leaves
+    it to the device."""
+    on_device_loss: Literal["stop", "continue"] = "stop"
+    """What to do if a device fails. `stop` ends the run; `continue` lets the other devices take over its
+    targets."""
+    stall_timeout_s: Positive = 120.0
+    """Fail the run if nothing has moved for this many seconds."""
+    trace: bool = False
+    """Whether to write trace.json.gz into the run folder, however the run ends: what every thread and device
+    queue did and when, for ui.perfetto.dev. `--trace` sets this."""
+    trace_events: Annotated[Count, Field(le=10_000_000)] = 20_000
+    """The most events that the trace keeps for each track, which bounds its memory. It keeps the newest
+    events, and says how many it dropped."""
+
+
+class FullGraphConfig(Section):
+    host_memory: Bytes | None = None
+    """For `--full-graph`, the most host memory that the matrices of a step may take, as `512MiB` or `1.5GiB`;
+    those beyond it live in a file in the run folder (without one, in the system's folder for temporary
+    files), which is gone when the run ends. The results are the same. `null` is no limit."""
+    device_memory: Bytes | None = None
+    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`)
+    may use. `null` is what the device has; a graph that fits it is not cut then."""
+    chunks: Index = 0
+    """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
+    into; edges are cut into P x P chunks. 0 is the least number that fits the device's memory."""
+    order: Literal["column-row", "row-column"] = "column-row"
+    """The order of the chunks. `column-row` goes by destinations forward and by sources backward, so that
+    sums stay on the device until they are complete. `row-column` is the other way round, for comparison."""
+    in_flight: Annotated[int, Field(ge=0, le=64), NoTruth] = 0
+    """How many chunks a device holds at once: the next ones are copied while one is computed. 1 copies and
+    computes by turns. 0 is 1 on devices that read the host's memory in place, and 2 on others. Equal numbers
+    of intervals give equal bits, whatever this is."""
+    filter_below: Annotated[float, Field(ge=0, le=1), NoTruth] | None = None
+    """The useful fraction of the rows of an interval below which the CPU filters them before they are copied
+    for a chunk. 0 copies all rows. `null` is the fraction below which that saves time at the rates of the CPU
+    and of the device's link, which the run measures; nothing is filtered on devices that read the host's
+    memory in place. Equal numbers of intervals give equal bits, whatever this is."""
+
+    @property
+    def asks_for_chunks(self) -> bool:
+        """Whether the settings want a device to train in chunks."""
+        return any(getattr(self, name) != FullGraphConfig.model_fields[name].default for name in _OF_CHUNKS)
+
+
+class BalanceConfig(Section):
+    policy: Literal["auto", "static", "bottleneck", "model"] = "auto"
+    """How targets and threads move while the run goes on. `static` keeps them where they are. `bottleneck`
+    moves a few at a time to relieve the slowest stage. `model` fits the performance model to the latest steps
+    and moves to the assignment that it finds best. `auto` is `static` if `split` or shares of devices are
+    given, a device is simulated or steps are of the whole graph, and `model` otherwise."""
+    predict: bool = True
+    """Whether to predict the run before it starts, and to start from the predicted split and threads unless
+    the settings give them. Needs `hyrt calibrate`."""
+
+
+class DistributedConfig(Section):
+    strategy: Literal["model-centric", "home"] = "home"
+    """Which rank trains which target where `torchrun` has started several. `home` trains each target on the
+    rank that has its features; `model-centric` cuts a step's targets into equal pieces. The weights are the
+    same up to rounding; what differs is how many feature rows travel."""
+    timeout_s: Positive = 120.0
+    """The most seconds that ranks wait for each other before the run fails."""
+
+
+class CheckpointConfig(Section):
+    every_epochs: Index | None = None
+    """The number of epochs between checkpoints; 0 writes one only at the end. By default 1; with
+    `--full-graph`, a checkpoint follows the first epoch that ends more than a minute after the last one. The
+    end of a run always writes one."""
+    every_steps: Index = 0
+    """The number of steps between further checkpoints; 0 writes none."""
+    keep: Count = 3
+    """The number of newest checkpoints to keep. Each also has the weights of the best evaluation so far."""
+
+    def is_due(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
+        """Whether one follows an epoch, counted from 1, so many seconds after the last one."""
+        if self.every_epochs is None:
+            return not whole_graph or seconds > _CHECKPOINT_S
+        return bool(self.every_epochs and epoch % self.every_epochs == 0)
+
+
+class Config(Section):
+    """Every setting of a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63), NoTruth] = 0
+    """The seed of initial weights, the order of targets, sampled edges and dropout."""
+    data: DataConfig = DataConfig()
+    sampler: Annotated[
+        SerializeAsAny[SamplerSettings], ByKind(SAMPLERS, SamplerSettings, default="neighbor")
+    ] = Field(default={})  # type: ignore[assignment]
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_device_names)] = Field(
+        default=["cpu"]
+    )
+    """The devices that train, as `kind` or `kind:index`, optionally with their shares of a step
+    (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
+    split: Annotated[list[Index] | None, Listed] = None
+    """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
+    `data.batch_size` (`sampler.units`). By default, the devices' shares, the prediction or equal parts
+    decide."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    fullgraph: FullGraphConfig = FullGraphConfig()
+    balance: BalanceConfig = BalanceConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_model(cls, settings: Any, info: ValidationInfo) -> Any:
+        """Give what the model's kind trains well with to settings that say nothing of it.
+
+        The sections of a run that was started are complete: a setting that one lacks did not exist then.
+        """
+        if info.context is OWN_MODEL or not isinstance(settings, Mapping):
+            return settings
+        given = {name: _given(settings.get(name, {})) for name in cls.model_fields}
+        kind = ModelConfig.model_fields["kind"].default
+        if isinstance(given["model"], Mapping):
+            kind = given["model"].get("kind", kind)
+        if not isinstance(kind, str):
+            return settings  # Wrong in a way that is told with the setting's name.
+        filled = dict(settings)
+        for name, value in find_model(MODELS.spelling(kind)).defaults.items():
+            section, _, key = name.partition(".")
+            if info.context is LENIENT and section in settings:
+                continue
+            if isinstance(own := given.get(section, {}), Mapping):
+                filled[section] = given[section] = {key: value, **own}
+        return filled
+
+    @property
+    def gives_split(self) -> bool:
+        """Whether the settings say who gets how much of a step."""
+        return self.split is not None or any(request.share is not None for request in self.device_requests)
+
+    @property
+    def device_requests(self) -> list[DeviceRequest]:
+        """Names and shares of `devices`."""
+        return parse_requests(self.devices)
+
+    @property
+    def trained_on(self) -> list[DeviceRequest]:
+        """Those of `device_requests` that train: of a whole graph, nothing moves to one whose share is 0."""
+        requests = self.device_requests
+        return [each for each in requests if each.share != 0] if self.sampler.whole_graph else requests
+
+    @property
+    def units_per_step(self) -> int:
+        """What the split cuts: targets, or subgraphs."""
+        with SAMPLERS.blamed(self.sampler.kind, "units_per_step"):
+            return self.sampler.units_per_step(self.data.batch_size)
+
+    @property
+    def fanouts(self) -> list[int]:
+        """Fan-out of each layer, the targets' first."""
+        return self.sampler.fanouts(self.model.layers)
+
+    def _check_whole_graph(self, *, any_fanout: bool) -> None:
+        """Refuse what would have no effect where each step is the whole graph."""
+        kind, draws = f"sampler.kind={self.sampler.kind}", self.evaluate.mode == "sampled"
+        if self.balance.policy in ("bottleneck", "model"):
+            raise ValueError(
+                f"balance.policy={self.balance.policy} has no effect with {kind}, where there is nothing to "
+                "move: omit it"
+            )
+        if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not draws:
+            raise ValueError(
+                f"data.batch_size={self.data.batch_size} has no effect with {kind}, whose steps train all "
+                "targets: omit it"
+            )
+        if self.sampler.fanout is not None and not (draws or any_fanout):
+            raise ValueError(
+                f"sampler.fanout has no effect with {kind}, which takes all neighbours, unless "
+                "evaluate.mode=sampled: omit it"
+            )
+
+    def _check_no_whole_graph(self) -> None:
+        """Refuse what counts for whole graphs alone."""
+        for name, field in FullGraphConfig.model_fields.items():
+            if getattr(self.fullgraph, name) != field.default:
+                raise ValueError(
+                    f"fullgraph.{name} has no effect with sampler.kind={self.sampler.kind}: give "
+                    "--full-graph (sampler.kind=full), or omit it"
+                )
+
+    @model_validator(mode="after")
+    def _consistent(self, info: ValidationInfo) -> Config:
+        requests = parse_requests(self.devices)
+        if self.sampler.whole_graph:
+            # A module of the user's own gets as many blocks as there are fan-outs; and what a run was started
+            # with is not to be refused.
+            self._check_whole_graph(any_fanout=info.context in (OWN_MODEL, LENIENT))
+        else:
+            self._check_no_whole_graph()
+        with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
+            self.sampler.check(self.model.layers)
+        model = self.model
+        check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
+        if self.split is not None:
+            if requests[0].name == AUTO or requests[0].share is not None:
+                raise ValueError(
+                    "split and the shares of devices (or auto) exclude each other: give one of them"
+                )
+            if len(self.split) != len(self.devices):
+                raise ValueError(
+                    f"split has {counted(len(self.split), 'number')} for "
+                    f"{counted(len(self.devices), 'device')}: give one per device"
+                )
+            if self.sampler.whole_graph and len(self.devices) > 1 and info.context is not LENIENT:
+                raise ValueError(
+                    f"split has no effect with sampler.kind={self.sampler.kind}, where devices share the "
+                    "graph: omit it, or give their shares (--devices cpu=1,opencl=3)"
+                )
+            if sum(self.split) != self.units_per_step:
+                raise ValueError(
+                    f"split adds up to {sum(self.split)}, not to "
+                    f"{self.sampler.units_setting}={self.units_per_step}"
+                )
+        return self

@@ -1,0 +1,162 @@
+"""What the ranks of a run know of each other: who is alive, who has failed, and why."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError
+
+from hyrt.errors import RankLost, describe, one_line
+
+_BEAT_S = 0.5
+# After a connection has broken: how long a rank that failed may take to say so.
+_LAST_WORDS_S = 2.0
+SILENT_S = 6.0
+"""For how long nothing may be heard of a rank, or of the store."""
+
+
+class FellowRanks:
+    """Tells the other ranks that this one lives, and hears of those that do not any more.
+
+    Parameters
+    ----------
+    store
+        A store that all ranks reach.
+    rank, size
+        The number of this rank, and how many there are.
+    on_loss
+        Called once, in a thread of its own, with the error to end with when another rank is lost.
+    silent_s
+        For how long nothing may be heard of a rank before it counts as lost.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        on_loss: Callable[[RankLost], None],
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._others = [other for other in range(size) if other != rank]
+        self._on_loss = on_loss
+        self._silent_s = silent_s
+        self._stop = threading.Event()
+        self._loss: RankLost | None = None
+        self._lock = threading.Lock()
+        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._answered = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._beat, name="hyrt.ranks", daemon=True),
+            threading.Thread(target=self._listen, name="hyrt.ranks.silence", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to tell and to hear."""
+        now = time.monotonic()
+        self._answered = now
+        self._heard = dict.fromkeys(self._others, (b"", now))
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads; they may be in a call to a store that does not answer."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(_LAST_WORDS_S)
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Tell the others why this rank fails; the first failure of all ranks is the one that counts."""
+        try:
+            self._store.compare_set("failure", "", f"{self._rank}\n{one_line(describe(error))}")
+        except (DistError, RuntimeError):
+            # Nobody can be told: the others find the store silent, too.
+            return
+
+    def tell_end(self) -> None:
+        """Tell the others that this rank leaves because all is done."""
+        self._store.set(f"beat/{self._rank}", "done")
+
+    def loss(self, doing: str, error: Exception) -> RankLost:
+        """Why an operation with the others failed: waits a moment for what they say.
+
+        Parameters
+        ----------
+        doing
+            The operation.
+        error
+            What torch raised.
+        """
+        end = time.monotonic() + _LAST_WORDS_S
+        while self._loss is None and time.monotonic() < end:
+            self._stop.wait(_BEAT_S / 5)
+        if self._loss is None:
+            broken = time.monotonic() - _LAST_WORDS_S
+            gone = [other for other, (_, at) in self._heard.items() if at < broken]
+            text = one_line(str(error)).partition(" This is typically")[0]
+            if len(gone) == 1:
+                self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"))
+            else:
+                self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
+        assert self._loss is not None
+        return self._loss
+
+    def _lose(self, loss: RankLost) -> None:
+        with self._lock:
+            if self._loss is not None:
+                return
+            self._loss = loss
+        self._on_loss(loss)
+
+    def _beat(self) -> None:
+        number = 0
+        self._store.set_timeout(timedelta(seconds=self._silent_s))
+        while not self._stop.is_set():
+            number += 1
+            try:
+                self._store.set(f"beat/{self._rank}", str(number))
+                self._hear()
+            except (DistError, RuntimeError) as error:
+                if not self._stop.is_set():
+                    text = one_line(str(error))
+                    self._lose(RankLost(f"the store of the ranks does not answer any more: {text}"))
+                return
+            self._answered = time.monotonic()
+            self._stop.wait(_BEAT_S)
+
+    def _hear(self) -> None:
+        if self._store.check(["failure"]):
+            rank, _, why = self._store.get("failure").decode().partition("\n")
+            if rank and int(rank) != self._rank:
+                self._lose(RankLost(f"rank {rank} failed: {why}"))
+        now = time.monotonic()
+        for other in self._others:
+            key = f"beat/{other}"
+            beat = self._store.get(key) if self._store.check([key]) else b""
+            before, at = self._heard[other]
+            if beat == b"done" or beat != before:
+                self._heard[other] = (beat, now)
+            elif now - at > self._silent_s:
+                self._lose(
+                    RankLost(f"rank {other} was lost: nothing was heard of it for {self._silent_s:g} s")
+                )
+
+    def _listen(self) -> None:
+        # A call to a store whose machine is gone may not return for minutes.
+        while not self._stop.wait(_BEAT_S):
+            silent_s = time.monotonic() - self._answered
+            if silent_s > self._silent_s + _BEAT_S:
+                self._lose(
+                    RankLost(
+                        f"the store of the ranks has not answered for {silent_s:.0f} s: its machine or the "
+                        "network to it is down"
+                    )
+                )
+                return

@@ -1,0 +1,202 @@
+"""One rank of a distributed run: what joins it to the others, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from hyrt.distributed.byte_counts import ByteCounts
+from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
+from hyrt.distributed.rank_group import RankGroup
+from hyrt.errors import ConfigError, RankLost, one_line
+
+_LEAVE_S = 5.0
+
+
+class JoinedRanks:
+    """One process among all that train one model together.
+
+    Each thread that takes part in collective operations has a group of its own, so that the order within
+    each is the same at every rank whatever the threads' speeds are.
+
+    Parameters
+    ----------
+    store
+        A store that all ranks reach, in which no other run has written.
+    rank, size
+        The number of this rank, and how many there are.
+    timeout_s
+        Longest time that ranks wait for each other.
+    silent_s
+        For how long nothing may be heard of a rank before it counts as lost.
+    on_loss
+        Called in a thread of its own when another rank is lost, with the error that the run then ends with.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        timeout_s: float,
+        silent_s: float = SILENT_S,
+        on_loss: Callable[[RankLost], None] = lambda loss: None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.counts = ByteCounts()
+        self._store = store
+        self._timeout_s = timeout_s
+        self._report = on_loss
+        self._fellows = FellowRanks(store, rank, size, self._lose, silent_s)
+        self._groups: list[RankGroup] = []
+        self.control = self._group("control")
+        """For the thread that drives the run: agreements, evaluations."""
+        self.gradients = self._group("gradients")
+        """For the thread that drives the run: the sums of a step."""
+        self.rows = self._group("rows")
+        """For the load stage: the rows of a step."""
+        self._fellows.start()
+
+    @property
+    def leaves_work_behind(self) -> bool:
+        """Whether the process has to end without torch's own end, which would wait for other ranks."""
+        return any(group.is_left_behind for group in self._groups)
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Let all ranks end because this one fails; what it waits for is given up."""
+        if not isinstance(error, RankLost):
+            self._fellows.tell_failure(error)
+        own = RankLost(f"given up, because this rank has failed: {error}")
+        for group in self._groups:
+            group.give_up(own)
+
+    def agree(self, subject: str, facts: Mapping[str, Any]) -> None:
+        """Compare what has to be the same at every rank.
+
+        Parameters
+        ----------
+        subject
+            What the facts are of, in a word that is used once.
+        facts
+            Plain values by name.
+
+        Raises
+        ------
+        ConfigError
+            Naming a fact, a rank that differs from rank 0, and both values.
+        """
+        mine = {name: json.dumps(value, default=str) for name, value in facts.items()}
+        self._store.set(f"{subject}/{self.rank}", json.dumps(mine))
+        keys = [f"{subject}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.wait(keys, timedelta(seconds=self._timeout_s))
+        except (dist.DistError, RuntimeError) as error:
+            raise self._fellows.loss(f"comparing the {subject}", error) from error
+        others = [json.loads(self._store.get(key)) for key in keys]
+        self._wait_for_readers(subject)
+        first = others[0]
+        for rank, other in enumerate(others):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise ConfigError(
+                        f"{name} is {other.get(name)} at rank {rank}, but {first.get(name)} at rank 0: start "
+                        f"all ranks with the same {subject}"
+                    )
+
+    def _wait_for_readers(self, subject: str) -> None:
+        """The store may end with rank 0, so that waits until the others have read what is there."""
+        self._store.set(f"{subject}/read/{self.rank}", "")
+        if self.rank == 0:
+            with contextlib.suppress(dist.DistError, RuntimeError):
+                readers = [f"{subject}/read/{rank}" for rank in range(self.size)]
+                self._store.wait(readers, timedelta(seconds=min(self._timeout_s, _LEAVE_S)))
+
+    def leave(self) -> None:
+        """End together: nobody goes before all are done."""
+        self.control.add(torch.zeros(1), "control")
+        self._fellows.close()
+        self._fellows.tell_end()
+        # The store may live in rank 0's process.
+        end = time.monotonic() + _LEAVE_S
+        keys = [f"beat/{rank}" for rank in range(self.size)]
+        while self.rank == 0 and time.monotonic() < end:
+            if all(self._store.get(key) == b"done" for key in keys):
+                return
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._fellows.close()
+
+    def _lose(self, loss: RankLost) -> None:
+        for group in self._groups:
+            group.give_up(loss)
+        self._report(loss)
+
+    def _group(self, name: str) -> RankGroup:
+        try:
+            group = RankGroup(
+                name,
+                self._store,
+                self.rank,
+                self.size,
+                timeout_s=self._timeout_s,
+                counts=self.counts,
+                lost=self._fellows.loss,
+            )
+        except (dist.DistError, RuntimeError) as error:
+            raise RankLost(
+                f"the ranks could not be joined within {self._timeout_s:g} s: {one_line(str(error))}. Check "
+                "that all of them have started, and GLOO_SOCKET_IFNAME, which names the network interface"
+            ) from error
+        self._groups.append(group)
+        return group
+
+
+@contextmanager
+def joined_by_launcher(
+    *, timeout_s: float, on_loss: Callable[[RankLost], None] = lambda loss: None
+) -> Iterator[JoinedRanks]:
+    """Join the processes that torchrun, or another launcher, has started; leave them at the block's end.
+
+    A failure in the block is told to all ranks.
+
+    Parameters
+    ----------
+    timeout_s, on_loss
+        The arguments of `JoinedRanks`.
+
+    Raises
+    ------
+    RankLost
+        If the ranks cannot be joined, or one of them is lost.
+    """
+    limit = timedelta(seconds=timeout_s)
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        raise RankLost(
+            f"the store of the ranks could not be reached within {timeout_s:g} s: {one_line(str(error))}. "
+            "Check MASTER_ADDR and MASTER_PORT, and that a firewall lets them through"
+        ) from error
+    ranks = JoinedRanks(PrefixStore("hyrt", store), rank, size, timeout_s=timeout_s, on_loss=on_loss)
+    try:
+        yield ranks
+        ranks.leave()
+    except BaseException as error:
+        ranks.tell_failure(error)
+        raise
+    finally:
+        ranks.close()

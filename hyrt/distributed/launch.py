@@ -1,0 +1,65 @@
+"""What a launcher such as torchrun tells a process of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hyrt.errors import ConfigError
+
+_NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process among those that were started together."""
+
+    rank: int
+    """Its number, from 0."""
+    size: int
+    """How many there are."""
+    restarts: int = 0
+    """How often all of them have been started again."""
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """What the environment says; None where a process was started alone.
+
+    Parameters
+    ----------
+    environment
+        Variables as torchrun sets them: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and
+        TORCHELASTIC_RESTART_COUNT.
+
+    Raises
+    ------
+    ConfigError
+        If a variable is missing or is not a number.
+    """
+    size = _number(environment, "WORLD_SIZE", 1)
+    if size < 2:
+        return None
+    missing = [name for name in _NEEDED if name not in environment]
+    if missing:
+        raise ConfigError(
+            f"WORLD_SIZE is {size}, but {' and '.join(missing)} is not set: start the processes with "
+            "torchrun, or set it"
+        )
+    rank = _number(environment, "RANK", 0)
+    if rank >= size:
+        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: ranks are numbered from 0")
+    return Launch(rank, size, _number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"{name} is {text!r} in the environment: give a number")
+    return int(text)
+
+
+def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
+    """`rank 2: `, for what a process among several prints; empty where a process was started alone."""
+    several = environment.get("WORLD_SIZE", "1") not in ("", "1")
+    return f"rank {environment.get('RANK', '?')}: " if several else ""

@@ -1,0 +1,82 @@
+"""The hook of a distributed run: it tells the others of failures, and compares the weights."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.errors import HyrtError, listed
+from hyrt.observe.events import EpochEnded, Event, Notice
+from hyrt.observe.hook import Hook
+from hyrt.quantities import size
+
+_PURPOSES = ("rows", "indices", "gradients", "evaluation", "control")
+
+
+class RanksHook(Hook):
+    """Watches one rank's part of a run.
+
+    Parameters
+    ----------
+    ranks
+        All ranks.
+    parameters
+        The master weights.
+    strategy
+        The name of the strategy, for the summary.
+    """
+
+    def __init__(self, ranks: JoinedRanks, parameters: Sequence[torch.Tensor], strategy: str) -> None:
+        self._ranks = ranks
+        self._parameters = list(parameters)
+        self._strategy = strategy
+
+    def fail(self, failure: BaseException) -> None:
+        """Let the others know at once; this rank's own end may take seconds."""
+        self._ranks.tell_failure(failure)
+
+    def hear(self, event: Event) -> None:
+        """Compare the weights after each epoch.
+
+        Raises
+        ------
+        HyrtError
+            At all ranks, naming those whose weights are not those of rank 0.
+        """
+        if not isinstance(event, EpochEnded):
+            return
+        checksum = 0
+        for parameter in self._parameters:
+            checksum = zlib.crc32(parameter.detach().contiguous().view(-1).numpy().tobytes(), checksum)
+        group = self._ranks.control
+        found = group.exchange_counts([checksum] * group.size, "control")
+        others = [str(rank) for rank, each in enumerate(found) if each != found[0]]
+        if others:
+            raise HyrtError(
+                f"after epoch {event.epoch}, the weights of rank {listed(others)} are not those of rank 0: "
+                "their optimizers computed something else. Start all ranks on machines with the same "
+                "processors, or with the same ATEN_CPU_CAPABILITY"
+            )
+
+    def end(self, summary: dict[str, Any]) -> Notice:
+        """Add what all ranks have sent, by purpose."""
+        group = self._ranks.control
+        sent = self._ranks.counts.sent()
+        bytes_sent = torch.zeros(group.size, len(_PURPOSES), dtype=torch.int64)
+        for at, purpose in enumerate(_PURPOSES):
+            bytes_sent[group.rank, at] = sent.get(purpose, 0)
+        group.add(bytes_sent, "control")
+        by_rank = [dict(zip(_PURPOSES, each, strict=True)) for each in bytes_sent.tolist()]
+        totals = {purpose: sum(each[purpose] for each in by_rank) for purpose in _PURPOSES}
+        summary["distributed"] = {
+            "ranks": group.size,
+            "strategy": self._strategy,
+            "bytes_sent": totals,
+            "bytes_sent_by_rank": by_rank,
+        }
+        text = ", ".join(f"{size(count)} of {purpose}" for purpose, count in totals.items() if count)
+        return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}")

@@ -1,0 +1,67 @@
+"""Models travel to the features, over time steps of micrographs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.distributed.strategies.gathering import gathered_each_time, gathered_once
+from hyrt.distributed.strategies.merging import merged
+from hyrt.distributed.strategies.placement import Placement, drawn_pieces
+from hyrt.distributed.strategies.strategy import InputBlock, Roots
+from hyrt.distributed.strategies.traffic import Counts, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class HopGnn:
+    """Roots go to their homes, and each model visits the homes of the roots that were drawn for it.
+
+    Model d is at rank (d + t) mod N at time step t, with the sums of its gradients (HopGNN section 5.1).
+
+    Parameters
+    ----------
+    pre_gather
+        Whether a rank fetches its remote rows once for all time steps (section 5.2), instead of in each.
+    num_times
+        Time steps that are left after merging (section 5.3), 1 to N; None for N.
+    """
+
+    pre_gather: bool = True
+    num_times: int | None = None
+    name = "hopgnn"
+    description = "models, which visit the homes of their roots in turn; and the rows that these lack"
+    draws_locally = False
+
+    def __post_init__(self) -> None:
+        if self.num_times is not None and self.num_times < 1:
+            raise ValueError(f"num_times is {self.num_times}: give at least 1 time step")
+
+    def place(self, roots: Roots) -> Placement:
+        """Micrographs at their roots' homes, at the time when their model is there; then merged."""
+        num_ranks = roots.num_ranks
+        models = drawn_pieces(len(roots.homes), num_ranks)
+        ranks = np.arange(num_ranks, dtype=np.int32)
+        placement = Placement(
+            models=models,
+            times=(roots.homes.astype(np.int32) - models) % num_ranks,
+            paths=(ranks[:, None] + ranks[None]) % num_ranks,
+        )
+        for _ in range(num_ranks - min(self.num_times or num_ranks, num_ranks)):
+            placement = merged(placement)
+        return placement
+
+    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+        """The remote rows, and every model with its gradients between two time steps."""
+        gathered = gathered_once if self.pre_gather else gathered_each_time
+        return replace(gathered(placement, homes, sampled), models=_migrations(placement))
+
+
+def _migrations(placement: Placement) -> Counts:
+    num = placement.num_ranks
+    moves = np.zeros((num, num), np.int64)
+    for before, after in zip(placement.paths[:-1], placement.paths[1:], strict=True):
+        np.add.at(moves, (before, after), 1)
+    return moves

@@ -1,0 +1,1 @@
+"""Training on whole graphs: exact steps over all vertices, in chunks of rows."""

@@ -1,0 +1,174 @@
+"""The backward pass over a whole graph, from the loss to the gradients of all parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.forward import Chain, Gathered
+from hyrt.fullgraph.gradient_sums import GradientSums
+from hyrt.fullgraph.row_stage import Masks
+from hyrt.machine.workers import Workers
+from hyrt.objective import Objective
+from hyrt.objective.objective import added
+from hyrt.objective.on_host import numbers
+from hyrt.objective.registry import OBJECTIVES
+from hyrt.sampling.minibatch import MiniBatch
+
+Array = NDArray[Any]
+
+
+def lose(
+    chain: Chain,
+    layer: Gathered,
+    batch: MiniBatch,
+    objective: Objective,
+    sums: GradientSums,
+    workers: Workers,
+) -> tuple[float, dict[str, float]]:
+    """The loss over the targets of a mini-batch, and what is counted beside it.
+
+    A chunk of targets goes from what it has gathered to its scores, its loss and back: there is no matrix of
+    scores.
+
+    Parameters
+    ----------
+    chain
+        The model over the graph.
+    layer
+        What the targets have gathered in the last layer, and their own rows; their gradients afterwards.
+    batch
+        The targets with labels and weights.
+    objective
+        What is trained for.
+    sums
+        Takes the gradients of the last stage's parameters.
+    workers
+        The team of threads that computes.
+    """
+    stage = chain.plan.stages[-1]
+    terms = sums.of(stage.parameters)
+    labels, given = torch.from_numpy(batch.labels), batch.target_weights
+    weights = None if given is None else torch.from_numpy(given)
+    num, rows = len(batch.targets), chain.plan.chunk_rows
+    losses = [0.0] * -(-num // rows)
+    counts: list[dict[str, float]] = [{}] * len(losses)
+
+    def work(start: int, stop: int) -> None:
+        with torch.enable_grad():
+            inputs = chain.given(stage, layer, start, stop, None, leaves=True)
+            (scores,) = stage(*inputs, batch.targets[start:stop], None)
+            part = None if weights is None else weights[start:stop]
+            with OBJECTIVES.blamed(objective.name, "loss_sum"):
+                loss = objective.loss_sum(scores, labels[start:stop], part)
+        chunk = start // rows
+        losses[chunk] = float(loss.detach())
+        counts[chunk] = numbers(objective.count(scores.detach(), labels[start:stop]))
+        terms.differentiate(chunk, (loss,), None, inputs, _meeting(layer, start))
+
+    chain.in_chunks(work, num, workers)
+    return sum(losses), added(counts)
+
+
+def turn_back(
+    chain: Chain,
+    layers: list[Gathered],
+    at: Destinations | None,
+    masks: Masks,
+    sums: GradientSums,
+    workers: Workers,
+) -> None:
+    """Take gradients from the last layer to the first.
+
+    Parameters
+    ----------
+    chain
+        The model over the graph.
+    layers
+        What the forward pass has kept; the last one holds gradients. All are given back.
+    at
+        The vertices at which the last layer has gathered; None for all.
+    masks
+        The key of the step's dropout.
+    sums
+        Takes the gradients of the parameters.
+    workers
+        The team of threads that computes.
+    """
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        if not layer.takes_gradient:
+            chain.release(layer)
+            return
+        last = at if i == len(layers) - 1 else None
+        grads = _gather_back(chain, i, layer, last, masks, sums, workers)
+        _apply_back(chain, i, layers[i - 1] if i else None, grads, masks, sums, workers)
+        for grad in grads:
+            chain.memory.give(grad)
+
+
+def _apply_back(
+    chain: Chain,
+    i: int,
+    layer: Gathered | None,
+    grads: tuple[Array, ...],
+    masks: Masks,
+    sums: GradientSums,
+    workers: Workers,
+) -> None:
+    """Take gradients of what stage i made to what it was given of `layer`, and to its parameters."""
+    stage = chain.plan.stages[i]
+    terms = sums.of(stage.parameters)
+
+    def work(start: int, stop: int) -> None:
+        # What the forward pass did not keep is computed again.
+        computed = chain.computed(stage, start)
+        inputs, made = computed or chain.compute(stage, layer, start, stop, masks, leaves=True)
+        along = [torch.from_numpy(grad[start:stop]) for grad in grads]
+        chunk, meet = start // chain.plan.chunk_rows, _meeting(layer, start)
+        terms.differentiate(chunk, made, along, inputs, meet)
+
+    chain.in_chunks(work, chain.num_vertices, workers)
+
+
+def _meeting(layer: Gathered | None, start: int) -> Callable[[Array, Array], None] | None:
+    """What a layer does when the rows from `start` on and their gradients are both there."""
+    return None if layer is None or layer.meet is None else partial(layer.meet, start)
+
+
+def _gather_back(
+    chain: Chain,
+    i: int,
+    layer: Gathered,
+    at: Destinations | None,
+    masks: Masks,
+    sums: GradientSums,
+    workers: Workers,
+) -> tuple[Array, ...]:
+    """Gradients of what the stage before layer i made; what the layer kept is given back."""
+    parts, memory = chain.plan.parts[i], chain.memory
+    onto_own = parts.scatter is None and layer.own is not None
+    gathering, kept = chain.gatherings[i], layer.kept
+    meeting = chain.meeting[i]
+    done = () if meeting is None else meeting.unread(kept)
+    for matrix in done:
+        memory.give(matrix)
+    if onto_own:
+        assert layer.own is not None
+        out: tuple[Array, ...] = (layer.own,)
+    else:
+        shapes = ((chain.num_vertices, width) for width in parts.message_widths)
+        out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
+    grad = layer.values
+    of_parameters = gathering.backward(
+        layer.messages, layer.kept, grad, out, at, masks, workers, accumulate=onto_own
+    )
+    sums.of(gathering.parameters).add(of_parameters)
+    for matrix in (grad, *layer.messages, *kept[len(done) :]):
+        memory.give(matrix)
+    return out if onto_own or layer.own is None else (layer.own, *out)

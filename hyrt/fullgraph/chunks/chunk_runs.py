@@ -1,0 +1,213 @@
+"""Steps in chunks on a device: the graph is cut so that it fits, and again if it does not after all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+from hyrt_perfmodel.chunks.dealt_columns import least_parts
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.chunked_replica import ChunkedReplica
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
+from hyrt.fullgraph.chunks.filter_limits import measured_limit
+from hyrt.fullgraph.chunks.together import Together
+from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, asked_too_few, least_grid
+from hyrt.fullgraph.grid.place_sizes import given_width
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.nn.description import ModelDescription
+from hyrt.nn.inputs import Aggregated
+from hyrt.objective import Objective
+from hyrt.sampling.minibatch import MiniBatch
+
+
+class ChunkRoom(Protocol):
+    """A device's memory for chunks."""
+
+    name: str
+    """The device's name, for messages."""
+    reads_in_place: bool
+    """Whether the device reads the host's memory where it lies."""
+
+    def free_bytes(self) -> int:
+        """How much chunks may take, while none of them is there."""
+        ...
+
+    def needed_bytes(self, chunks: ChunkSizes) -> int:
+        """What chunks of such sizes take; more for larger ones."""
+        ...
+
+    def take(self, chunks: ChunkSizes) -> ChunkKernels:
+        """Take the memory. Raises DeviceOutOfMemory."""
+        ...
+
+    def errors(self) -> AbstractContextManager[None]:
+        """A context in which any thread may compute, and errors of the driver that mean a lack of memory are
+        DeviceOutOfMemory.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the memory back, once nothing on the device uses it any more; idempotent."""
+        ...
+
+
+class ChunkRuns:
+    """Cuts the graph of the first step so that its chunks fit, and computes that step and those after it.
+
+    Parameters
+    ----------
+    model
+        The model, with the device's own parameters.
+    rooms
+        The memory of the device, or of each one that computes some of the columns.
+    options
+        How many chunks there are to be, and their order.
+    budget
+        How much host memory may be used.
+    shares
+        How fast each of the devices is, in any unit.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        rooms: Sequence[ChunkRoom],
+        options: ChunkOptions,
+        budget: HostBudget,
+        shares: Sequence[float] = (1.0,),
+    ) -> None:
+        self._model = model
+        self._rooms = rooms
+        self._shares = shares
+        self._options = options
+        self._budget = budget
+        self._host = RecycledMatrices(budget)
+        # With fewer, some devices would have nothing to do.
+        self._least = least_parts(tuple(shares))
+        self._limits: list[float] = []
+        self._ready: tuple[ChunkedReplica, Together] | None = None
+
+    def figures(self) -> ChunkedStep:
+        """What the last step took."""
+        assert self._ready is not None
+        (chunked, together), host = self._ready, self._host
+        each, readers = [kernels.work() for kernels in together.kernels], chunked.readers
+        return ChunkedStep(
+            intervals=chunked.grid.vertices.num,
+            vertices=chunked.grid.vertices.longest,
+            in_bytes=sum(work.in_bytes for work in each),
+            out_bytes=sum(work.out_bytes for work in each),
+            host_bytes=host.allocated_bytes,
+            file_bytes=host.file_bytes,
+            copy_s=sum(work.copy_s for work in each),
+            compute_s=sum(work.compute_s for work in each),
+            hidden_s=sum(work.hidden_s for work in each),
+            reads=sum(reader.reads for reader in readers),
+            filtered=sum(reader.filtered for reader in readers),
+            spared_bytes=sum(reader.spared_bytes for reader in readers),
+            filter_s=sum(reader.filter_s for reader in readers),
+        )
+
+    @property
+    def num(self) -> int | None:
+        """How many intervals the vertices are cut into; None before the first step."""
+        return None if self._ready is None else self._ready[0].grid.vertices.num
+
+    def run(self, batch: MiniBatch, objective: Objective | None) -> tuple[float, dict[str, float]]:
+        """Loss sum and counts of a step; the kernels have added up the gradients.
+
+        Where the device has less memory than it says, the step is computed again in smaller chunks.
+
+        Parameters
+        ----------
+        batch
+            A mini-batch of the whole graph, with at least one target.
+        objective
+            What the host computes of the scores; None for what the device computes.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            If no chunks fit, or not those that were asked for.
+        """
+        if self._ready is not None:
+            chunked = self._ready[0]
+            if chunked.whole is not batch.whole or chunked.targets is not batch.targets:
+                self.release()
+        while True:
+            grid = self._grid(batch) if self._ready is None else self._ready[0].grid
+            try:
+                chunked, together = self._ready = self._ready or self._made(batch, grid)
+                return chunked.step(together, batch, objective)
+            except DeviceOutOfMemory:
+                self.release()
+                if self._options.num or grid.vertices.num == grid.vertices.num_rows:
+                    raise
+                self._least = 2 * grid.vertices.num
+
+    def release(self) -> None:
+        """Give all memory back, on the device and on the host."""
+        self._ready = None
+        # With what a step that failed had taken.
+        self._host = RecycledMatrices(self._budget)
+        for room in self._rooms:
+            room.release()
+
+    def _made(self, batch: MiniBatch, grid: ChunkGrid) -> tuple[ChunkedReplica, Together]:
+        whole, kernels = batch.whole, []
+        assert whole is not None
+        for room in self._rooms:
+            with room.errors():
+                kernels.append(room.take(grid.sizes))
+                if len(self._limits) < len(kernels):
+                    self._limits.append(self._limit(room, kernels[-1], grid.sizes))
+        chunked = ChunkedReplica(
+            *(self._model, whole, batch.inputs, batch.targets, grid, self._options.order, self._host),
+            shares=self._shares,
+            limits=self._limits,
+        )
+        return chunked, Together(kernels, [room.errors for room in self._rooms])
+
+    def _limit(self, room: ChunkRoom, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
+        """The useful fraction below which rows are filtered for a device."""
+        if self._options.filter_below is not None:
+            return self._options.filter_below
+        if room.reads_in_place:
+            return 0.0
+        return measured_limit(kernels, sizes.vertices, given_width(self._model.layers[0]))
+
+    def _grid(self, batch: MiniBatch) -> ChunkGrid:
+        """Vertices and targets, cut as asked for, or as few times as fit every device and occupy all."""
+        whole, topology = batch.whole, None if batch.whole is None else batch.whole.topology
+        assert whole is not None
+        assert topology is not None
+        hidden = len(self._model.layers) - isinstance(batch.inputs, Aggregated) > 1
+        targets = np.sort(batch.targets)
+        free = [room.free_bytes() for room in self._rooms]
+        if not self._options.num:
+            grid, num = None, self._least
+            while grid is None or any(
+                room.needed_bytes(grid.sizes) > least for room, least in zip(self._rooms, free, strict=True)
+            ):
+                for room, least in zip(self._rooms, free, strict=True):
+                    grid = least_grid(
+                        *(topology, targets, room.needed_bytes, least),
+                        hidden=hidden,
+                        first=num,
+                        device=room.name,
+                    )
+                    num = grid.vertices.num
+            return grid
+        num = min(self._options.num, topology.num_vertices)
+        grid = ChunkGrid.of(topology, targets, num, hidden=hidden)
+        for room, least in zip(self._rooms, free, strict=True):
+            needed = room.needed_bytes(grid.sizes)
+            if needed > least:
+                raise asked_too_few(room.name, num, needed, least)
+        return grid

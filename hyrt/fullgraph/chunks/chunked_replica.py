@@ -1,0 +1,403 @@
+"""A step over a whole graph on a device that holds a few chunks of it at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels, Place
+from hyrt.fullgraph.chunks.layer_edges import LayerEdges
+from hyrt.fullgraph.chunks.row_reader import RowReader
+from hyrt.fullgraph.chunks.together import Together
+from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.least_grid import ChunkGrid
+from hyrt.fullgraph.grid.place_sizes import given_width
+from hyrt.fullgraph.grid.visits import Order, visits
+from hyrt.fullgraph.input_rows import InputRows
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.nn.description import ModelDescription
+from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.objective import Objective
+from hyrt.objective.objective import added
+from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.minibatch import MiniBatch
+
+Array = NDArray[Any]
+Inputs = Aggregated | InPlace | SparseRows
+Loss = Callable[[], tuple[float, dict[str, float]]]
+"""Tells the loss sum and the counts of some targets."""
+_FLOAT = np.dtype(np.float32)
+
+
+class ChunkedReplica:
+    """Computes a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
+
+    What a layer has gathered is its state: it stays on the host, where its gradient takes its place, and the
+    rows in between are computed twice. The last layer is computed at the targets alone, which have intervals
+    of their own. What the first layer gathers of features that are not dropped is computed once. Several
+    devices compute columns each, and all matrices are the host's.
+
+    Parameters
+    ----------
+    model
+        The model.
+    whole
+        The graph.
+    inputs
+        The features of all vertices, or what the first layer gathers of them.
+    targets
+        [n] the targets of every step.
+    grid
+        How vertices and targets are cut: `ChunkGrid.of` of the sorted targets.
+    order
+        In which order chunks are read.
+    memory
+        Where matrices on the host are taken from.
+    shares
+        How fast each device is that computes some of the columns, in any unit.
+    limits
+        For each of them, the useful fraction of an interval's rows below which only those are copied for a
+        chunk; used where what is accumulated stays.
+    """
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        whole: WholeGraph,
+        inputs: Any,
+        targets: Array,
+        grid: ChunkGrid,
+        order: Order,
+        memory: RecycledMatrices,
+        shares: Sequence[float] = (1.0,),
+        limits: Sequence[float] = (0.0,),
+    ) -> None:
+        self.whole = whole
+        self.targets = targets
+        self.grid = grid
+        self._model = model
+        self._order: Order = order
+        self._memory = memory
+        # What each device computes of the vertices, and of the targets.
+        self._columns = {cut: dealt_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)}
+        self._aggregated = inputs.values.numpy() if isinstance(inputs, Aggregated) else None
+        self._features = None if self._aggregated is not None else InputRows(inputs, _FLOAT)
+        # The targets in the order of their vertices.
+        self._sorted = np.argsort(targets, kind="stable")
+        cut = grid.vertices
+        filters: dict[str, Any] = {
+            "limits": self._limits(limits),
+            "owns": any(layer.aggregation.self_path != "none" for layer in model.layers),
+        }
+        self._into_targets = LayerEdges(
+            *(whole, grid.targets, cut, memory),
+            counts=grid.target_edges,
+            chosen=targets[self._sorted],
+            turns=len(model.layers) > 1,
+            **filters,
+        )
+        self._into_all: LayerEdges | None = None
+        if grid.all_edges is not None:
+            self._into_all = LayerEdges(
+                *(whole, cut, cut, memory), counts=grid.all_edges, turns=len(model.layers) > 2, **filters
+            )
+        most = max(edges.most_useful for edges in (self._into_targets, self._into_all) if edges is not None)
+        widest = max(max(self._given_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
+        self.readers = [RowReader(most * widest, memory) for _ in shares]
+        """What brings rows to each device."""
+        self._first: Array | None = None
+
+    def step(
+        self, together: Together, batch: MiniBatch, objective: Objective | None
+    ) -> tuple[float, dict[str, float]]:
+        """Loss sum and counts; the kernels add up the gradients.
+
+        Parameters
+        ----------
+        together
+            The devices that compute.
+        batch
+            Its targets are those of the constructor; labels and weights count, and the seed and step of its
+            blocks.
+        objective
+            What the host computes of the scores; None for plain classification.
+        """
+        together.run(lambda _, kernels: kernels.begin(batch.blocks[0].seed, batch.blocks[0].step))
+        for reader in self.readers:
+            reader.begin()
+        last = len(self._model.layers) - 1
+        rows: Array | None = None
+        gathered: list[Array] = []
+        for i in range(last):
+            made = self._matrix(self.grid.vertices, self._widths(i)[1])
+            gathered.append(self._forward(together, i, rows, made))
+            self._memory.give(rows)
+            rows = made
+        grad = self._matrix(self.grid.targets, self._widths(last)[0]) if last else None
+        losses = self._last(together, last, rows, batch, objective, grad)
+        self._memory.give(rows)
+        for i in reversed(range(last)):
+            assert grad is not None
+            self._backward(together, i, gathered[i], grad)
+            self._memory.give(grad)
+            grad = gathered[i] if i else None
+        together.end()
+        if gathered and gathered[0] is not self._first:
+            self._memory.give(gathered[0])
+        told = [losses[q]() for q in range(self.grid.targets.num)]
+        return sum(loss for loss, _ in told), added([counts for _, counts in told])
+
+    def _widths(self, i: int) -> tuple[int, int]:
+        """Columns of what layer i has gathered, and of the rows that it makes."""
+        products = self._model.layers[i].products
+        return products[0].weight.shape[1], products[-1].weight.shape[0]
+
+    def _given_width(self, i: int) -> int:
+        """Columns of the rows that layer i is given."""
+        return given_width(self._model.layers[i])
+
+    def _limits(self, of_devices: Sequence[float]) -> dict[Intervals, list[float]]:
+        """For each interval that is added to, that of the device that computes it."""
+        found = {}
+        for cut, dealt in self._columns.items():
+            limits = found[cut] = [0.0] * cut.num
+            for mine, limit in zip(dealt, of_devices, strict=True):
+                for column in mine:
+                    limits[column] = 0.0 if self._moves else limit
+        return found
+
+    def _matrix(self, rows: Intervals, width: int) -> Array:
+        return self._memory.take((rows.num_rows, width), _FLOAT)
+
+    def _edges(self, i: int) -> LayerEdges:
+        """The edges along which layer i gathers."""
+        if i == len(self._model.layers) - 1:
+            return self._into_targets
+        assert self._into_all is not None
+        return self._into_all
+
+    def _forward(self, together: Together, i: int, rows: Array | None, made: Array) -> Array:
+        """Compute a layer that is not the last at all vertices; what it has gathered."""
+        cut = self.grid.vertices
+        if i == 0 and self._keeps_first:
+            ready = self._aggregated if self._first is None else self._first
+            if ready is not None:
+                self._first = ready
+                together.run(lambda member, kernels: self._kept(kernels, member, ready, made))
+                return ready
+        gathered = self._matrix(cut, self._widths(i)[0])
+        moved = gathered if self._moves else None
+
+        def compute(member: int, kernels: ChunkKernels) -> None:
+            def done(j: int) -> None:
+                kernels.get("accumulated", _part(gathered, cut, j))
+                self._compute(kernels, i, "accumulated", j, made)
+
+            read = partial(self._read, kernels, self.readers[member], i, rows)
+            self._gather(kernels, i, self._columns[cut][member], read, moved, done, back=False)
+
+        together.run(compute)
+        if i == 0 and self._keeps_first:
+            self._first = gathered
+            if len(self._model.layers) == 2 and self._into_all is not None:
+                self._into_all.release()  # No other layer gathers along them.
+                self._into_all = None
+        return gathered
+
+    def _kept(self, kernels: ChunkKernels, member: int, ready: Array, made: Array) -> None:
+        """The rows that the first layer makes of what it has gathered in a step before."""
+        cut = self.grid.vertices
+        for j in self._columns[cut][member]:
+            kernels.name(f"layer 1, vertices {j + 1} of {cut.num}")
+            kernels.put("read", _part(ready, cut, j))
+            self._compute(kernels, 0, "read", j, made)
+
+    @property
+    def _keeps_first(self) -> bool:
+        """Whether what the first layer gathers of the features stays from step to step."""
+        return not self._model.input_dropout and len(self._model.layers) > 1
+
+    def _compute(self, kernels: ChunkKernels, i: int, place: Place, j: int, made: Array) -> None:
+        cut = self.grid.vertices
+        kernels.compute(i, place, self._vertices(j))
+        kernels.get("result", _part(made, cut, j))
+
+    def _vertices(self, j: int) -> Array:
+        return self.whole.vertices[slice(*self.grid.vertices.range(j))]
+
+    def _read(
+        self,
+        kernels: ChunkKernels,
+        reader: RowReader,
+        i: int,
+        rows: Array | None,
+        j: int,
+        useful: Array | None,
+    ) -> None:
+        """Bring the rows of an interval that layer i is given, or the useful ones."""
+        cut = self.grid.vertices
+        if rows is not None:
+            reader.read(kernels, _part(rows, cut, j), useful)
+            return
+        assert self._features is not None
+        if useful is None:
+            part = self._features.part(*cut.range(j))
+            dense = part.dense() if isinstance(part, SparseRows) else part
+            reader.read(kernels, np.ascontiguousarray(dense.numpy(), _FLOAT), None)
+        else:
+            reader.read(kernels, self._features.stored(*cut.range(j)), useful)
+        rate = self._model.input_dropout
+        if rate:
+            vertices = self._vertices(j) if useful is None else self._vertices(j)[useful]
+            kernels.drop("read", vertices, self._given_width(i), 0, rate)
+
+    def _last(
+        self,
+        together: Together,
+        i: int,
+        rows: Array | None,
+        batch: MiniBatch,
+        objective: Objective | None,
+        grad: Array | None,
+    ) -> dict[int, Loss]:
+        """The last layer at the targets, the losses of their intervals, and the gradient of what they have
+        gathered.
+        """
+        cut = self.grid.targets
+        losses: dict[int, Loss] = {}
+        vertices = self._into_targets.vertices
+        labels = batch.labels[self._sorted]
+        weights = None if batch.target_weights is None else batch.target_weights[self._sorted]
+        of_targets = self._aggregated[vertices] if self._aggregated is not None and i == 0 else None
+        moved = None
+        if of_targets is None and self._moves:
+            moved = self._matrix(cut, self._widths(i)[0])
+
+        def compute(member: int, kernels: ChunkKernels) -> None:
+            def done(q: int) -> None:
+                start, stop = cut.range(q)
+                kernels.compute(i, "accumulated", vertices[start:stop])
+                given = None if weights is None else weights[start:stop]
+                losses[q] = kernels.lose(labels[start:stop], given, objective)
+                wanted = grad is not None
+                kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=wanted)
+                if grad is not None:
+                    kernels.get("result", _part(grad, cut, q))
+
+            columns = self._columns[cut][member]
+            if of_targets is None:
+                read = partial(self._read, kernels, self.readers[member], i, rows)
+                self._gather(kernels, i, columns, read, moved, done, back=False)
+                return
+            for q in columns:
+                kernels.put("accumulated", _part(of_targets, cut, q))
+                done(q)
+
+        together.run(compute)
+        self._memory.give(moved)
+        return losses
+
+    @property
+    def _moves(self) -> bool:
+        """Whether what is accumulated comes and goes."""
+        return self._order == "row-column"
+
+    def _backward(self, together: Together, i: int, gathered: Array, grad: Array) -> None:
+        """Take the gradient of what layer i + 1 has gathered back to what layer i has."""
+        cut, edges = self.grid.vertices, self._edges(i + 1)
+        moved = self._matrix(cut, self._widths(i)[1]) if self._moves else None
+
+        def compute(member: int, kernels: ChunkKernels) -> None:
+            def read(j: int, useful: Array | None) -> None:
+                self.readers[member].read(kernels, _part(grad, edges.destinations, j), useful)
+
+            def done(k: int) -> None:
+                kernels.put("read", _part(gathered, cut, k))
+                kernels.compute(i, "read", self._vertices(k))
+                kernels.turn_back(i, "read", "accumulated", self._vertices(k), wanted=i > 0)
+                if i:
+                    kernels.get("result", _part(gathered, cut, k))
+
+            self._gather(kernels, i + 1, self._columns[cut][member], read, moved, done, back=True)
+
+        together.run(compute)
+        self._memory.give(moved)
+
+    def _gather(
+        self,
+        kernels: ChunkKernels,
+        i: int,
+        columns: Sequence[int],
+        read: Callable[[int, Array | None], None],
+        moved: Array | None,
+        done: Callable[[int], None],
+        *,
+        back: bool,
+    ) -> None:
+        """Visit the chunks of layer i in some columns.
+
+        Parameters
+        ----------
+        kernels, i, back
+            The device's, the layer, and the direction.
+        columns
+            The intervals that are added to.
+        read
+            Brings the rows of an interval, or some of them, that are read.
+        moved
+            [rows, width] where sums wait on the host while others are added to.
+        done
+            Called with an interval when its sums are complete, on the device; may use the place of what is
+            read.
+        """
+        edges, aggregation = self._edges(i), self._model.layers[i].aggregation
+        accumulated, others = (
+            (edges.sources, edges.destinations) if back else (edges.destinations, edges.sources)
+        )
+        width = self._given_width(i) if back else self._widths(i)[0]
+        here: int | None = None
+        there: int | None = None
+        for visit in visits(columns, others.num, self._order):
+            name = _name(i, visit.accumulated, visit.read, back=back)
+            kernels.name(name)
+            if visit.accumulated != here:
+                if here is not None:
+                    assert moved is not None
+                    kernels.get("accumulated", _part(moved, accumulated, here))
+                here = visit.accumulated
+                if visit.is_first:
+                    kernels.clear("accumulated", accumulated.length(here), width)
+                else:
+                    assert moved is not None
+                    kernels.put("accumulated", _part(moved, accumulated, here))
+            for own, chunks in ((False, edges.chunk), (True, edges.own)):
+                chunk = chunks(visit.accumulated, visit.read, aggregation, back=back)
+                if chunk is None:
+                    continue
+                if visit.read != there:
+                    if chunk.useful is not None:
+                        kernels.name(f"{name}, {len(chunk.useful):,} of {others.length(visit.read):,} rows")
+                    read(visit.read, chunk.useful)
+                    kernels.name(name)
+                    there = visit.read
+                kernels.gather(i, chunk.edges, chunk.row_scale, chunk.column_scale, own=own, back=back)
+            if visit.is_last:
+                done(visit.accumulated)
+                here = there = None
+
+
+def _part(matrix: Array, cut: Intervals, i: int) -> Array:
+    part: Array = matrix[slice(*cut.range(i))]
+    return part
+
+
+def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
+    """A chunk as people read it: from its source to its destination, counted from 1."""
+    source, destination = (accumulated, read) if back else (read, accumulated)
+    return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"

@@ -1,0 +1,114 @@
+"""What a step over a whole graph in chunks took, as it is shown and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from hyrt_perfmodel.chunks.busy_spans import joined, length, overlap
+
+from hyrt.quantities import duration, size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkWork:
+    """What a device's queues did in a step."""
+
+    in_bytes: int
+    out_bytes: int
+    """`in_bytes` and `out_bytes`: copied to the device, and from it."""
+    copy_s: float = 0.0
+    compute_s: float = 0.0
+    hidden_s: float = 0.0
+    """`copy_s`, `compute_s` and `hidden_s`: how long it copied, computed, and did both; 0 where it does not
+    measure."""
+
+    @classmethod
+    def of_spans(
+        cls,
+        in_bytes: int,
+        out_bytes: int,
+        copied: Iterable[tuple[float, float]],
+        computed: Iterable[tuple[float, float]],
+    ) -> ChunkWork:
+        """From the begins and ends, in seconds, of all copies and of all that was computed."""
+        copies, computing = joined(copied), joined(computed)
+        return cls(
+            in_bytes=in_bytes,
+            out_bytes=out_bytes,
+            copy_s=length(copies),
+            compute_s=length(computing),
+            hidden_s=overlap(copies, computing),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkedStep:
+    """What a device did in a step over a whole graph in chunks."""
+
+    intervals: int
+    """P: into how many intervals the vertices were cut."""
+    vertices: int
+    """Vertices of the longest interval; others have one less at most."""
+    in_bytes: int
+    out_bytes: int
+    """`in_bytes` and `out_bytes`: copied to the device, and from it."""
+    host_bytes: int
+    """Of the state that was swapped to the host."""
+    file_bytes: int
+    """Of that, what lives in a file."""
+    copy_s: float = 0.0
+    compute_s: float = 0.0
+    """`copy_s` and `compute_s`: how long its queues copied, and computed; 0 where it does not measure."""
+    hidden_s: float = 0.0
+    """How long they did both at once."""
+    reads: int = 0
+    filtered: int = 0
+    spared_bytes: int = 0
+    filter_s: float = 0.0
+    """`reads`, `filtered`, `spared_bytes`, `filter_s`: for how many chunks rows of an interval were copied,
+    for how many of them the host had filtered these, what was not copied for that, and how long it took."""
+
+    def figures(self) -> dict[str, float]:
+        """All of it, for records."""
+        return asdict(self)
+
+
+def cut_text(figures: Mapping[str, float]) -> str:
+    """How a graph was cut, and what was copied and swapped, in a line.
+
+    Parameters
+    ----------
+    figures
+        Those of a `ChunkedStep`.
+    """
+    num = int(figures["intervals"])
+    said = [
+        f"{num} x {num} chunks of {int(figures['vertices']):,} vertices",
+        f"{size(figures['in_bytes'])} in and {size(figures['out_bytes'])} out a step",
+    ]
+    if figures["host_bytes"]:
+        in_file = f", {size(figures['file_bytes'])} of it in a file" if figures["file_bytes"] else ""
+        said.append(f"{size(figures['host_bytes'])} swapped to the host{in_file}")
+    return " · ".join(said)
+
+
+def filter_text(figures: Mapping[str, float]) -> str:
+    """For how many chunks rows were filtered, and what that came to; empty where none were."""
+    if not figures.get("filtered"):
+        return ""
+    return (
+        f"filtering: rows for {int(figures['filtered']):,} of {int(figures['reads']):,} chunks, "
+        f"{size(figures['spared_bytes'])} not copied, in {duration(figures['filter_s'])}"
+    )
+
+
+def hidden_text(figures: Mapping[str, float]) -> str:
+    """The part of the copying behind which the device computed; empty where it was not measured."""
+    if not figures["copy_s"]:
+        return ""
+    part = figures["hidden_s"] / figures["copy_s"]
+    return (
+        f"copying {duration(figures['copy_s'])}, {part:.0%} of it hidden behind "
+        f"{duration(figures['compute_s'])} of computing"
+    )

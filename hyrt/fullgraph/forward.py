@@ -1,0 +1,297 @@
+"""The forward pass over a whole graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.gathering import Gathering, MeetsGradient, gathering_of
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.input_rows import InputRows
+from hyrt.fullgraph.plan import ChainPlan
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks, Rows, RowStage, dropped_features
+from hyrt.graph.topology import Topology
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Chunk, Workers, working
+from hyrt.nn.operators.sparse import SparseRows
+
+Array = NDArray[Any]
+
+COLUMNS = 32
+"""Columns of features that are copied from a file at a time."""
+
+
+Computed = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
+"""What a stage was given for some rows, and what it made of them."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What is known of a layer whose destinations have gathered."""
+
+    values: Array
+    """[n, width] what was gathered; the backward pass overwrites it with its gradient."""
+    takes_gradient: bool
+    """Whether the gradient of `values` is needed, which may then overwrite them."""
+    messages: tuple[Array, ...] = ()
+    """Messages that the backward pass reads."""
+    kept: tuple[Array, ...] = ()
+    """What the gathering keeps for its backward pass."""
+    meet: Callable[[int, Array, Array], None] | None = None
+    """Called with a row's number, what it and the rows after it gathered and their gradient, before that
+    overwrites it."""
+    own: Array | None = None
+    """[V, in] rows that the layer was given, where the stage after it reads them; overwritten likewise."""
+
+
+class Chain:
+    """The matrices of a model over a whole graph, and the forward pass.
+
+    Parameters
+    ----------
+    plan
+        How the model is computed.
+    topology
+        All edges.
+    features
+        The features of all vertices.
+    budget
+        How much host memory the matrices may take; without limit by default.
+    """
+
+    def __init__(
+        self, plan: ChainPlan, topology: Topology, features: InputRows, budget: HostBudget | None = None
+    ) -> None:
+        num = topology.num_vertices
+        self.plan = plan
+        self.num_vertices = num
+        self.memory = RecycledMatrices(budget)
+        self.features = features
+        self.gatherings: list[Gathering] = [
+            gathering_of(parts.gather, topology, plan.dtype, layer)
+            for layer, parts in enumerate(plan.parts, 1)
+        ]
+        # Asked for once: to look whether an object has the methods of a protocol takes long.
+        self.meeting = [each if isinstance(each, MeetsGradient) else None for each in self.gatherings]
+        self.vertices = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
+        # Operators inside a chunk run in the thread that computes it.
+        self._alone = Workers(1, "chunk", pool=BufferPool())
+        self._first: Array | None = None
+        self._computed: dict[tuple[int, int], Computed] = {}
+        """By the stage's index, and the first of the rows."""
+
+    def in_chunks(self, work: Chunk, count: int, workers: Workers) -> None:
+        """Call `work(start, stop)` for chunks of `count` rows, each of which one thread computes.
+
+        A chunk that is the only one is shared by the team, operator by operator.
+        """
+        if count <= self.plan.chunk_rows:
+            with working(workers):
+                work(0, count)
+            return
+
+        @functools.wraps(work)  # A trace names what is shared by the function's name.
+        def alone(start: int, stop: int) -> None:
+            with working(self._alone):
+                work(start, stop)
+
+        workers.run(alone, count, self.plan.chunk_rows)
+
+    def given(
+        self,
+        stage: RowStage,
+        layer: Gathered | None,
+        start: int,
+        stop: int,
+        masks: Masks | None,
+        *,
+        leaves: bool,
+    ) -> tuple[torch.Tensor | None, Rows | None]:
+        """What a stage is given for consecutive vertices, over the memory of the matrices.
+
+        With `leaves`, tensors whose gradient is needed take gradients.
+        """
+        own: Rows | None = None
+        if layer is not None and layer.own is not None:
+            own = torch.from_numpy(layer.own[start:stop]).requires_grad_(leaves)
+        elif layer is None or stage.reads_own:
+            # The features: only the stages before and after the first gathering come here.
+            vertices = self.vertices[start:stop]
+            own = dropped_features(stage.model, self.features.part(start, stop), vertices, masks)
+        if layer is None:
+            return None, own
+        gathered = torch.from_numpy(layer.values[start:stop])
+        return gathered.requires_grad_(leaves and layer.takes_gradient), own
+
+    def forward(
+        self, at: Destinations | None, masks: Masks | None, workers: Workers, *, keep: bool
+    ) -> list[Gathered]:
+        """Gather layer after layer, the last one where it is needed.
+
+        Parameters
+        ----------
+        at
+            The vertices whose scores are wanted; None for all.
+        masks
+            The key of the step's dropout; None drops nothing.
+        workers
+            The team of threads that computes.
+        keep
+            Whether there will be a backward pass.
+
+        Returns
+        -------
+        The layers. Without `keep`, only the last one is of use.
+        """
+        plan, layers = self.plan, []
+        self._computed.clear()
+        messages, own = self._first_messages(masks, workers, keep=keep), None
+        for i in range(len(plan.parts)):
+            is_last = i == len(plan.parts) - 1
+            layer = self._gather(i, messages, own, at if is_last else None, masks, workers, keep=keep)
+            layers.append(layer)
+            if is_last:
+                break
+            stage = plan.stages[i + 1]
+            made = self._apply(stage, layer, masks, workers, keep=keep)
+            own, messages = self._sorted(stage, made)
+            if not keep:
+                self.release(layer)
+        return layers
+
+    def at_targets(
+        self, layer: Gathered, at: Destinations | None, masks: Masks | None, workers: Workers
+    ) -> Gathered:
+        """What the last stage reads: the last layer, and the rows that the targets were given in it."""
+        own, stage = layer.own, self.plan.stages[-1]
+        vertices = self.vertices if at is None else at.vertices
+        if own is not None:
+            own = own if at is None else own[vertices]
+        elif stage.reads_own:
+            rows = self.features.rows(vertices, workers)
+            rows = dropped_features(stage.model, rows, vertices, masks)
+            own = (rows.dense() if isinstance(rows, SparseRows) else rows).to(self.plan.torch_dtype).numpy()
+        return Gathered(layer.values, layer.takes_gradient, meet=layer.meet, own=own)
+
+    def release(self, layer: Gathered) -> None:
+        """Give a layer's matrices back."""
+        for matrix in (layer.values, *layer.messages, *layer.kept, layer.own):
+            if matrix is not None and matrix is not self._first:
+                self.memory.give(matrix)
+
+    def _sorted(self, stage: RowStage, made: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+        """The rows that are carried to the stage after the next gathering, and the messages."""
+        assert stage.after is not None
+        if not stage.carries_rows:
+            return None, made
+        return made[0], made if stage.after.scatter is None else made[1:]
+
+    def _first_messages(self, masks: Masks | None, workers: Workers, *, keep: bool) -> tuple[Array, ...]:
+        if self.plan.keeps_first:
+            return ()
+        if self.plan.reads_in_place:
+            return (self.features.matrix(),)
+        return self._apply(self.plan.stages[0], None, masks, workers, keep=keep)
+
+    def _gather(
+        self,
+        i: int,
+        messages: tuple[Array, ...],
+        own: Array | None,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        keep: bool,
+    ) -> Gathered:
+        plan, gathering = self.plan, self.gatherings[i]
+        if i == 0 and plan.keeps_first:
+            values = self._gather_first(workers)
+            if at is not None:
+                every = values
+                values = self.memory.take((len(at.vertices), every.shape[1]), plan.dtype)
+                np.take(every, at.vertices, 0, out=values, mode="clip")
+            return Gathered(values, takes_gradient=False)
+        height = self.num_vertices if at is None else len(at.vertices)
+        values = self.memory.take((height, plan.parts[i].gathered_width), plan.dtype)
+        in_place = i == 0 and plan.reads_in_place
+        mine = not in_place and all(message is not own for message in messages)
+        memory = self.memory if keep else None
+        kept = gathering.forward(messages, values, at, masks, workers, memory, overwrite=mine)
+        takes_gradient = i > 0 or bool(plan.stages[0].parameters)
+        if in_place:
+            messages = ()
+        elif not (keep and takes_gradient and gathering.reads_messages_back):
+            for message in messages:
+                if message is not own:
+                    self.memory.give(message)
+            messages = ()
+        meet, meeting = None, self.meeting[i]
+        if kept and takes_gradient and meeting is not None:
+            meet = functools.partial(meeting.meet, messages, kept, at)
+        return Gathered(values, takes_gradient, messages, kept, meet, own)
+
+    def _gather_first(self, workers: Workers) -> Array:
+        """[V, f] what the first layer gathers of the features; computed once."""
+        if self._first is None:
+            width = self.plan.parts[0].gathered_width
+            first = self.memory.take((self.num_vertices, width), self.plan.dtype)
+            gathering, features = self.gatherings[0], self.features
+            if features.is_mapped:
+                # Some columns at a time, so that memory holds neither the matrix nor a copy of it.
+                some = self.memory.take((self.num_vertices, min(width, COLUMNS)), self.plan.dtype)
+                for at in range(0, width, some.shape[1]):
+                    features.columns(at, some, workers)
+                    part = first[:, at : at + some.shape[1]]
+                    columns = some[:, : part.shape[1]]
+                    gathering.forward((columns,), part, None, None, workers, None, overwrite=True)
+                self.memory.give(some)
+            else:
+                gathering.forward((features.matrix(),), first, None, None, workers, None)
+            self._first = first
+        return self._first
+
+    def compute(
+        self,
+        stage: RowStage,
+        layer: Gathered | None,
+        start: int,
+        stop: int,
+        masks: Masks | None,
+        *,
+        leaves: bool,
+    ) -> Computed:
+        """What a stage makes of consecutive rows; with `leaves`, it can be differentiated."""
+        with torch.set_grad_enabled(leaves):
+            inputs = self.given(stage, layer, start, stop, masks, leaves=leaves)
+            return inputs, stage(*inputs, self.vertices[start:stop], masks)
+
+    def computed(self, stage: RowStage, start: int) -> Computed | None:
+        """What the forward pass has computed of the rows from `start` on, once; None where it is not kept."""
+        return self._computed.pop((stage.index, start), None)
+
+    def _apply(
+        self, stage: RowStage, layer: Gathered | None, masks: Masks | None, workers: Workers, *, keep: bool
+    ) -> tuple[Array, ...]:
+        """The matrices that a stage makes."""
+        num = self.num_vertices
+        made = tuple(self.memory.take((num, width), self.plan.dtype) for width in stage.widths)
+        keeps = keep and self.plan.keeps_rows
+
+        def work(start: int, stop: int) -> None:
+            computed = self.compute(stage, layer, start, stop, masks, leaves=keeps)
+            if keeps:
+                self._computed[stage.index, start] = computed
+            for matrix, result in zip(made, computed[1], strict=True):
+                matrix[start:stop] = result.detach().numpy()
+
+        self.in_chunks(work, num, workers)
+        return made

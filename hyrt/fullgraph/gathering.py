@@ -1,0 +1,425 @@
+"""Gathering messages along the edges of a whole graph, and the gradients of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.saga.saga_gathering import SagaGathering
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.layer_parts import AttentionSum
+from hyrt.nn.operators.attention_mask import AttentionMask
+from hyrt.nn.saga.gather import SagaSum
+from hyrt.nn.whole_graph.attention import ENDS, attend_ends_into, attend_into, attend_to_sources_into
+from hyrt.nn.whole_graph.maximum import largest_backward_into, largest_into
+from hyrt.nn.whole_graph.spmm import spmm_into
+
+Array = NDArray[Any]
+
+# Rows that are scaled at a time, and from how many columns on torch scales them faster than numpy.
+_GRAIN = 8192
+_WIDE = 16
+
+
+class Gathering(Protocol):
+    """Combines the messages of a layer along all edges, forward and backward."""
+
+    @property
+    def reads_messages_back(self) -> bool:
+        """Whether `backward` reads the messages."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[torch.nn.Parameter, ...]:
+        """Parameters of the layer that edges read."""
+        ...
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        """Gather at all vertices, or at some.
+
+        Parameters
+        ----------
+        messages
+            [V, ...] one row a source each.
+        out
+            [V, width], or one row for each of `at`; overwritten.
+        at
+            The vertices; all by default.
+        masks
+            The key of the step's dropout; None drops nothing.
+        workers
+            The team of threads that computes.
+        memory
+            Where matrices are taken from for what `backward` needs besides; None where there is no backward.
+        overwrite
+            Whether nobody reads the messages afterwards, but `backward` where `reads_messages_back`.
+
+        Returns
+        -------
+        Those matrices.
+        """
+        ...
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        """Take the gradient of what was gathered back to the messages.
+
+        Parameters
+        ----------
+        messages, kept, at, masks, workers
+            What `forward` was given and returned. Messages are empty unless `reads_messages_back`.
+        grad
+            [V, width], or one row for each of `at`: the gradient of what was gathered. It may be overwritten.
+        out
+            The gradients of the messages, overwritten.
+        accumulate
+            Add to `out` instead.
+
+        Returns
+        -------
+        The gradients of `parameters`.
+        """
+        ...
+
+
+@runtime_checkable
+class MeetsGradient(Protocol):
+    """A gathering whose `backward` needs something of both what it gathered and the gradient of that.
+
+    The second takes the place of the first, some rows at a time: before, the two meet.
+    """
+
+    def meet(
+        self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,
+        gathered: Array, grad: Array,
+    ) -> None:  # fmt: skip
+        """Note what `backward` needs of consecutive rows, in any thread.
+
+        Parameters
+        ----------
+        messages, kept, at
+            What `forward` was given and returned.
+        start
+            The first of the rows.
+        gathered, grad
+            [n, width] what was gathered, and its gradient.
+        """
+        ...
+
+    def unread(self, kept: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Those of the kept matrices that `backward` does not read once all rows have met."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinearGathering:
+    """Sums of source rows with factors of both ends: sum, mean and GCN's normalisation.
+
+    The factors are fused into the sums; they cost |V| numbers each, and no edge has one of its own (GraphPy,
+    section 6.1).
+    """
+
+    topology: Topology
+    row_scale: Array | None
+    source_scale: Array | None
+    self_scale: Array | None
+    reads_messages_back: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    @classmethod
+    def of(cls, what: Aggregation, topology: Topology, dtype: np.dtype[Any]) -> LinearGathering:
+        """The gathering of an aggregation."""
+        degrees = topology.in_degrees
+        one = dtype.type(1)
+        if what.reduce == "gcn":
+            scale = topology.gcn_scale if dtype == np.float32 else one / np.sqrt(degrees.astype(dtype) + one)
+            own = one / (degrees.astype(dtype) + one) if what.self_path == "add" else None
+            return cls(topology, scale, scale, own)
+        own = np.full(len(degrees), 1 + what.epsilon, dtype) if what.self_path == "add" else None
+        row = one / np.maximum(degrees, 1).astype(dtype) if what.reduce == "mean" else None
+        return cls(topology, row, None, own)
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        source, own = self.source_scale, self.self_scale
+        if overwrite and source is not None:
+            own = _scaled(messages[0], source, own, workers)
+            source = None
+        spmm_into(
+            self.topology.indptr,
+            self.topology.indices,
+            messages[0],
+            out,
+            row_scale=self.row_scale,
+            source_scale=source,
+            self_scale=own,
+            rows=None if at is None else at.vertices,
+            workers=workers,
+        )
+        return ()
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        # The transpose: what scaled a row scales a source, and the other way round.
+        row, own = self.row_scale, self.self_scale
+        if at is not None:
+            row = None if row is None else row[at.vertices]
+            own = None if own is None else own[at.vertices]
+        if row is not None:
+            own = _scaled(grad, row, own, workers)
+        if at is not None and at.turned is not None:
+            spmm_into(
+                *at.turned, grad, out[0], row_scale=self.source_scale, accumulate=accumulate, workers=workers
+            )
+            if own is not None:
+                out[0][at.vertices] += own[:, None] * grad
+            return ()
+        if at is not None and own is not None:
+            of_all = np.zeros(len(at.positions), own.dtype)
+            of_all[at.vertices] = own
+            own = of_all
+        turned = self.topology.transposed
+        spmm_into(
+            turned.indptr,
+            turned.indices,
+            grad,
+            out[0],
+            row_scale=self.source_scale,
+            self_scale=own,
+            positions=None if at is None else at.positions,
+            accumulate=accumulate,
+            workers=workers,
+        )
+        return ()
+
+
+def _scaled(rows: Array, factors: Array, own: Array | None, workers: Workers) -> Array | None:
+    """Scale rows in place; returns what own rows are then to be scaled with, which was `own` before.
+
+    Done once for each row, for a factor that is read for each edge costs as much as half a row.
+    """
+
+    def scale(start: int, stop: int) -> None:
+        part, along = rows[start:stop], factors[start:stop, None]
+        if rows.shape[1] < _WIDE:
+            np.multiply(part, along, out=part)
+        else:
+            torch.from_numpy(part).mul_(torch.from_numpy(along))
+
+    workers.run(scale, len(rows), _GRAIN)
+    return None if own is None else own / factors
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGathering:
+    """Sums of source rows weighted by attention, a self loop included; no array has a row an edge."""
+
+    topology: Topology
+    what: AttentionSum
+    layer: int
+    """1..L."""
+    reads_messages_back: bool = True
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        kept: tuple[Array, ...] = ()
+        if memory is not None:
+            by_head, ends = (len(out), self.what.heads), (len(out), ENDS * self.what.heads)
+            shapes = (by_head, out.shape, by_head, ends)
+            kept = tuple(memory.take(shape, out.dtype) for shape in shapes)
+        attend_into(
+            self.topology.indptr,
+            self.topology.indices,
+            self._by_head(messages[0]),
+            messages[1],
+            messages[2],
+            self._by_head(out),
+            kept[0] if kept else None,
+            self._by_head(kept[1]) if kept else None,
+            kept[2] if kept else None,
+            slope=self.what.slope,
+            rows=None if at is None else at.vertices,
+            mask=self._mask(masks),
+            workers=workers,
+        )
+        return kept
+
+    def meet(
+        self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,
+        gathered: Array, grad: Array,
+    ) -> None:  # fmt: skip
+        here = slice(start, start + len(grad))
+        lse, positive, weight, ends = (matrix[here] for matrix in kept)
+        given = (self._by_head(gathered), lse, self._by_head(positive), weight, self._by_head(grad), ends)
+        if at is None:
+            # The weights have been read when the gradient takes their place.
+            attend_ends_into(messages[2][here], *given, weight, slope=self.what.slope)
+        else:
+            attend_ends_into(messages[2], *given, weight, slope=self.what.slope, rows=at.vertices[here])
+
+    def unread(self, kept: tuple[Array, ...]) -> tuple[Array, ...]:
+        return kept[:2]
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        assert not accumulate, "a layer with attention has messages of its own"
+        turned, (_, _, of_destinations, ends) = self.topology.transposed, kept
+        attend_to_sources_into(
+            turned.indptr,
+            turned.indices,
+            self._by_head(messages[0]),
+            messages[1],
+            ends,
+            self._by_head(grad),
+            self._by_head(out[0]),
+            out[1],
+            slope=self.what.slope,
+            rows=None if at is None else at.vertices,
+            mask=self._mask(masks),
+            positions=None if at is None else at.positions,
+            workers=workers,
+        )
+        if at is None:
+            np.copyto(out[2], of_destinations)
+        else:
+            out[2].fill(0)
+            out[2][at.vertices] = of_destinations
+        return ()
+
+    def _mask(self, masks: Masks | None) -> AttentionMask | None:
+        if masks is None or self.what.dropout == 0:
+            return None
+        return AttentionMask.of(self.what.dropout, masks.seed, masks.step, self.layer)
+
+    def _by_head(self, rows: Array) -> Array:
+        return rows.reshape(len(rows), self.what.heads, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MaximumGathering:
+    """The largest of each column over the source rows; a tie's gradient goes to its first source."""
+
+    topology: Topology
+    reads_messages_back: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        winners = None if memory is None else memory.take(out.shape, np.int32)
+        indptr, indices = self.topology.indptr, self.topology.indices
+        rows = None if at is None else at.vertices
+        largest_into(indptr, indices, messages[0], out, winners, rows=rows, workers=workers)
+        return () if winners is None else (winners,)
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        turned = self.topology.transposed
+        result = np.empty_like(out[0]) if accumulate else out[0]
+        positions = None if at is None else at.positions
+        largest_backward_into(
+            turned.indptr, turned.indices, grad, kept[0], result, positions=positions, workers=workers
+        )
+        if accumulate:
+            np.add(out[0], result, out=out[0])
+        return ()
+
+
+def gathering_of(
+    what: Aggregation | AttentionSum | SagaSum, topology: Topology, dtype: np.dtype[Any], layer: int
+) -> Gathering:
+    """The gathering that a layer (1..L) asks for, over all edges of a topology."""
+    if isinstance(what, SagaSum):
+        return SagaGathering(what, topology, dtype)
+    if isinstance(what, AttentionSum):
+        return AttentionGathering(topology, what, layer)
+    if what.reduce == "max":
+        return MaximumGathering(topology)
+    return LinearGathering.of(what, topology, dtype)

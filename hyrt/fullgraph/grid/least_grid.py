@@ -1,0 +1,150 @@
+"""The least number of intervals with which a device's memory suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, count_chunks
+from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.graph.topology import Topology
+from hyrt.quantities import size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSizes:
+    """The largest chunks of a grid, which a device's buffers have to hold."""
+
+    vertices: int
+    """Vertices of an interval."""
+    targets: int
+    """Targets of an interval of them."""
+    edges: int
+    """Edges of a chunk."""
+    edge_rows: int
+    """Rows with edges of a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """How the vertices and the targets are cut, and what the chunks hold."""
+
+    vertices: Intervals
+    targets: Intervals
+    all_edges: ChunkCounts | None
+    """Edges by destination and source; None where no layer reads them chunk by chunk."""
+    target_edges: ChunkCounts
+    """Edges into the targets, by destination and source."""
+    sizes: ChunkSizes
+
+    @classmethod
+    def of(cls, topology: Topology, targets: NDArray[np.integer], num: int, *, hidden: bool) -> ChunkGrid:
+        """Cut a graph into `num` intervals of vertices, and the targets into intervals that are no longer.
+
+        Parameters
+        ----------
+        topology
+            All edges.
+        targets
+            [n] the targets, ascending.
+        num
+            How many intervals.
+        hidden
+            Whether a layer is computed at all vertices, and not at the targets alone.
+        """
+        vertices = Intervals(topology.num_vertices, num)
+        of_targets = Intervals(len(targets), -(-len(targets) // vertices.longest))
+        indptr, indices = topology.indptr, topology.indices
+        into = count_chunks(indptr, indices, of_targets, vertices, targets)
+        edges, rows = [into.edges], [into.rows]
+        # Backward, the rows of a chunk are its columns: as many as there are, or fewer.
+        most_rows = min(int(into.edges.max()), vertices.longest)
+        everything = None
+        if hidden:
+            everything = count_chunks(indptr, indices, vertices, vertices)
+            edges.append(everything.edges)
+            rows.append(everything.rows)
+            most_rows = max(most_rows, min(int(everything.edges.max()), vertices.longest))
+        found = ChunkSizes(
+            vertices=vertices.longest,
+            targets=of_targets.longest,
+            edges=max(int(each.max()) for each in edges),
+            edge_rows=max(most_rows, *(int(each.max()) for each in rows)),
+        )
+        return cls(vertices, of_targets, everything, into, found)
+
+
+def least_grid(
+    topology: Topology,
+    targets: NDArray[np.integer],
+    needs: Callable[[ChunkSizes], int],
+    budget_bytes: int,
+    *,
+    hidden: bool,
+    first: int = 1,
+    device: str = "a device",
+) -> ChunkGrid:
+    """Cut a graph into as few intervals as fit (NeuGraph, section 3.1).
+
+    Parameters
+    ----------
+    topology, targets, hidden
+        The parameters of `ChunkGrid.of`.
+    needs
+        The bytes that a device takes for chunks of such sizes; more for larger ones.
+    budget_bytes
+        The most that it may take.
+    first
+        The least number of intervals to try.
+    device
+        Its name, for messages.
+
+    Raises
+    ------
+    DeviceOutOfMemory
+        If chunks of single vertices take more.
+    """
+    num_vertices = topology.num_vertices
+    num_edges = int(topology.in_degrees[targets].sum(dtype=np.int64))
+    most_edges = topology.num_edges if hidden else num_edges
+
+    def bound(num: int) -> int:
+        """What any grid of so many intervals takes at least: as if all chunks were equal."""
+        longest = -(-num_vertices // num)
+        of_targets = -(-len(targets) // longest)
+        edges = -(-most_edges // num**2) if hidden else -(-num_edges // (num * of_targets))
+        rows = min(edges, 1)
+        short = -(-len(targets) // of_targets)
+        return needs(ChunkSizes(vertices=longest, targets=short, edges=edges, edge_rows=rows))
+
+    low, high = max(1, min(first, num_vertices)), num_vertices
+    if bound(high) > budget_bytes:
+        raise exhausted(bound(high), budget_bytes, device)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(middle) <= budget_bytes else (middle + 1, high)
+    for num in range(low, num_vertices + 1):
+        grid = ChunkGrid.of(topology, targets, num, hidden=hidden)
+        if needs(grid.sizes) <= budget_bytes:
+            return grid
+    raise exhausted(needs(grid.sizes), budget_bytes, device)
+
+
+def asked_too_few(device: str, num: int, needed: int, free: int) -> DeviceOutOfMemory:
+    """The error where as many chunks as were asked for do not fit; sizes are in bytes."""
+    return DeviceOutOfMemory(
+        f"{device}: chunks of {num} intervals take {size(needed)}, and {size(free)} are free for them",
+        remedy="raise fullgraph.chunks or fullgraph.device_memory, or leave fullgraph.chunks at 0",
+    )
+
+
+def exhausted(needed: int, budget: int, device: str = "a device") -> DeviceOutOfMemory:
+    """The error where no chunks fit; sizes are in bytes."""
+    return DeviceOutOfMemory(
+        f"even chunks of single vertices take {size(needed)} of {device}, which has {size(budget)} for them",
+        remedy="raise fullgraph.device_memory, or lower model.hidden",
+    )

@@ -1,0 +1,100 @@
+"""Feature rows as the first layer of a model reads them: all in place, or a part at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.mapped_rows import MappedRows, memory_map
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.machine.workers import Workers
+from hyrt.nn.inputs import InPlace
+from hyrt.nn.operators.sparse import SparseRows
+
+Array = NDArray[Any]
+_GRAIN = 8192
+
+
+class InputRows:
+    """The features of all vertices.
+
+    Parameters
+    ----------
+    rows
+        [V, f] in the form that a mini-batch of the whole graph has them.
+    dtype
+        The dtype of the rows that are read: the model's.
+    """
+
+    def __init__(self, rows: InPlace | SparseRows | torch.Tensor, dtype: np.dtype[Any]) -> None:
+        self._sparse = rows if isinstance(rows, SparseRows) else None
+        self._dense: Array | None = rows.values if isinstance(rows, InPlace) else None
+        if isinstance(rows, torch.Tensor):
+            self._dense = rows.numpy()
+        self._dtype = dtype
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the rows lie in a file whose pages may be forgotten: see `memory_map`."""
+        return self._dense is not None and memory_map(self._dense) is not None
+
+    def matrix(self) -> Array:
+        """[V, f] all rows: dense ones in place (float16 as the bits of uint16), sparse ones made dense."""
+        if self._sparse is None:
+            assert self._dense is not None
+            return self._dense
+        return self._sparse.dense().numpy().astype(self._dtype, copy=False)
+
+    def columns(self, first: int, out: Array, workers: Workers) -> None:
+        """Copy columns of mapped rows, from `first` on as many as `out` [V, n] has.
+
+        Memory holds no more of the file afterwards than it did before.
+        """
+        assert self._dense is not None
+        pages = MappedRows(self._dense)
+
+        def copy(start: int, stop: int) -> None:
+            part = self._values(start, stop)[:, first : first + out.shape[1]]
+            out[start:stop, : part.shape[1]] = part
+            pages.forget(start, stop)
+
+        workers.run(copy, len(out), _GRAIN)
+
+    def part(self, start: int, stop: int) -> torch.Tensor | SparseRows:
+        """Consecutive rows."""
+        if self._sparse is None:
+            # Torch warns of memory that it may not write to: of a file, a copy.
+            values = np.require(self._values(start, stop), self._dtype, ["C", "W"])
+            return torch.from_numpy(values)
+        return SparseRows(
+            self._sparse.indptr[start : stop + 1],
+            self._sparse.columns,
+            self._sparse.values,
+            self._sparse.width,
+        )
+
+    def stored(self, start: int, stop: int) -> Array:
+        """[n, f] consecutive rows as numbers of the dtype they are kept in: dense ones in place."""
+        if self._sparse is None:
+            return self._values(start, stop)
+        part = self.part(start, stop)
+        assert isinstance(part, SparseRows)
+        dense: Array = part.dense().numpy()
+        return dense
+
+    def rows(self, vertices: Array, workers: Workers) -> torch.Tensor | SparseRows:
+        """The rows of some vertices."""
+        if self._sparse is None:
+            return torch.from_numpy(np.ascontiguousarray(self._values()[vertices], self._dtype))
+        rows = self._sparse
+        all_rows = SparseFeatures(rows.indptr, rows.columns, rows.values, rows.width)
+        return SparseRows.of(all_rows.take(vertices, workers))
+
+    def _values(self, start: int = 0, stop: int | None = None) -> Array:
+        """Rows as numbers."""
+        assert self._dense is not None
+        part = self._dense[start:stop]
+        return part.view(np.float16) if part.dtype == np.uint16 else part

@@ -1,0 +1,1 @@
+"""The gathering of a user's own layers over a whole graph."""

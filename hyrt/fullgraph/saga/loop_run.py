@@ -1,0 +1,345 @@
+"""One loop over edges on a device, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks
+from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.visits import Order, visits
+from hyrt.fullgraph.saga.loop_grid import LoopEdges, LoopGridSizes
+from hyrt.fullgraph.saga.loop_room import Held, LoopRoom
+from hyrt.fullgraph.saga.loop_state import LoopState
+from hyrt.nn.fused.c_loops.c_printer import LoopCall
+from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt.nn.fused.edges import Edges
+
+Array = NDArray[Any]
+_INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _LaunchedEdges:
+    """Some edges between two intervals, counted from their starts."""
+
+    rows: Array | None
+    """The near rows that have some; the first ones by default."""
+    starts: Array
+    columns: Array
+    numbers: Array | None = None
+    """Their numbers, where rows of edges are read; consecutive by default."""
+    is_loops: bool = False
+    """Whether they are from vertices to themselves."""
+
+
+class LoopRun:
+    """A loop over matrices in the host's memory.
+
+    Parameters
+    ----------
+    room
+        The device.
+    loop, edges, operands, outs, winners
+        See `hyrt.nn.fused.loop_runner.LoopRunner`.
+    """
+
+    def __init__(
+        self,
+        room: LoopRoom,
+        loop: EdgeLoop,
+        edges: Edges,
+        operands: Sequence[Array],
+        outs: Sequence[Array | None],
+        winners: Array | None,
+    ) -> None:
+        self.edges = edges
+        self.near = loop.near
+        self._room, self._loop = room, loop
+        self._operands, self._outs, self._winners = operands, outs, winners
+        self._read = sorted({int(each.number) for each in loop.form.values if each.op == "operand"})
+        self._near: dict[str, Held] = {}
+        self._far: dict[str, Held] = {}
+        self._chosen = self._destinations()
+
+    def _destinations(self) -> Array | None:
+        """The vertices that gather; None where they are all, or the first ones, in order."""
+        if self.edges.rows is not None or self.edges.positions is None:
+            return self.edges.rows
+        there = np.flatnonzero(self.edges.positions >= 0)
+        found = np.empty(len(there), np.int64)
+        found[self.edges.positions[there]] = there
+        return found
+
+    @property
+    def _is_near_destination(self) -> bool:
+        return self._loop.near == "destination"
+
+    @cached_property
+    def num_far(self) -> int:
+        """Rows of the far end."""
+        far = [
+            k for k in self._read if self._loop.is_far(self._loop.form.operands[k]) and self._end(k) != "edge"
+        ]
+        if not self._is_near_destination and self._chosen is not None:
+            return len(self._chosen)
+        if far:
+            return max(len(self._operands[k]) for k in far)
+        return int(self.edges.columns.max(initial=0)) + 1
+
+    @cached_property
+    def loop_edges(self) -> LoopEdges:
+        """The edges by near row."""
+        return LoopEdges.of(self.edges, self.num_far)
+
+    @cached_property
+    def reads_edges(self) -> bool:
+        """Whether rows of edges are read."""
+        return any(self._end(k) == "edge" for k in self._read)
+
+    @property
+    def most_intervals(self) -> int:
+        """As many as there are rows of the longer end."""
+        return max(self.loop_edges.num_near, self.num_far)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the edges need not be copied to be one chunk."""
+        chooses = self.edges.rows is not None or self.edges.positions is not None
+        return not chooses and int(self.edges.indptr[-1]) < 2**31
+
+    # Sizes.
+
+    @cached_property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes of a near row and of a far row."""
+        near = sum(part.rows.itemsize * part.rows.shape[1] for part in self._state(continues=True).parts)
+        both = {True: 0, False: near}
+        for k in self._read:
+            operand = self._loop.form.operands[k]
+            if operand.end not in ("shared", "edge"):
+                both[self._loop.is_far(operand)] += 4 * self._loop.form.numbers(operand)
+        if self._winners is not None:
+            both[not self._is_near_destination] += 4 * self._winners.shape[1]
+        both[not self._is_near_destination] += 4  # The factor of a destination.
+        return both[False], both[True]
+
+    def needs(self, sizes: LoopGridSizes) -> int:
+        """Bytes that chunks of such sizes take at the most."""
+        near, far = self.row_bytes
+        shared = sum(4 * self._operands[k].size for k in self._read if self._end(k) == "shared")
+        totals = 0
+        if any(self._loop.by_chunk):
+            wide = sum(self._total_width(k) for k in range(len(self._loop.form.results)))
+            totals = 4 * wide * self._room.num_totals(self._loop, sizes.near)
+        # Where edges start, their rows, and their far ends; edges of vertices from themselves are one each.
+        edges = _INT.itemsize * (2 * sizes.near + 2 + max(sizes.edges, sizes.near))
+        of_edges = sum(int(self._operands[k].shape[1]) for k in self._read if self._end(k) == "edge")
+        edges += _FLOAT.itemsize * sizes.edges * of_edges
+        return near * sizes.near + far * sizes.far + shared + totals + edges
+
+    def _end(self, k: int) -> str:
+        return self._loop.form.operands[k].end
+
+    def _total_width(self, k: int) -> int:
+        form = self._loop.form
+        if not self._loop.is_total(k):
+            return 0
+        return form.heads * (form.width if form.values[form.results[k]].kind == "row" else 1)
+
+    def _state(self, *, continues: bool) -> LoopState:
+        num = self.loop_edges.num_near
+        places = self._chosen if self._is_near_destination else None
+        return LoopState(self._loop, self._outs, num, places, continues=continues)
+
+    # Running.
+
+    def all(self, cut: EdgeChunks | None, order: Order, numbers: Array | None = None) -> list[Array]:
+        """Run the loop over all chunks.
+
+        Parameters
+        ----------
+        cut
+            The edges in chunks; None where they are one.
+        order
+            In which order chunks are read.
+        numbers
+            [E] the number of each edge, in the order of the chunks; consecutive by default.
+
+        Returns
+        -------
+        What is added up over all rows.
+        """
+        near = Intervals(self.loop_edges.num_near, 1) if cut is None else cut.rows
+        far = Intervals(self.num_far, 1) if cut is None else cut.columns
+        continues = cut is not None or self.edges.loops > 0
+        state = self._state(continues=continues)
+        found = [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
+        shared = {f"x{k}": self._room.put(self._operands[k]) for k in self._read if self._end(k) == "shared"}
+        here: int | None = None
+        there: int | None = None
+        for visit in visits(range(near.num), far.num, order):
+            i, j = visit.accumulated, visit.read
+            self._room.about(f"{self._loop.near} rows, chunk {i + 1} of {near.num}, {j + 1} of {far.num}")
+            if i != here:
+                self._leave(state, near, here)
+                here = i
+                self._enter(state, near.range(i), is_first=visit.is_first, continues=continues)
+            for chunk in self._chunks(cut, numbers, near.range(i), far.range(j), (i, j)):
+                if j != there:
+                    self._room.give(self._far.values())
+                    self._far = self._rows(far.range(j), far=True)
+                    there = j
+                partial = self._launch(chunk, state, shared, near.range(i), far.range(j), continues=continues)
+                for total, part in zip(found, partial, strict=True):
+                    total += part
+        self._leave(state, near, here)
+        self._room.about("")
+        self._room.give([*self._far.values(), *shared.values()])
+        self._room.finish()
+        state.finish()
+        return found
+
+    def _enter(self, state: LoopState, near: tuple[int, int], *, is_first: bool, continues: bool) -> None:
+        """Bring what near rows give, and what is added to."""
+        start, stop = near
+        self._near = self._rows(near, far=False)
+        for part in state.parts:
+            rows = part.rows[start:stop]
+            if not continues:
+                self._near[part.name] = self._room.empty(rows.shape, rows.dtype)
+                continue
+            begun = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
+            self._near[part.name] = self._room.put(begun, writes=True)
+
+    def _leave(self, state: LoopState, near: Intervals, here: int | None) -> None:
+        """Bring what was added to back to its place on the host."""
+        if here is None:
+            return
+        start, stop = near.range(here)
+        for part in state.parts:
+            self._room.get(self._near[part.name], part.rows[start:stop])
+        # What was brought for an interval may be a copy that only waits to be read.
+        self._room.finish()
+        self._room.give(self._near.values())
+        self._near = {}
+
+    def _rows(self, interval: tuple[int, int], *, far: bool) -> dict[str, Held]:
+        """What the rows of an interval give."""
+        start, stop = interval
+        found = {}
+        is_destination = far != self._is_near_destination
+        chosen = None if self._chosen is None else self._chosen[start:stop]
+        for k in self._read:
+            operand = self._loop.form.operands[k]
+            if operand.end in ("shared", "edge") or self._loop.is_far(operand) != far:
+                continue
+            rows = self._operands[k]
+            is_listed = operand.end == "destination" and chosen is not None
+            found[f"x{k}"] = self._room.put(rows[chosen] if is_listed else rows[start:stop])
+        if is_destination:
+            if self._winners is not None:
+                found["winners"] = self._room.put(self._winners[start:stop])
+            for name, scale in (("scale", self.edges.row_scale), ("loop_scale", self.edges.loop_scale)):
+                if scale is not None:
+                    mine = scale[start:stop] if chosen is None else scale[chosen]
+                    found[name] = self._room.put(np.ascontiguousarray(mine, _FLOAT))
+        return found
+
+    def _chunks(
+        self,
+        cut: EdgeChunks | None,
+        numbers: Array | None,
+        near: tuple[int, int],
+        far: tuple[int, int],
+        at: tuple[int, int],
+    ) -> Iterator[_LaunchedEdges]:
+        """The edges between two intervals, those from vertices to themselves first."""
+        if self.edges.loops:
+            loops = self._loops(near, far)
+            if len(loops.columns):
+                assert loops.rows is not None
+                yield _LaunchedEdges(loops.rows, loops.starts, loops.columns, is_loops=True)
+        if cut is None:
+            edges = self.loop_edges
+            yield _LaunchedEdges(None, edges.indptr, edges.columns, numbers)
+            return
+        chunk = cut.chunk(*at)
+        if len(chunk.columns):
+            first = cut.edge_starts[at[0] * cut.columns.num + at[1]]
+            mine = None if numbers is None else numbers[first : first + len(chunk.columns)]
+            yield _LaunchedEdges(chunk.rows, chunk.starts, chunk.columns, mine)
+
+    def _loops(self, near: tuple[int, int], far: tuple[int, int]) -> EdgeChunk:
+        own = np.arange(*near)
+        if self._is_near_destination:
+            other = own if self._chosen is None else self._chosen[slice(*near)]
+            counts = other < self.edges.loops
+        else:
+            positions = self.edges.positions
+            counts = own < self.edges.loops
+            other = own if positions is None else positions[slice(*near)]
+        there = counts & (other >= far[0]) & (other < far[1])
+        return EdgeChunk.diagonal(own[there] - near[0], other[there] - far[0])
+
+    def _launch(
+        self,
+        chunk: _LaunchedEdges,
+        state: LoopState,
+        shared: dict[str, Held],
+        near: tuple[int, int],
+        far: tuple[int, int],
+        *,
+        continues: bool,
+    ) -> list[Array]:
+        """Run the loop over a chunk; what it adds up over all rows."""
+        edges, room, loop = self.edges, self._room, self._loop
+        given = {**self._near, **self._far, **shared}
+        brought = {"starts": chunk.starts, "columns": chunk.columns}
+        if chunk.rows is not None:
+            brought["rows"] = chunk.rows
+        scale = given.pop("loop_scale", None)
+        if chunk.is_loops:
+            given.pop("scale", None)
+            if scale is not None:
+                given["scale"] = scale
+        has_factors = edges.factors is not None and not chunk.is_loops
+        if edges.factors is not None and has_factors:
+            brought["factors"] = edges.factors
+        if edges.numbers is not None and not chunk.is_loops:
+            brought["numbers"] = edges.numbers
+        call = LoopCall(
+            known_by="loop" if chunk.is_loops else "edge" if edges.by_number else "source",
+            has_rows=chunk.rows is not None,
+            has_factors=has_factors,
+            has_scale="scale" in given,
+            continues=continues,
+            keeps=len(state.parts) > 1,
+        )
+        held = {
+            name: room.put(np.ascontiguousarray(array, _FLOAT if name == "factors" else _INT))
+            for name, array in brought.items()
+        }
+        for k in self._read:
+            if self._end(k) == "edge":
+                rows = self._operands[k] if chunk.numbers is None else self._operands[k][chunk.numbers]
+                held[f"x{k}"] = room.put(rows)
+        num_rows = len(chunk.starts) - 1
+        parts = room.num_totals(loop, num_rows)
+        totals = {f"o{k}": room.empty((parts, self._total_width(k)), _FLOAT) for k in state.totals}
+        first = far[0] if self._is_near_destination else near[0]
+        room.launch(loop, call, {**given, **held, **totals}, num_rows, first)
+        found = []
+        for k in state.totals:
+            partial = np.empty((parts, self._total_width(k)), _FLOAT)
+            room.get(totals[f"o{k}"], partial)
+            found.append(partial)
+        if found:
+            room.finish()
+        room.give([*held.values(), *totals.values()])
+        return [partial.sum(0) for partial in found]

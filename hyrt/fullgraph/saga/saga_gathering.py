@@ -1,0 +1,123 @@
+"""Gathering the messages of a `SagaLayer` over a whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.errors import UnsupportedModel
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers
+from hyrt.nn.fused.edges import Edges
+from hyrt.nn.saga.combining import check_slots
+from hyrt.nn.saga.gather import SagaSum
+
+Array = NDArray[Any]
+
+
+class SagaGathering:
+    """Combines messages of both ends of all edges; see `hyrt.fullgraph.gathering.Gathering`.
+
+    Parameters
+    ----------
+    what
+        The messages and how they are combined.
+    topology
+        All edges.
+    dtype
+        The messages' numbers.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the layer wants types of edges that there are not, or the largest of messages by type where some
+        edges join the same two vertices; or if a vertex has more edges than the layer has slots for.
+    """
+
+    reads_messages_back = True
+
+    def __init__(self, what: SagaSum, topology: Topology, dtype: np.dtype[Any]) -> None:
+        degrees = topology.in_degrees
+        if what.program.reads_types and what.program.accumulate == "max" and _has_parallel_edges(topology):
+            raise UnsupportedModel(
+                f"{type(what.layer).__name__} takes the largest of messages that depend on types of edges, "
+                "and some edges of the graph join the same two vertices: give each pair of vertices one edge"
+            )
+        if slots := what.program.slots:
+            check_slots(what.layer, slots, degrees + what.loops, np.arange(len(degrees)))
+        self.what = what
+        self.topology = topology
+        self.parameters = tuple(what.parameters)
+        """The parameters that edges read."""
+        self._fixed = what.fixed_rows(degrees, degrees, topology.edge_types, dtype)
+        self._scale: Array | None = None
+        if what.program.accumulate == "mean":
+            self._scale = dtype.type(1) / np.maximum(degrees + int(what.loops), 1).astype(dtype)
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        take = None if memory is None else memory.take
+        return self.what.forward(self._edges(at), messages, self._fixed, out, workers, take)
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        assert not accumulate, "a layer with messages of both ends has messages of its own"
+        return self.what.backward(
+            self._edges(at), lambda: self._by_source(at), messages, self._fixed, kept, grad, out, workers
+        )
+
+    def _edges(self, at: Destinations | None) -> Edges:
+        return Edges(
+            indptr=self.topology.indptr,
+            columns=self.topology.indices,
+            rows=None if at is None else at.vertices,
+            row_scale=self._scale,
+            loop_scale=self._scale,
+            loops=self.topology.num_vertices if self.what.loops else 0,
+        )
+
+    def _by_source(self, at: Destinations | None) -> Edges:
+        turned = self.topology.transposed
+        return Edges(
+            indptr=turned.indptr,
+            columns=turned.indices,
+            positions=None if at is None else at.positions,
+            numbers=self.topology.transposed_edges if self.what.program.reads_types else None,
+            row_scale=self._scale,
+            loop_scale=self._scale,
+            loops=self.topology.num_vertices if self.what.loops else 0,
+        )
+
+
+def _has_parallel_edges(topology: Topology) -> bool:
+    """Whether several edges join the same two vertices; an edge that won is known by its source alone."""
+    equal = topology.indices[1:] == topology.indices[:-1]
+    starts = topology.indptr[1:-1]
+    equal[starts[(starts > 0) & (starts < topology.num_edges)] - 1] = False
+    return bool(equal.any())

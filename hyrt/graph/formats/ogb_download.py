@@ -1,0 +1,98 @@
+"""Where the datasets of the ogb package are, and how they come there."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from hyrt_perfmodel.user_cache import user_cache
+
+from hyrt.errors import DataError
+
+OGB_ROOT = Path("dataset")
+"""Where ogb itself puts what it downloads, in the current folder."""
+
+
+def find_folder(name: str) -> Path:
+    """Where a dataset is, or will be when it is downloaded.
+
+    Parameters
+    ----------
+    name
+        A folder, or the name of a dataset: `dataset/` in the current folder is looked into first, as ogb uses
+        it; what is not there belongs to the user's cache, so that a run finds it again from any folder.
+    """
+    folder = Path(os.path.expanduser(name))
+    if folder.is_dir():
+        return folder
+    folder_name = "mag240m_kddcup2021" if name == "mag240m" else name.replace("-", "_")
+    here = OGB_ROOT / folder_name
+    return here if here.is_dir() else user_cache() / "hyrt" / "ogb" / folder_name
+
+
+def download(name: str, folder: Path) -> None:
+    """Let the ogb package download a dataset into a folder.
+
+    Raises
+    ------
+    DataError
+        If the package is missing, does not know the dataset, or cannot download it; or for heterogeneous and
+        multi-label datasets.
+    """
+    try:
+        from ogb.utils.url import decide_download, download_url, extract_zip
+    except ImportError as error:
+        raise DataError(
+            f"{name}: found neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb "
+            'package: pip install "hyrt[ogb]"'
+        ) from error
+    url, unpacked = _origin(name)
+    root = folder.parent
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{name}: {root} cannot be created for the download ({error.strerror}): set XDG_CACHE_HOME to a "
+            "writable folder"
+        ) from error
+    try:
+        if not decide_download(url):
+            raise DataError(f"{name}: not downloaded")
+        archive = Path(download_url(url, str(root)))
+        extract_zip(str(archive), str(root))
+        archive.unlink()
+    except EOFError as error:
+        raise DataError(
+            f"{name}: the ogb package asks before it downloads large datasets: run this in a terminal"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{name}: could not be downloaded from {url} ({error})") from error
+    if root / unpacked != folder:
+        shutil.move(root / unpacked, folder)
+
+
+def _origin(name: str) -> tuple[str, str]:
+    """Address of a dataset, and the folder its archive unpacks to, as the installed ogb has them."""
+    if name == "mag240m":
+        from ogb.lsc import MAG240MDataset
+
+        return str(MAG240MDataset.url), "mag240m_kddcup2021"
+    spec = importlib.util.find_spec("ogb.nodeproppred")
+    assert spec is not None
+    assert spec.origin is not None
+    with (Path(spec.origin).parent / "master.csv").open(newline="", encoding="utf-8") as file:
+        table = {row[0]: row[1:] for row in csv.reader(file)}
+    names = table[""]
+    if name not in names:
+        raise DataError(
+            f"{name}: the installed ogb has no such dataset: it has {', '.join(names)} and mag240m"
+        )
+    column = names.index(name)
+    if table["is hetero"][column] == "True" or int(table["num tasks"][column]) > 1:
+        raise DataError(
+            f"{name}: heterogeneous or multi-label; hyrt trains on one graph with one class per vertex"
+        )
+    return table["url"][column], table["download_name"][column]

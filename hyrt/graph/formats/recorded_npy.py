@@ -1,0 +1,169 @@
+"""Memory-mapped .npy files, and records of what was written into them: dtype, shape and checksums."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from hyrt.errors import DataError
+from hyrt.graph.check import row_blocks
+from hyrt.graph.formats.npy import CHUNK_BYTES, NpyHeader, NpyWriter, read_header, rows_per_chunk
+
+Array = NDArray[Any]
+
+_MAP_NORESERVE = (
+    0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
+)  # Linux; the mmap module names it from 3.13 on
+
+
+class NpyRecord(BaseModel):
+    """What was written into one .npy file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: list[int]
+    """The checksums of its chunks, `CHUNK_BYTES` each."""
+
+    @classmethod
+    def of(cls, writer: NpyWriter) -> NpyRecord:
+        """The record of a file that is written and closed."""
+        return cls(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
+
+    def compare(self, header: NpyHeader, where: str, kept_in: str, otherwise: str = "") -> None:
+        """See that a file has the dtype and the shape that were written.
+
+        Parameters
+        ----------
+        header
+            What the file says of itself.
+        where
+            The name of the file, for the message.
+        kept_in
+            The name of the file that has this record, for the message.
+        otherwise
+            What more may be the cause, or the user may do, as the end of the message.
+
+        Raises
+        ------
+        DataError
+            If it has not.
+        """
+        if self.dtype != header.dtype.name or self.shape != header.shape:
+            raise DataError(
+                f"{where}: {header.dtype.name} of shape {list(header.shape)} differs from {kept_in}, which "
+                f"has {self.dtype} of shape {list(self.shape)}: the folder was changed after it was written"
+                f"{otherwise}"
+            )
+
+    def verify(self, array: Array, where: str, kept_in: str, otherwise: str = "") -> None:
+        """See that a file holds what was written, which reads all of it.
+
+        Parameters
+        ----------
+        array
+            What the file holds, of the record's dtype and shape.
+        where, kept_in, otherwise
+            The same as for `compare`.
+
+        Raises
+        ------
+        DataError
+            If it does not: names the rows of the first chunk that differs.
+        """
+        data = array.reshape(-1).view(np.uint8)
+        if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
+            raise DataError(
+                f"{where}: {kept_in} has {len(self.crc32)} checksums for {len(data):,} bytes: {kept_in} is "
+                "damaged"
+            )
+        for i, expected in enumerate(self.crc32):
+            start = i * CHUNK_BYTES
+            chunk = data[start : start + CHUNK_BYTES]
+            if zlib.crc32(chunk.data) != expected:
+                row_bytes = len(data) // len(array)
+                first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
+                raise DataError(
+                    f"{where}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} differ "
+                    f"from what was written: they are damaged, or were changed afterwards{otherwise}"
+                )
+
+
+def write_npy(file: Path, array: Array) -> NpyRecord:
+    """Write an array piece by piece."""
+    row_shape = array.shape[1:]
+    return write_blocks(
+        file, array.dtype, row_shape, row_blocks(array, rows_per_chunk(row_shape, array.dtype))
+    )
+
+
+def write_blocks(
+    file: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]
+) -> NpyRecord:
+    """Write consecutive blocks of rows [n, *row_shape]."""
+    with NpyWriter(file, dtype, row_shape) as writer:
+        for block in blocks:
+            writer.append(block)
+    return NpyRecord.of(writer)
+
+
+def map_npy(file: Path) -> Array:
+    """Map one .npy file [n, ...] as a private, writable view.
+
+    Raises
+    ------
+    DataError
+        If it is damaged or cannot be read.
+    """
+    return map_with_header(file, str(file))[0]
+
+
+def map_with_header(file: Path, where: str) -> tuple[Array, NpyHeader]:
+    """Map one .npy file like `map_npy`; `where` is its name for messages."""
+    try:
+        with file.open("rb") as stream:
+            header = read_header(stream, where)
+            held = file.stat().st_size - header.offset
+            if held != header.data_bytes:
+                raise DataError(
+                    f"{where}: {header.dtype.name} of shape {list(header.shape)} needs "
+                    f"{header.data_bytes:,} bytes, but the file has {held:,}: it is damaged or "
+                    "truncated"
+                )
+            if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
+                raise DataError(
+                    f"{where}: stored by columns; make it contiguous by rows with numpy.ascontiguousarray"
+                )
+            if held == 0:
+                return np.empty(header.shape, header.dtype), header
+            # A private mapping is writable (compiled kernels and torch want that) yet never changes the file;
+            # without reservation it may be larger than memory.
+            mapping = mmap.mmap(
+                stream.fileno(),
+                0,
+                flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+    except OSError as error:
+        raise DataError(f"{where} cannot be read ({error.strerror or error})") from error
+    if header.offset % header.dtype.itemsize:
+        raise DataError(f"{where}: the data is not aligned; write it again with numpy.save")
+    values = np.frombuffer(mapping, header.dtype, offset=header.offset)
+    return values.reshape(header.shape), header
+
+
+def npy_shape(file: Path) -> tuple[int, ...] | None:
+    """The shape of what is in a .npy file; None where its header cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return read_header(stream, str(file)).shape
+    except (OSError, DataError):
+        return None

@@ -1,0 +1,226 @@
+"""Orders of vertices in which rows that are gathered together lie together, and datasets in such an order."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, listed
+from hyrt.graph import kernels
+from hyrt.graph.csr import Store, ranges
+from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
+from hyrt.graph.formats.recorded_npy import map_npy
+from hyrt.graph.formats.schema import SPARSE_KEYS, VERTEX_IDS, Dataset, FeatureRows, check_no_types
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.topology import Topology
+from hyrt.machine.cores import available_cores
+from hyrt.machine.workers import Workers, working
+
+Array = NDArray[Any]
+
+ENTRIES = 1 << 24
+"""Entries of rows that are renumbered at once; a longer row still is one piece."""
+_ROWS = 1 << 12
+
+
+def _by_degree(topology: Topology) -> Array:
+    return np.argsort(-_num_gathered(topology), kind="stable")
+
+
+def _by_community(topology: Topology) -> Array:
+    from sknetwork.clustering import Louvain
+
+    # It adds weights up, in their own dtype.
+    communities = Louvain(random_state=0).fit_predict(_matrix(topology, np.dtype(np.float32)))
+    return np.lexsort((-_num_gathered(topology), communities))
+
+
+def _by_rcm(topology: Topology) -> Array:
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    matrix = _matrix(topology, np.dtype(np.bool_))
+    return np.asarray(reverse_cuthill_mckee(matrix, symmetric_mode=topology.is_symmetric))
+
+
+ORDERS: dict[str, tuple[Callable[[Topology], Array], str | None, int]] = {
+    "community": (_by_community, "sknetwork", 64),
+    "degree": (_by_degree, None, 0),
+    "rcm": (_by_rcm, "scipy", 24),
+}
+"""What finds each order, the package it needs, and the bytes that it takes for an edge at most."""
+_DISTRIBUTIONS = {"sknetwork": "scikit-network"}
+
+
+def check_order(how: str) -> None:
+    """See that an order is known and what it needs is installed.
+
+    Raises
+    ------
+    DataError
+        If not, naming the orders or what to install.
+    """
+    if how not in ORDERS:
+        raise DataError(f"--order {how}: give {listed(tuple(ORDERS), 'or')}")
+    package = ORDERS[how][1]
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise DataError(
+            f'--order {how} needs {_DISTRIBUTIONS.get(package, package)}: pip install "hyrt[order]"'
+        )
+
+
+def order_bytes(data: Dataset, how: str) -> int:
+    """Bytes of memory that finding an order and renumbering the rows take at most."""
+    indptr = data.arrays["indptr"]
+    longest = int(np.diff(indptr).max(initial=0))
+    return 64 * len(indptr) + ORDERS[how][2] * int(indptr[-1]) + 8 * (longest + ENTRIES)
+
+
+def find_order(data: Dataset, how: str) -> Array:
+    """An order of the vertices in which rows that are gathered together lie together.
+
+    Parameters
+    ----------
+    data
+        A checked dataset.
+    how
+        `degree`: by how often a row is gathered, the most often first. `community`: community by community
+        (Louvain's method), by degree within. `rcm`: reverse Cuthill-McKee, so that numbers of neighbours
+        differ little.
+
+    Returns
+    -------
+    [V] int32 (int64 from 2^31 vertices on), the vertices in their new order. Equal data give equal orders.
+
+    Raises
+    ------
+    DataError
+        If the order is unknown, what it needs is not installed, or there are too many edges for it.
+    """
+    check_order(how)
+    topology = Topology(data.arrays["indptr"], data.arrays["indices"])
+    dtype = np.int32 if topology.num_vertices < 2**31 else np.int64
+    if not topology.num_edges:
+        return np.arange(topology.num_vertices, dtype=dtype)
+    find, package, _ = ORDERS[how]
+    if package is not None and topology.num_edges >= 2**31:
+        raise DataError(
+            f"{data.name}: --order {how} is for fewer than 2^31 edges, and there are "
+            f"{topology.num_edges:,}: use --order degree"
+        )
+    with Workers(available_cores(), "order") as workers, working(workers):
+        return find(topology).astype(dtype, copy=False)
+
+
+def in_vertex_order(data: Dataset, order: Array, scratch: Path) -> Dataset:
+    """A dataset whose vertices are renumbered; `vertex_ids` has their original numbers.
+
+    Parameters
+    ----------
+    data
+        A checked dataset, which is not changed.
+    order
+        [V] the vertices in their new order.
+    scratch
+        A folder for the new edges and sparse features, and for dense ones that are not in a file of rows.
+        All are mapped.
+    """
+    check_no_types(data, "--order")
+    arrays = dict(data.arrays)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order), dtype=order.dtype)
+    entries = {"indptr", "indices", *SPARSE_KEYS}
+    arrays |= {key: array[order] for key, array in data.arrays.items() if key not in entries}
+    arrays[VERTEX_IDS] = data.arrays.get(VERTEX_IDS, np.arange(len(order), dtype=order.dtype))[order]
+    with Workers(available_cores(), "order") as workers:
+        arrays["indptr"], arrays["indices"] = _renumbered(
+            data.arrays["indptr"], data.arrays["indices"], order, places, scratch, workers
+        )
+        if data.rows is None:
+            taken = _sparse_taken(data.arrays, order, scratch, workers)
+            arrays |= dict(zip(SPARSE_KEYS[:3], taken, strict=True))
+    rows = None if data.rows is None else _taken(data.rows, order, scratch)
+    return replace(data, arrays=arrays, rows=rows)
+
+
+def _num_gathered(topology: Topology) -> NDArray[np.int64]:
+    """[V] how many edges go out of each vertex: as often its row is gathered."""
+    counts = np.zeros(topology.num_vertices, np.int64)
+    # bincount makes int64 of what it is given.
+    for start in range(0, topology.num_edges, ENTRIES):
+        counts += np.bincount(topology.indices[start : start + ENTRIES], minlength=topology.num_vertices)
+    return counts
+
+
+def _matrix(topology: Topology, dtype: np.dtype[Any]) -> Any:
+    """The edges as scipy has them, each of value one."""
+    from scipy.sparse import csr_matrix
+
+    shape = (topology.num_vertices, topology.num_vertices)
+    ones = np.ones(topology.num_edges, dtype)
+    return csr_matrix((ones, topology.indices, topology.indptr), shape=shape)
+
+
+def _renumbered(
+    indptr: Array, indices: Array, order: Array, places: Array, scratch: Path, workers: Workers
+) -> tuple[Array, Array]:
+    starts = _starts(indptr, order)
+    store = Store(indices.dtype, scratch / "renumbered-indices.npy")
+
+    def rows(low: int, high: int) -> Array:
+        local, chosen = starts[low : high + 1] - starts[low], order[low:high]
+        out = np.empty(int(local[-1]), indices.dtype)
+
+        def work(first: int, last: int) -> None:
+            kernels.renumber_rows(indptr, indices, chosen, places, local, first, last, out)
+
+        workers.run(work, high - low, _ROWS)
+        return out
+
+    for low, high in ranges(starts, ENTRIES):
+        store.append(rows(low, high))
+    return starts, store.finish()
+
+
+def _sparse_taken(
+    arrays: dict[str, Array], order: Array, scratch: Path, workers: Workers
+) -> tuple[Array, Array, Array]:
+    indptr, columns, values, shape = (arrays[key] for key in SPARSE_KEYS)
+    rows = SparseFeatures(indptr, columns, values, int(shape[1]))
+    starts = _starts(indptr, order)
+    stores = tuple(Store(a.dtype, scratch / f"taken-{i}.npy") for i, a in enumerate((columns, values)))
+    for low, high in ranges(starts, ENTRIES):
+        taken = rows.take(order[low:high], workers)
+        stores[0].append(taken.columns)
+        stores[1].append(taken.values)
+    return starts, stores[0].finish(), stores[1].finish()
+
+
+def _taken(rows: FeatureRows, order: Array, scratch: Path) -> FeatureRows:
+    if rows.mapped:
+        values = rows.whole()
+    else:
+        file = scratch / "rows.npy"
+        with NpyWriter(file, rows.dtype, rows.shape[1:]) as writer:
+            for block in rows.blocks():
+                writer.append(block)
+        values = map_npy(file)
+    step = rows_per_chunk(rows.shape[1:], rows.dtype)
+
+    def blocks() -> Iterator[Array]:
+        for start in range(0, len(order), step):
+            yield values[order[start : start + step]]
+
+    return FeatureRows.streamed(rows.shape, rows.dtype, blocks)
+
+
+def _starts(indptr: Array, order: Array) -> NDArray[np.int64]:
+    """Row pointers of rows in another order."""
+    starts = np.zeros(len(indptr), np.int64)
+    np.cumsum(np.diff(indptr)[order], out=starts[1:])
+    return starts

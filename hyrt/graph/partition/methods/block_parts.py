@@ -1,0 +1,28 @@
+"""Parts of consecutive vertices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.topology import Topology
+
+# The numbers of the vertices, and their multiples.
+_VERTEX_BYTES = 24
+
+
+class BlockParts:
+    """Cuts the vertices into blocks in their order: part sizes differ by one at most."""
+
+    def check_installed(self) -> None:
+        """Nothing is needed."""
+
+    def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
+        return _VERTEX_BYTES * num_vertices
+
+    def homes(
+        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+    ) -> NDArray[Any]:
+        return np.arange(topology.num_vertices) * num_parts // topology.num_vertices

@@ -1,0 +1,55 @@
+"""What a partition method is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.topology import Topology
+
+
+class PartitionMethod(Protocol):
+    """Decides which part each vertex belongs to: its home."""
+
+    def check_installed(self) -> None:
+        """See that what the method needs is installed.
+
+        Raises
+        ------
+        DataError
+            If it is not, saying what to install.
+        """
+        ...
+
+    def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
+        """Bytes of memory that `homes` takes at most, beside the graph and the result."""
+        ...
+
+    def homes(
+        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+    ) -> NDArray[Any]:
+        """Find the home of each vertex.
+
+        Parameters
+        ----------
+        topology
+            All edges.
+        training
+            [V], the vertices that are trained on, which are to be spread evenly.
+        num_parts
+            The number of parts, P, at most V.
+        seed
+            The seed of whatever is drawn: equal ones give equal homes.
+
+        Returns
+        -------
+        [V] integers in 0..P-1; no part is empty.
+
+        Raises
+        ------
+        DataError
+            If the method cannot cut this graph into so many parts.
+        """
+        ...

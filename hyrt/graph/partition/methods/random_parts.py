@@ -1,0 +1,30 @@
+"""Parts of vertices drawn at random, of equal sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.topology import Topology
+
+# The homes in order, and shuffled.
+_VERTEX_BYTES = 16
+
+
+class RandomParts:
+    """Shuffles the vertices and deals them out: part sizes differ by one at most."""
+
+    def check_installed(self) -> None:
+        """Nothing is needed."""
+
+    def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
+        return _VERTEX_BYTES * num_vertices
+
+    def homes(
+        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+    ) -> NDArray[Any]:
+        dealt = np.arange(topology.num_vertices) % num_parts
+        np.random.default_rng(seed).shuffle(dealt)
+        return dealt

@@ -1,0 +1,32 @@
+"""The partition methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hyrt.errors import DataError, listed
+from hyrt.graph.partition.methods.block_parts import BlockParts
+from hyrt.graph.partition.methods.method import PartitionMethod
+from hyrt.graph.partition.methods.metis_parts import MetisParts
+from hyrt.graph.partition.methods.random_parts import RandomParts
+
+METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
+    {"random": RandomParts, "block": BlockParts, "metis": MetisParts}
+)
+"""What makes each method."""
+
+
+def partition_method(name: str) -> PartitionMethod:
+    """A method by its name, whose needs are installed.
+
+    Raises
+    ------
+    DataError
+        If there is no such method, or what it needs is missing.
+    """
+    if name not in METHODS:
+        raise DataError(f"--method {name}: give {listed(METHODS, 'or')}")
+    method = METHODS[name]()
+    method.check_installed()
+    return method

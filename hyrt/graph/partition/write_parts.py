@@ -1,0 +1,243 @@
+"""Cutting a graph into parts and writing them, all or nothing and in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, listed
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats.convert import checked_as_read, memory_bound
+from hyrt.graph.formats.npy import NpyWriter
+from hyrt.graph.formats.recorded_npy import NpyRecord, write_blocks, write_npy
+from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
+from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, scaled
+from hyrt.graph.partition.dealt_rows import (
+    ENTRIES,
+    ENTRY_BYTES,
+    by_home,
+    dealt_blocks,
+    row_pointers,
+    taken_entries,
+)
+from hyrt.graph.partition.manifest import (
+    GRAPH,
+    MANIFEST,
+    MOST_PARTS,
+    EdgeLayout,
+    PartitionManifest,
+    RowForm,
+    home_dtype,
+    is_partition,
+    part_folder,
+    part_sizes,
+    write_manifest,
+)
+from hyrt.graph.partition.methods.registry import partition_method
+from hyrt.graph.partition.part_files import HOME, VERTICES
+from hyrt.graph.source import open_dataset
+from hyrt.graph.topology import Topology
+from hyrt.machine.cores import available_cores
+from hyrt.machine.workers import Workers, working
+from hyrt.quantities import counted, size
+
+Array = NDArray[Any]
+
+# Files that are written at once: many systems allow a process 1024 open ones.
+_OPEN_FILES = 256
+# Homes as found, their order, where vertices lie in it, their numbers, and what is counted of them.
+_VERTEX_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionJob:
+    """What to cut into how many parts, and where they go."""
+
+    source: str
+    """Any source of `open_graph`."""
+    destination: Path
+    """The folder to write."""
+    num_parts: int
+    """The number of parts, 1 to 1024."""
+    method: str = "metis"
+    """The name of a partition method."""
+    seed: int = 0
+    """The seed of what the method draws."""
+    topology: EdgeLayout = "replicated"
+    """`replicated`: all edges are written once, for every rank; `split`: each part gets the edges into its
+    vertices."""
+    normalize: str = "none"
+    """The normalization, as for `open_graph`."""
+    force: bool = False
+    """Replace the parts that are at the destination."""
+
+
+def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line: None) -> PartitionManifest:
+    """Cut a graph and write its parts; the folder appears complete or not at all, also on Ctrl-C.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    announce
+        Takes lines about the memory that will be needed, before it is.
+
+    Returns
+    -------
+    What partition.json says.
+
+    Raises
+    ------
+    DataError
+        For bad input, more parts than vertices, a destination that exists (with `force`: that has no parts)
+        or cannot be written, and what the method raises.
+    """
+    destination = job.destination.absolute()
+    if not 1 <= job.num_parts <= MOST_PARTS:
+        raise DataError(f"--parts {job.num_parts}: give 1 to {MOST_PARTS:,}")
+    if job.topology not in get_args(EdgeLayout):
+        raise DataError(f"--topology {job.topology}: give {listed(get_args(EdgeLayout), 'or')}")
+    if job.normalize not in NORMALIZERS:
+        raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
+    method = partition_method(job.method)
+    _check_destination(destination, force=job.force)
+    bound = memory_bound(job.source)
+    if bound is not None:
+        announce(f"memory: at most {size(bound)} to read, not counting the interpreter")
+    with all_or_nothing(destination, "parts") as (result, scratch):
+        data = open_dataset(job.source, scratch)
+        topology = Topology(data.arrays["indptr"], data.arrays["indices"])
+        count = topology.num_vertices
+        if job.num_parts > count:
+            raise DataError(
+                f"--parts {job.num_parts}: {data.name} has {counted(count, 'vertex', 'vertices')}, and "
+                "a part has at least one: give fewer"
+            )
+        more = method.memory_bytes(count, topology.num_edges) + _VERTEX_BYTES * count
+        announce(f"memory: at most {size(more + ENTRIES * ENTRY_BYTES)} more to cut the graph")
+        with Workers(available_cores(), "partition") as workers, working(workers):
+            symmetric = topology.is_symmetric if data.symmetric is None else data.symmetric
+        topology.__dict__["is_symmetric"] = symmetric
+        training = data.arrays["train_mask"]
+        training = training[:, 0] if training.ndim == 2 else training
+        found = method.homes(topology, training, job.num_parts, job.seed)
+        homes = found.astype(home_dtype(job.num_parts))
+        normalized = scaled(checked_as_read(data), job.normalize)
+        result.mkdir()
+        manifest = _written(job, checked_as_read(normalized), topology, training, homes, result)
+        write_manifest(manifest, result)
+    return manifest
+
+
+def _check_destination(destination: Path, *, force: bool) -> None:
+    if not destination.parent.is_dir():
+        raise DataError(f"{destination}: the folder {destination.parent} does not exist")
+    if not destination.exists():
+        return
+    if not force:
+        raise DataError(f"{destination}: already exists; --force replaces it")
+    # What is replaced is deleted: never anything but parts.
+    ours = {MANIFEST, GRAPH, *map(part_folder, range(MOST_PARTS))}
+    if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
+        raise DataError(
+            f"{destination}: not a folder of parts alone, and --force replaces only these; choose another "
+            "name"
+        )
+
+
+def _written(
+    job: PartitionJob, data: Dataset, topology: Topology, training: Array, homes: Array, folder: Path
+) -> PartitionManifest:
+    """Write every file but the manifest."""
+    order, bounds = by_home(homes, job.num_parts)
+    members = [order[first:last] for first, last in itertools.pairwise(bounds)]
+    files = dict(_shared(data, homes, folder, whole=job.topology == "replicated"))
+    ids = np.int32 if len(homes) < 2**31 else np.int64
+    for number, vertices in enumerate(members):
+        part = part_folder(number)
+        (folder / part).mkdir()
+        path = f"{part}/{VERTICES}.npy"
+        files[path] = write_npy(folder / path, vertices.astype(ids))
+        if job.topology == "split":
+            files |= _rows_of(
+                topology.indptr, {"indices": topology.indices}, "indptr", vertices, folder, part
+            )
+        if data.rows is None:
+            indptr, columns, values, _ = (data.arrays[key] for key in SPARSE_KEYS)
+            entries = dict(zip(SPARSE_KEYS[1:3], (columns, values), strict=True))
+            files |= _rows_of(indptr, entries, SPARSE_KEYS[0], vertices, folder, part)
+    if data.rows is not None:
+        for first in range(0, job.num_parts, _OPEN_FILES):
+            served = range(first, min(first + _OPEN_FILES, job.num_parts))
+            files |= _dense(data.rows, homes, job.num_parts, served, folder)
+    sizes = part_sizes(topology.indptr, topology.indices, training, homes, job.num_parts, ENTRIES)
+    cut = sum(part.cut for part in sizes)
+    return PartitionManifest(
+        source=data.name,
+        normalize=data.normalized if job.normalize == "none" else job.normalize,
+        method=job.method,
+        seed=job.seed,
+        topology=job.topology,
+        vertices=topology.num_vertices,
+        edges=topology.num_edges,
+        features=_form(data),
+        symmetric=topology.is_symmetric,
+        parts=sizes,
+        cut=cut,
+        locality=1 - cut / topology.num_edges if topology.num_edges else 1.0,
+        files=dict(sorted(files.items())),
+    ).identified()
+
+
+def _form(data: Dataset) -> RowForm:
+    if data.rows is not None:
+        width, dtype = data.rows.shape[1], data.rows.dtype.name
+        return RowForm(kind="dense", width=width, dtype=dtype, bags_of_words=False)
+    values, shape = data.arrays["feat_values"], data.arrays["feat_shape"]
+    bags = are_bags_of_words(values)
+    return RowForm(kind="sparse", width=int(shape[1]), dtype=values.dtype.name, bags_of_words=bags)
+
+
+def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterator[tuple[str, NpyRecord]]:
+    """Write what every rank reads."""
+    (folder / GRAPH).mkdir()
+    apart = {*SPARSE_KEYS, *(() if whole else ("indptr", "indices"))}
+    arrays = {key: array for key, array in data.arrays.items() if key not in apart}
+    for key, array in (arrays | {HOME: homes}).items():
+        path = f"{GRAPH}/{key}.npy"
+        yield path, write_npy(folder / path, array)
+
+
+def _rows_of(
+    indptr: Array, entries: dict[str, Array], pointer: str, vertices: Array, folder: Path, part: str
+) -> dict[str, NpyRecord]:
+    """Write the CSR rows of a part's vertices: their pointers, and what they hold by key."""
+    starts = row_pointers(indptr[vertices + 1] - indptr[vertices])
+    files = {f"{part}/{pointer}.npy": write_npy(folder / part / f"{pointer}.npy", starts)}
+    for key, values in entries.items():
+        taken = (values[positions] for _, positions in taken_entries(indptr, vertices))
+        path = f"{part}/{key}.npy"
+        files[path] = write_blocks(folder / path, values.dtype, (), taken)
+    return files
+
+
+def _dense(
+    rows: FeatureRows, homes: Array, num_parts: int, served: range, folder: Path
+) -> dict[str, NpyRecord]:
+    """Write the dense rows of some parts, in one pass over all rows."""
+    paths = {number: f"{part_folder(number)}/features.npy" for number in served}
+    with contextlib.ExitStack() as stack:
+        writers = {
+            number: stack.enter_context(NpyWriter(folder / path, rows.dtype, rows.shape[1:]))
+            for number, path in paths.items()
+        }
+        for number, taken in dealt_blocks(rows.blocks(), homes, num_parts, served):
+            writers[number].append(taken)
+    return {path: NpyRecord.of(writers[number]) for number, path in paths.items()}

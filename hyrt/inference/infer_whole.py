@@ -1,0 +1,58 @@
+"""Scores of vertices from one forward pass over the whole graph, for a module that knows no layers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers, working
+from hyrt.pipeline.load import Loader
+from hyrt.pipeline.trainer import InputPlan
+from hyrt.sampling.block import Ids
+from hyrt.sampling.full.full_sampler import FullSampler
+
+
+def infer_whole(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    workers: Workers,
+    *,
+    layers: int,
+    plan: InputPlan,
+) -> NDArray[np.float32]:
+    """Apply any model to the whole graph, as full-graph training does.
+
+    Parameters
+    ----------
+    model
+        A module that maps (blocks, x) to a row of scores for each vertex.
+    graph
+        Topology and features.
+    vertices
+        [n] whose rows are wanted.
+    workers
+        The team of threads that computes.
+    layers
+        How many blocks the model gets.
+    plan
+        The form of input that it takes.
+
+    Returns
+    -------
+    [n, classes] float32 in the order of `vertices`.
+    """
+    sampler = FullSampler(graph, vertices, layers, seed=0)
+    was_training = model.training
+    model.eval()
+    with ExitStack() as stack, torch.no_grad(), working(workers):
+        stack.callback(model.train, was_training)
+        # Steps below zero are never trained.
+        batch = sampler.sample(-1, sampler.units(-1), workers, in_place=plan.in_place)
+        Loader(graph.features).load(batch, plan, workers)
+        scores: NDArray[np.float32] = model(batch.blocks, batch.inputs).float().numpy()
+    return scores[vertices]

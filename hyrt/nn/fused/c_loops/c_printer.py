@@ -1,0 +1,497 @@
+"""Loops over the edges of rows, printed in C: what OpenCL C and CUDA C++ have in common.
+
+Some threads share a row, and each has columns of its own; only they write them. So no atomics are needed, and
+sums have a fixed order. A value with a number a head is computed by each of the threads; a sum over columns
+that is computed with goes across them. Then the values behind it are a stage of their own, since all columns
+must have been added up before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hyrt.nn.fused.c_loops.c_dialects import Cut, Dialect
+from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt.nn.fused.form import Value
+
+_FUNCTIONS = ("exp", "log", "sqrt", "tanh")
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopCall:
+    """What a loop is printed for, besides what it computes."""
+
+    known_by: Literal["edge", "source", "loop"] = "edge"
+    """How an edge is known where the largest is chosen: by its number, by its source, or, where all are from
+    vertices to themselves, by -2."""
+    has_rows: bool = False
+    """Whether the rows in question are listed; else they are the first ones."""
+    has_factors: bool = False
+    """Whether edges have factors."""
+    has_scale: bool = False
+    """Whether destinations have factors."""
+    continues: bool = False
+    """Whether sums begin with what is there, and what is gathered by attention stays as it is summed: not yet
+    divided by its weights, which are kept beside their largest score."""
+    keeps: bool = True
+    """Whether what the backward pass needs is written."""
+    real: Literal["float", "double"] = "float"
+    starts: Literal["int", "long"] = "int"
+    columns: Literal["int", "long"] = "int"
+    """Types of numbers, of where edges start and how they are numbered, and of their far ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CKernel:
+    """A printed loop."""
+
+    source: str
+    arguments: tuple[str, ...]
+    """What the kernel `edge_loop` is given, in order: `rows`, `starts`, `columns`, `numbers` of edges,
+    `factors`, `scale`, `winners`, those of the operands `x0` and so on that are read (rows of edges in the
+    order of `columns`), outputs `o0` and so on, `num_rows`, and `first_source` where edges are known by their
+    sources."""
+
+
+def printed(loop: EdgeLoop, call: LoopCall, cut: Cut, dialect: Dialect) -> CKernel:
+    """A loop in C.
+
+    Parameters
+    ----------
+    loop, call, cut, dialect
+        What is computed, for what it is printed, how it is cut, and the language.
+    """
+    return _CPrinter(loop, call, cut, dialect).printed()
+
+
+class _CPrinter:
+    def __init__(self, loop: EdgeLoop, call: LoopCall, cut: Cut, dialect: Dialect) -> None:
+        self._loop, self._call, self._cut, self._dialect = loop, call, cut, dialect
+        self._form = loop.form
+        self._is_near_destination = loop.near == "destination"
+        self._read = sorted({int(value.number) for value in loop.form.values if value.op == "operand"})
+        self._stages = self._staged()
+        self._kept = self._read_later()
+
+    def printed(self) -> CKernel:
+        declared = list(self._declared())
+        lines = [
+            *self._dialect.types(self._cut.vector, self._call.real),
+            f"typedef {self._integer(self._call.starts)} start_t;",
+            f"typedef {self._integer(self._call.columns)} column_t;",
+            *(f"#define {name} {value}" for name, value in self._sizes()),
+            self._dialect.functions,
+            f"{self._dialect.kernel} edge_loop({', '.join(f'{kind}{name}' for kind, name in declared)})",
+            "{",
+            *([self._dialect.scratch] if self._dialect.scratch else []),
+            *(f"    {line}" for line in self._kernel()),
+            "}",
+            "",
+        ]
+        return CKernel("\n".join(lines), tuple(name for _, name in declared))
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
+        yield "HEADS", self._form.heads
+        yield "WIDTH", self._form.width
+        yield "LANES", self._cut.lanes
+        yield "SLOTS", self._cut.slots
+        yield "VECTOR", self._cut.vector
+        yield "COLUMNS", self._cut.columns
+        yield "GRAIN", self._cut.grain
+
+    def _integer(self, kind: str) -> str:
+        return self._dialect.long if kind == "long" else "int"
+
+    # What the kernel is given.
+
+    @property
+    def _reads_numbers(self) -> bool:
+        by_edge = self._loop.masked and self._call.known_by == "edge"
+        return not self._is_near_destination and (self._call.has_factors or by_edge)
+
+    @property
+    def _chooses(self) -> bool:
+        return self._loop.masked or self._loop.combine == "max"
+
+    @property
+    def _keeps(self) -> bool:
+        return self._call.keeps or self._call.continues
+
+    def _declared(self) -> Iterator[tuple[str, str]]:
+        memory, call = self._dialect.memory, self._call
+
+        def read(kind: str) -> str:
+            return f"{memory}const {kind} *{self._dialect.restrict} "
+
+        if call.has_rows:
+            yield read("int"), "rows"
+        yield read("start_t"), "starts"
+        yield read("column_t"), "columns"
+        if self._reads_numbers:
+            yield read("start_t"), "numbers"
+        if call.has_factors:
+            yield read("real_t"), "factors"
+        if call.has_scale:
+            yield read("real_t"), "scale"
+        if self._loop.masked:
+            yield read("int"), "winners"
+        for k in self._read:
+            yield read("real_t"), f"x{k}"
+        for k in range(self._num_outputs):
+            kind = "int" if self._loop.combine == "max" and k == 1 else "real_t"
+            yield f"{memory}{kind} *{self._dialect.restrict} ", f"o{k}"
+        yield "const int ", "num_rows"
+        if self._chooses and call.known_by == "source":
+            yield "const int ", "first_source"
+
+    @property
+    def _num_outputs(self) -> int:
+        if self._loop.combine == "sum":
+            return len(self._form.results)
+        if not self._keeps:
+            return 1
+        return 3 if self._loop.combine == "attention" and self._call.continues else 2
+
+    # The order in which an edge's values are computed.
+
+    def _staged(self) -> list[int]:
+        """For each value, how many sums over columns must be there before it."""
+        stages: list[int] = []
+        for value in self._form.values:
+            before = max((stages[a] for a in value.arguments), default=0)
+            stages.append(before + (value.op == "sum"))
+        return stages
+
+    def _read_later(self) -> set[int]:
+        """The rows that a later stage reads than computes them."""
+        form, found = self._form, set()
+        for at, value in enumerate(form.values):
+            when = self._stages[at] - (value.op == "sum")
+            found |= {a for a in value.arguments if form.values[a].kind == "row" and self._stages[a] < when}
+        if self._loop.combine == "attention":
+            message = form.results[1]
+            if self._stages[message] < self._combined:
+                found.add(message)
+        return {at for at in found if form.values[at].op != "constant" and not self._is_near(at)}
+
+    @property
+    def _combined(self) -> int:
+        """The stage in which results are combined, where they are combined together."""
+        return max(self._stages[at] for at in self._form.results)
+
+    def _is_near(self, at: int) -> bool:
+        """Whether a value is an operand that is the same for all edges of a row."""
+        value = self._form.values[at]
+        if value.op != "operand":
+            return False
+        k = int(value.number)
+        if self._is_gradient(k) and (self._loop.masked or self._has_factor):
+            return False
+        return not self._loop.is_far(self._form.operands[k])
+
+    def _is_gradient(self, k: int) -> bool:
+        return self._loop.is_backward and k == len(self._form.operands) - 1
+
+    @property
+    def _has_factor(self) -> bool:
+        return self._call.has_factors or self._call.has_scale
+
+    # The kernel.
+
+    def _kernel(self) -> Iterator[str]:
+        loop, form = self._loop, self._form
+        yield f"const int group = {self._dialect.group}, lane = {self._dialect.lane};"
+        yield "const int begin = group * GRAIN;"
+        # Whoever shares these rows leaves, too.
+        yield "if (begin >= num_rows) return;"
+        yield "const int stop = begin + GRAIN < num_rows ? begin + GRAIN : num_rows;"
+        yield "for (int head = 0; head < HEADS; head++)"
+        yield "for (int at = 0; at < WIDTH; at += COLUMNS) {"
+        for k in self._read:
+            if form.operands[k].end == "shared":
+                yield from self._loaded(k, "0", "    ")
+        totals = [k for k in range(len(form.results)) if loop.is_total(k)]
+        for k in totals:
+            yield from self._cleared(k, f"t{k}", "    ")
+        yield "    for (int n = begin; n < stop; n++) {"
+        yield f"        const int i = {'rows[n]' if self._call.has_rows else 'n'};"
+        yield "        const start_t first = starts[n], end = starts[n + 1];"
+        for k in self._read:
+            operand = form.operands[k]
+            if operand.end != "shared" and not loop.is_far(operand):
+                yield from self._loaded(k, "i", "        ")
+        yield from self._begun("        ")
+        yield "        for (start_t e = first; e < end; e++) {"
+        for line in self._edge():
+            yield f"            {line}"
+        yield "        }"
+        yield from self._ended("        ")
+        yield "    }"
+        for k in totals:
+            yield from self._stored(k, f"t{k}", "group", "    ", adds=False)
+        yield "}"
+
+    def _each_slot(self, lines: Sequence[str], indent: str) -> Iterator[str]:
+        """Lines for all columns of a thread; `c` is the first column of each vector."""
+        if not lines:
+            return
+        yield f"{indent}for (int s = 0; s < SLOTS; s++) {{"
+        is_cut = self._form.width % self._cut.columns > 0
+        if is_cut or any("+ c" in line for line in lines):
+            yield f"{indent}    const int c = at + (s * LANES + lane) * VECTOR;"
+        if is_cut:
+            yield f"{indent}    if (c >= WIDTH) continue;"
+        for line in lines:
+            yield f"{indent}    {line}"
+        yield f"{indent}}}"
+
+    def _place(self, row: str) -> str:
+        return f"(size_t){row} * (HEADS * WIDTH) + head * WIDTH + c"
+
+    def _column(self, row: str) -> str:
+        return f"(size_t){row} * HEADS + head"
+
+    def _loaded(self, k: int, row: str, indent: str) -> Iterator[str]:
+        """An operand that is the same for all edges of a row."""
+        if self._form.operands[k].kind == "column":
+            yield f"{indent}const real_t n{k} = x{k}[{self._column(row)}];"
+            return
+        yield f"{indent}row_t n{k}[SLOTS];"
+        yield from self._each_slot([f"n{k}[s] = LOAD(x{k} + {self._place(row)});"], indent)
+
+    def _cleared(self, k: int, name: str, indent: str) -> Iterator[str]:
+        if self._form.values[self._loop.added(k)].kind == "row":
+            yield f"{indent}row_t {name}[SLOTS];"
+            yield f"{indent}for (int s = 0; s < SLOTS; s++) {name}[s] = (row_t)(0);"
+        else:
+            yield f"{indent}real_t {name} = 0;"
+
+    def _begun(self, indent: str) -> Iterator[str]:
+        loop, call = self._loop, self._call
+        if loop.combine == "sum":
+            for k in range(len(self._form.results)):
+                if not loop.is_total(k):
+                    yield from self._cleared(k, f"a{k}", indent)
+            return
+        yield f"{indent}row_t a0[SLOTS];"
+        start = f"LOAD(o0 + {self._place('i')})" if call.continues else "(row_t)(0)"
+        lines = [f"a0[s] = {start};"]
+        if loop.combine == "max":
+            yield f"{indent}flags_t winner[SLOTS];"
+            known = f"LOAD_FLAGS(o1 + {self._place('i')})" if call.continues else "(flags_t)(-1)"
+            lines.append(f"winner[s] = {known};")
+        else:
+            top, weights = (f"o{k}[{self._column('i')}]" if call.continues else "0" for k in (1, 2))
+            yield f"{indent}real_t top = {top}, weights = {weights};"
+            if call.continues:
+                # One of the lanes writes them again, once all have read them.
+                yield f"{indent}TOGETHER;"
+        yield from self._each_slot(lines, indent)
+
+    def _edge(self) -> Iterator[str]:
+        body = list(self._edge_body())
+        # A message may need nothing of its other end.
+        is_read = any("other" in line for line in body)
+        yield "const column_t other = columns[e];" if is_read else "(void)columns;"
+        yield from body
+
+    def _edge_body(self) -> Iterator[str]:
+        loop, form, call = self._loop, self._form, self._call
+        if loop.masked and call.known_by == "source":
+            yield "// Edges of the same two ends are one where the largest is chosen."
+            yield "if (e > first && columns[e - 1] == other) continue;"
+        if self._chooses:
+            yield f"const int number = {self._number()};"
+        if self._has_factor:
+            yield f"const real_t factor = {self._factor()};"
+        for k in self._read:
+            if loop.is_far(form.operands[k]) and form.operands[k].kind == "column":
+                yield f"const real_t far{k} = x{k}[{self._column(self._far_row(k))}];"
+        for at in sorted(self._kept):
+            yield f"row_t k{at}[SLOTS];"
+        last = max([*self._stages, self._combined])
+        for stage in range(last + 1):
+            yield from self._stage(stage)
+
+    def _number(self) -> str:
+        if self._call.known_by == "loop":
+            return "-2"
+        if self._call.known_by == "source":
+            return f"first_source + (int){'other' if self._is_near_destination else 'i'}"
+        return "(int)e" if self._is_near_destination else "(int)numbers[e]"
+
+    def _factor(self) -> str:
+        terms = []
+        if self._call.has_scale:
+            terms.append("scale[i]" if self._is_near_destination else "scale[other]")
+        if self._call.has_factors:
+            terms.append("factors[e]" if self._is_near_destination else "factors[numbers[e]]")
+        return " * ".join(terms)
+
+    def _stage(self, stage: int) -> Iterator[str]:
+        """The values of a stage, and what is combined in it."""
+        form, loop = self._form, self._loop
+        rows: list[str] = []
+        sums = []
+        for at, value in enumerate(form.values):
+            if value.op == "sum":
+                if self._stages[at] == stage + 1 and self._is_read(at):
+                    yield f"real_t v{at} = 0;"
+                    rows.append(f"v{at} += OVER({self._name(value.arguments[0])});")
+                    sums.append(at)
+            elif self._stages[at] != stage or value.op == "constant" or self._is_near(at):
+                continue
+            elif value.kind == "column":
+                if value.op != "operand":
+                    yield f"const real_t v{at} = {self._expression(value)};"
+            else:
+                to = f"k{at}[s]" if at in self._kept else f"const row_t v{at}"
+                rows.append(f"{to} = {self._expression(value)};")
+        if loop.combine == "sum":
+            for k in range(len(form.results)):
+                added = loop.added(k)
+                if self._stages[added] != stage:
+                    continue
+                name = f"t{k}" if loop.is_total(k) else f"a{k}"
+                term = self._name(added)
+                if self._has_factor and not loop.is_backward:
+                    term = f"factor * {term}"
+                if form.values[added].kind == "row":
+                    rows.append(f"{name}[s] += {term};")
+                else:
+                    yield f"{name} += {term};"
+        elif stage == self._combined:
+            rows += self._chosen() if loop.combine == "max" else []
+            if loop.combine == "attention":
+                yield from self._weighed()
+                rows.append(f"a0[s] = a0[s] * shrink + weight * {self._name(form.results[1])};")
+        yield from self._each_slot(rows, "")
+        for at in sums:
+            yield f"v{at} = ACROSS(v{at});"
+
+    def _is_read(self, at: int) -> bool:
+        """Whether a sum is computed with; what is only a result is added up at the end."""
+        reads = any(at in value.arguments for value in self._form.values)
+        return reads or (self._loop.combine == "attention" and at == self._form.results[0])
+
+    def _chosen(self) -> list[str]:
+        """Of equal values the one with the least number, so that no order of the edges matters."""
+        value = self._name(self._form.results[0])
+        return [
+            f"const row_t given = {value};",
+            "const flags_t better = (winner[s] == -1) | (given > a0[s]) | "
+            "((given == a0[s]) & (winner[s] > number));",
+            "a0[s] = better ? given : a0[s];",
+            "winner[s] = better ? (flags_t)(number) : winner[s];",
+        ]
+
+    def _weighed(self) -> Iterator[str]:
+        """The weight of an edge, and what those before it are to be multiplied by."""
+        score = self._name(self._form.results[0])
+        yield f"const real_t higher = weights == 0 || {score} > top ? {score} : top;"
+        yield "const real_t shrink = weights == 0 ? 0 : exp(top - higher);"
+        yield f"const real_t weight = exp({score} - higher);"
+        yield "weights = weights * shrink + weight;"
+        yield "top = higher;"
+
+    def _ended(self, indent: str) -> Iterator[str]:
+        loop, call = self._loop, self._call
+        if loop.combine == "sum":
+            for k in range(len(self._form.results)):
+                if not loop.is_total(k):
+                    yield from self._stored(k, f"a{k}", "i", indent, adds=call.continues)
+            return
+        lines = [f"STORE(a0[s], o0 + {self._place('i')});"]
+        if loop.combine == "max" and self._keeps:
+            lines.append(f"STORE_FLAGS(winner[s], o1 + {self._place('i')});")
+        if loop.combine == "attention":
+            column = self._column("i")
+            if call.continues:
+                yield f"{indent}if (lane == 0) {{"
+                yield f"{indent}    o1[{column}] = top;"
+                yield f"{indent}    o2[{column}] = weights;"
+                yield f"{indent}}}"
+            else:
+                yield f"{indent}const real_t inverse = weights == 0 ? 0 : 1 / weights;"
+                lines = [f"STORE(a0[s] * inverse, o0 + {self._place('i')});"]
+                if call.keeps:
+                    lse = "weights == 0 ? 0 : top + log(weights)"
+                    yield f"{indent}if (lane == 0) o1[{column}] = {lse};"
+        yield from self._each_slot(lines, indent)
+
+    def _stored(self, k: int, name: str, row: str, indent: str, *, adds: bool) -> Iterator[str]:
+        """Write what was added up of result k."""
+        value = self._form.values[self._form.results[k]]
+        if value.kind == "row":
+            to = f"o{k} + {self._place(row)}"
+            term = f"LOAD({to}) + {name}[s]" if adds else f"{name}[s]"
+            yield from self._each_slot([f"STORE({term}, {to});"], indent)
+            return
+        to = f"o{k}[{self._column(row)}]"
+        if value.op != "sum":
+            yield f"{indent}if (lane == 0 && at == 0) {to} {'+=' if adds else '='} {name};"
+            return
+        yield f"{indent}{{"
+        yield f"{indent}    real_t sum = 0;"
+        yield from self._each_slot([f"sum += OVER({name}[s]);"], f"{indent}    ")
+        yield f"{indent}    sum = ACROSS(sum);"
+        # Further columns of a head add to the first ones.
+        before = to if adds else f"(at > 0 ? {to} : 0)"
+        yield f"{indent}    if (lane == 0) {to} = {before} + sum;"
+        yield f"{indent}}}"
+
+    # Values.
+
+    def _literal(self, number: float, kind: str) -> str:
+        suffix = "f" if self._call.real == "float" else ""
+        return f"({'row_t' if kind == 'row' else 'real_t'})({number!r}{suffix})"
+
+    def _name(self, at: int) -> str:
+        """A value where it is read."""
+        value = self._form.values[at]
+        if value.op == "constant":
+            return self._literal(value.number, value.kind)
+        if self._is_near(at):
+            return f"n{int(value.number)}" + ("[s]" if value.kind == "row" else "")
+        if value.op == "operand" and value.kind == "column":
+            return f"far{int(value.number)}"
+        return f"k{at}[s]" if at in self._kept else f"v{at}"
+
+    def _expression(self, value: Value) -> str:
+        a = [self._name(at) for at in value.arguments]
+        one = self._literal(1.0, value.kind)
+        if value.op in _SIGNS:
+            return f"{a[0]} {_SIGNS[value.op]} {a[1]}"
+        if value.op in _FUNCTIONS:
+            return f"{value.op}({a[0]})"
+        match value.op:
+            case "operand":
+                return self._row_of_edge(int(value.number))
+            case "negative":
+                return f"-{a[0]}"
+            case "sigmoid":
+                return f"{one} / ({one} + exp(-{a[0]}))"
+            case "where_positive":
+                return f"{a[0]} > 0 ? {a[1]} : {a[2]}"
+            case _:
+                assert value.op == "spread"
+                return f"(row_t)({a[0]})"
+
+    def _far_row(self, k: int) -> str:
+        """The row of an operand that is read once for each edge."""
+        return "e" if self._form.operands[k].end == "edge" else "other"
+
+    def _row_of_edge(self, k: int) -> str:
+        """A row that is read for each edge, or the gradient of what was gathered as an edge has it."""
+        is_far = self._loop.is_far(self._form.operands[k])
+        row = f"LOAD(x{k} + {self._place(self._far_row(k))})" if is_far else f"n{k}[s]"
+        if self._is_gradient(k):
+            if self._loop.masked:
+                winner = f"LOAD_FLAGS(winners + {self._place('other' if is_far else 'i')})"
+                row = f"({winner} == number ? {row} : (row_t)(0))"
+            if self._has_factor:
+                row = f"factor * {row}"
+        return row

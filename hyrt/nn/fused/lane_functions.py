@@ -1,0 +1,132 @@
+"""Functions of vectors of numbers in registers, for every number that a float can be.
+
+They are made of the instructions of `hyrt.nn.whole_graph.vectors`, so that compiled loops stay vector code.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
+# mypy: disable-error-code="var-annotated,unreachable"
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numba as nb
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from hyrt.nn.whole_graph import vectors
+
+# Up to here `vectors.exp` is exact. Squared, the exponential of it is infinite.
+_MOST = {types.float32: 80.0, types.float64: 700.0}
+# Terms of the series of tanh(x) / x in x^2 that are above a rounding error for |x| up to 1/4.
+_TERMS = {types.float32: 5, types.float64: 11}
+
+_compile = nb.njit(nogil=True, error_model="numpy", boundscheck=False, inline="always")
+
+
+def _tanh_series(terms: int) -> list[float]:
+    """The first coefficients of tanh(x) = x (c_0 + c_1 x^2 + ...), from tanh' = 1 - tanh^2."""
+    found = [Fraction(1)]
+    for k in range(1, terms):
+        square = sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0))
+        found.append(-square / (2 * k + 1))
+    return [float(each) for each in found]
+
+
+def _constant(lanes, value):
+    return ir.Constant(ir.VectorType(ir.FloatType() if lanes.element == types.float32 else ir.DoubleType(),
+                                     lanes.count), [value] * lanes.count)  # fmt: skip
+
+
+@intrinsic
+def number(typingctx, lanes, value):
+    """A vector like `lanes` of equal numbers."""
+
+    def generate(context, builder, signature, args):
+        scalar = context.cast(builder, args[1], signature.args[1], lanes.element)
+        empty = ir.Constant(args[0].type, ir.Undefined)
+        first = builder.insert_element(empty, scalar, ir.IntType(32)(0))
+        order = ir.Constant(ir.VectorType(ir.IntType(32), lanes.count), [0] * lanes.count)
+        return builder.shuffle_vector(first, empty, order)
+
+    return lanes(lanes, value), generate
+
+
+@intrinsic
+def _most(typingctx, lanes):
+    def generate(context, builder, signature, args):
+        return _constant(lanes, _MOST[lanes.element])
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def _tanh_over(typingctx, lanes):
+    """The series of tanh(x) / x, given x^2."""
+
+    def generate(context, builder, signature, args):
+        *rest, total = (_constant(lanes, each) for each in _tanh_series(_TERMS[lanes.element]))
+        for term in reversed(rest):
+            total = builder.fadd(builder.fmul(total, args[0], flags=("contract",)), term, flags=("contract",))
+        return total
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def negative(typingctx, lanes):
+    """Minus each number."""
+
+    def generate(context, builder, signature, args):
+        return builder.fneg(args[0])
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def sqrt(typingctx, lanes):
+    """The square root."""
+
+    def generate(context, builder, signature, args):
+        bits = 32 if lanes.element == types.float32 else 64
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(args[0].type, [args[0].type]),
+            f"llvm.sqrt.v{lanes.count}f{bits}",
+        )
+        return builder.call(function, args)
+
+    return lanes(lanes), generate
+
+
+@_compile
+def _capped(x):
+    """Each number, or the largest one whose exponential is exact."""
+    most = _most(x)
+    return vectors.where_positive(vectors.subtract(x, most), most, x)
+
+
+@_compile
+def exp(x):
+    """The exponential; infinite where it is no number any more."""
+    root = vectors.exp(_capped(vectors.multiply(x, number(x, 0.5))))
+    return vectors.multiply(root, root)
+
+
+@_compile
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    one = number(x, 1.0)
+    return vectors.divide(one, vectors.add(one, vectors.exp(_capped(negative(x)))))
+
+
+@_compile
+def tanh(x):
+    """The hyperbolic tangent, exact near zero, too."""
+    size = vectors.where_positive(x, x, negative(x))
+    one, two = number(x, 1.0), number(x, 2.0)
+    power = vectors.exp(_capped(vectors.multiply(two, size)))
+    far = vectors.subtract(one, vectors.divide(two, vectors.add(power, one)))
+    near = vectors.multiply(size, _tanh_over(vectors.multiply(x, x)))
+    result = vectors.where_positive(vectors.subtract(size, number(x, 0.25)), far, near)
+    return vectors.where_positive(x, result, negative(result))

@@ -1,0 +1,28 @@
+"""CommNet (Sukhbaatar et al., 2016)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class CommNet(ModelKind):
+    """The mean of the neighbours beside the own row, each through a product."""
+
+    best_form = "rows"
+    defaults: ClassVar = {
+        "train.lr": 3e-3,
+        "model.dropout": 0.2,
+        "model.norm": "layer",
+        "model.residual": True,
+    }
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
+
+        return CommNetLayer(in_features, out_features, low_precision=architecture.low_precision)

@@ -1,0 +1,29 @@
+"""G-GCN (Bresson and Laurent, 2017; NeuGraph, 2019)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Ggcn(ModelKind):
+    """Neighbours through gates that both ends of an edge open, beside the own row."""
+
+    best_form = "rows"
+    # Sums of neighbours grow with the degree, and the norm bounds them.
+    defaults: ClassVar = {
+        "train.lr": 3e-3,
+        "model.dropout": 0.2,
+        "model.norm": "layer",
+        "model.residual": True,
+    }
+
+    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+        from hyrt.nn.saga.layers.gated_layer import GatedLayer
+
+        return GatedLayer(in_features, out_features, low_precision=architecture.low_precision)

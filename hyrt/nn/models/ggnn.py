@@ -1,0 +1,38 @@
+"""GG-NN (Li et al., 2016)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class Ggnn(ModelKind):
+    """The sum of products of the neighbours as the input of a gated recurrent unit.
+
+    `model.options={edge_types: n}` has a product for each of n types of edges.
+    """
+
+    best_form = "rows"
+    defaults: ClassVar = {
+        "train.lr": 3e-3,
+        "model.dropout": 0.2,
+        "model.norm": "layer",
+    }
+
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        edge_types: int = 0,
+    ) -> Layer:
+        from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
+
+        return RecurrentLayer(in_features, out_features, scores=last, edge_types=edge_types)

@@ -1,0 +1,159 @@
+"""The products of one chunk of rows, by the library that is the fastest on this processor.
+
+MKL multiplies matrices where they lie, turned or not, and is the fastest on the processors of its maker, and
+on all whose widest vectors are those of AVX2. It leaves AVX-512 unused on others, where oneDNN is about twice
+as fast at equal (fp32) precision; everywhere oneDNN has the instructions for bfloat16. But it takes no turned
+matrix on its left, gives results in memory of its own, and a call costs more: small matrices are MKL's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+
+from hyrt.machine.cores import processor_vendor, vector_instructions
+from hyrt.machine.workers import Chunk, current_workers
+from hyrt.nn.operators.tiled_transpose import transpose_into
+
+
+def _onednn() -> Any:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+ONEDNN = _onednn()
+
+
+def _by_onednn() -> Iterator[torch.dtype]:
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if ONEDNN is not None:
+        uses_widest = processor_vendor() == "GenuineIntel" or "AVX2" in vector_instructions()
+        if not (has_mkl and uses_widest):
+            yield torch.float32
+        # Without the processor's bfloat16 instructions it refuses; torch's own product then is slow but
+        # right.
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            yield torch.bfloat16
+
+
+BY_ONEDNN = frozenset(_by_onednn())
+"""The precisions in which oneDNN multiplies here; in all others it is MKL, or what torch has in its place."""
+
+FEW_WEIGHTS = (1 << 13) if torch.backends.mkl.is_available() else 0  # type: ignore[no-untyped-call]
+"""By a matrix of at most so many numbers MKL multiplies in fp32 everywhere: what a call costs beside the
+multiplications is most of it there, and oneDNN's costs more."""
+
+# oneDNN compiles and keeps a kernel for every shape it meets: without padding, the last chunk of every step
+# would leave one behind.
+_PAD = 128
+
+
+def in_chunks(work: Chunk, count: int, grain: int) -> None:
+    """Call `work(start, stop)` for chunks of `count` rows, shared by the calling thread's team.
+
+    Each chunk is multiplied by one thread. With more, MKL may add up in another order, so that a result would
+    depend on which thread has computed it: the team's have one each, but the calling thread may have several.
+    """
+    before = torch.get_num_threads()
+
+    @functools.wraps(work)  # A trace names what is shared by the function's name.
+    def alone(start: int, stop: int) -> None:
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+        work(start, stop)
+
+    try:
+        current_workers().run(alone, count, grain)
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+def multiply(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    precision: torch.dtype,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+) -> None:
+    """Write the product of rows and a matrix.
+
+    Parameters
+    ----------
+    a
+        [n, k] rows.
+    b
+        [k, m] in `precision`; may be a transposed view.
+    out
+        [n, m], receives a b (+ bias) (then ReLU).
+    precision
+        The dtype to multiply in.
+    bias
+        [m] in `precision`, or None.
+    relu
+        Apply a ReLU to the result.
+    """
+    rows = a.to(precision)
+    if _is_by_onednn(precision, b.numel()):
+        padded = _onednn_product(_padded(rows), b.t(), bias, relu)
+        out.copy_(padded[: len(a)])
+        return
+    # On some processors MKL's results depend on how rows lie in memory.
+    rows = rows.contiguous()
+    into = out if out.dtype == precision else torch.empty_like(out, dtype=precision)
+    if bias is None:
+        torch.mm(rows, b, out=into)
+    else:
+        torch.addmm(bias, rows, b, out=into)
+    if relu:
+        into.relu_()
+    if into is not out:
+        out.copy_(into)
+
+
+def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, precision: torch.dtype) -> None:
+    """Write the product of transposed rows and rows.
+
+    Parameters
+    ----------
+    a
+        [n, k] rows.
+    b
+        [n, m] rows.
+    out
+        [k, m], receives a' b.
+    precision
+        The dtype to multiply in.
+    """
+    if _is_by_onednn(precision, out.numel()):
+        turned = torch.empty((a.shape[1], len(a) + -len(a) % _PAD), dtype=a.dtype)
+        transpose_into(a.contiguous().numpy(), turned.numpy())
+        out.copy_(_onednn_product(turned.to(precision), _padded(b.to(precision)).t(), None, False))
+    elif precision == out.dtype:
+        torch.mm(a.t(), b, out=out)
+    else:
+        out.copy_(torch.mm(a.to(precision).t(), b.to(precision)))
+
+
+def _is_by_onednn(precision: torch.dtype, weights: int) -> bool:
+    """Whether oneDNN multiplies by a weight of so many numbers, or gives its gradient."""
+    return precision in BY_ONEDNN and (precision != torch.float32 or weights > FEW_WEIGHTS)
+
+
+def _onednn_product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> torch.Tensor:
+    """A b' (+ bias) (then ReLU)."""
+    if not (b.is_contiguous() or b.t().is_contiguous()):
+        b = b.contiguous()  # With some columns of a matrix oneDNN takes a thousand times as long.
+    return cast(torch.Tensor, ONEDNN(a, b, bias, "relu" if relu else "none", [], ""))
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a chunk, followed by zeros up to a multiple of `_PAD`."""
+    surplus = -len(rows) % _PAD
+    return rows if not surplus else torch.nn.functional.pad(rows, (0, 0, 0, surplus))

@@ -1,0 +1,1 @@
+"""Layers as Scatter, ApplyEdge, Gather and ApplyVertex, read from a user's torch code and fused."""

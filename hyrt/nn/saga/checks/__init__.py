@@ -1,0 +1,1 @@
+"""Whether a model can be trained on a device, and on a graph."""

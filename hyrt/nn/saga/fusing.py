@@ -1,0 +1,375 @@
+"""Element-wise operations of torch on an edge, rewritten as a form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from hyrt.nn.fused.form import End, Form, FormBuilder, Kind
+from hyrt.nn.saga.probing import Shapes
+from hyrt.nn.saga.reading import name_of, where
+
+_SAME = ("contiguous", "clone", "float", "double", "Identity")
+_RESHAPED = ("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "expand", "getitem")
+_COMPARED = {"gt": (0, 1, False), "lt": (1, 0, False), "le": (0, 1, True), "ge": (1, 0, True)}
+
+
+class NotElementWise(Exception):
+    """An operation is none of a form; the message names it and its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormOperand:
+    """An operand of a form, and where it comes from."""
+
+    node: Node
+    end: End
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison: whether a value is above zero, or is not."""
+
+    value: int
+    turned: bool
+
+
+def _keeps_all(index: Any) -> bool:
+    """Whether an index does nothing but add dimensions, as in x[:, :, None]."""
+    each = index if isinstance(index, tuple) else (index,)
+    return all(one is None or one is ... or one == slice(None) for one in each)
+
+
+class FormReader:
+    """Rewrites operations as a form.
+
+    Parameters
+    ----------
+    shapes
+        The shapes of their results.
+    ends
+        The end of each value that an edge is given.
+    constants
+        Numbers that are the same for all edges and never change, by their nodes.
+    """
+
+    def __init__(self, shapes: Shapes, ends: Mapping[Node, End], constants: Mapping[Node, float]) -> None:
+        self._shapes = shapes
+        self._ends = ends
+        self._constants = constants
+        self._values: dict[Node, int | Condition] = {}
+        self.operands: list[FormOperand] = []
+
+    def read(self, nodes: Sequence[Node], results: Sequence[Node]) -> Form:
+        """The form of some operations.
+
+        Parameters
+        ----------
+        nodes
+            What is computed on an edge, in order.
+        results
+            What it gives: a message, or a score and a message.
+
+        Raises
+        ------
+        NotElementWise
+            Naming the first operation that no form has.
+        """
+        self._heads, self._width = self._size(nodes, results)
+        self._builder = FormBuilder(self._heads, self._width)
+        for node in nodes:
+            self._values[node] = self._translate(node)
+        b = self._builder
+        found = [self._number(each) for each in results]
+        message = self._shapes[results[-1]]
+        if math.prod(message) != self._heads * self._width:
+            raise NotElementWise(
+                f"{where(results[-1])} gives messages of shape {message}, not of {self._words()}"
+            )
+        found[-1] = b.spread(found[-1])
+        if len(found) > 1 and b.kind(found[0]) == "row":
+            if self._width != 1:
+                raise NotElementWise(
+                    f"the score of {where(results[0])} has {self._width} columns a head: give one"
+                )
+            # A head of one column is a row and a column.
+            found[0] = b.sum(found[0])
+        return b.form(found)
+
+    def _size(self, nodes: Sequence[Node], results: Sequence[Node]) -> tuple[int, int]:
+        """Heads, and the columns of one."""
+        seen = {*nodes, *results, *(each for node in nodes for each in node.all_input_nodes)}
+        own = [self._shapes.get(each, ()) for each in seen if self._ends.get(each) != "shared"]
+        by_head = [shape for shape in own if len(shape) == 2]
+        if by_head:
+            return max(s[0] for s in by_head), max(s[1] for s in by_head)
+        return 1, max([1, *(s[0] for s in (self._shapes.get(each, ()) for each in seen) if len(s) == 1)])
+
+    def _kind(self, shape: tuple[int, ...], *, shared: bool = False) -> Kind | None:
+        """Whether values of a shape are rows or columns as they are; None if they are neither."""
+        heads, width = self._heads, self._width
+        if shared:
+            # Without the dimension of edges, torch aligns shapes at their ends.
+            while shape and shape[0] == 1:
+                shape = shape[1:]
+            if shape in ((), (1,)):
+                return "column"
+            if heads == 1 or len(shape) == 2:
+                return {(heads, width): "row", (width,): "row", (heads, 1): "column"}.get(shape)  # type: ignore[return-value]
+            if shape in ((width,), (heads * width,)):
+                return "row"
+            return "column" if shape == (heads,) else None
+        if shape in ((heads, 1), (heads,)) or math.prod(shape) == 1:
+            return "column"
+        return "row" if shape in ((heads, width), (heads * width,)) else None
+
+    def _operand(self, node: Node) -> int:
+        end, shape = self._ends[node], self._shapes[node]
+        kind = self._kind(shape, shared=end == "shared")
+        if kind is None and end != "shared":
+            # What torch would spread over heads or columns, is spread before.
+            kind = "row" if shape == (1, self._width) else None
+        if kind is None:
+            raise NotElementWise(f"{where(node)} has values of shape {shape}, not of {self._words()}")
+        self.operands.append(FormOperand(node, end, kind))
+        return self._builder.operand(end, kind)
+
+    def _words(self) -> str:
+        columns = f"{self._width} columns"
+        return columns if self._heads == 1 else f"{self._heads} heads of {columns}"
+
+    def _number(self, argument: Any, kind: Kind = "column") -> int:
+        """An argument of an operation as a value."""
+        b = self._builder
+        if isinstance(argument, bool | int | float):
+            return b.constant(float(argument), kind)
+        if not isinstance(argument, Node):
+            raise NotElementWise(f"an argument is {argument!r}")
+        if argument in self._constants:
+            return b.constant(self._constants[argument], kind)
+        if argument not in self._values:
+            self._values[argument] = self._operand(argument)
+        value = self._values[argument]
+        if isinstance(value, Condition):
+            one, zero = b.constant(1, b.kind(value.value)), b.constant(0, b.kind(value.value))
+            return b.where_positive(value.value, *((zero, one) if value.turned else (one, zero)))
+        return value
+
+    def _condition(self, argument: Any) -> Condition:
+        if isinstance(argument, Node) and isinstance(self._values.get(argument), Condition):
+            return self._values[argument]  # type: ignore[return-value]
+        return Condition(self._number(argument), turned=False)
+
+    def _translate(self, node: Node) -> int | Condition:
+        if node.op == "call_module":
+            raise NotElementWise(f"{where(node)} is a module of torch's ({name_of(node)})")
+        name, shape = name_of(node), self._shapes.get(node)
+        value = self._by_name(name, node)
+        if value is None:
+            raise NotElementWise(f"{where(node)} is '{name}', which is none of the element-wise operations")
+        kind = self._builder.kind(value if isinstance(value, int) else value.value)
+        if shape is None or self._kind(shape) != kind:
+            # A head of one column is a row and a column; a constant is spread with what it meets.
+            if (
+                shape is not None
+                and kind == "column"
+                and self._kind(shape) == "row"
+                and isinstance(value, int)
+            ):
+                return self._builder.spread(value)
+            if not (self._width == 1 and shape is not None and math.prod(shape) == self._heads):
+                raise NotElementWise(f"{where(node)} has values of shape {shape}, not of {self._words()}")
+        return value
+
+    def _by_name(self, name: str, node: Node) -> int | Condition | None:
+        b, args, kwargs = self._builder, node.args, dict(node.kwargs)
+        kwargs.pop("inplace", None)
+        if name in _SAME:
+            return self._number(args[0])
+        if name in _RESHAPED:
+            return self._reshaped(node)
+        if name in ("sum", "mean"):
+            return self._summed(node, name)
+        if name == "where":
+            condition, *choice = args
+            test = self._condition(condition)
+            at, *values = b.alike(test.value, *(self._number(each) for each in choice))
+            return b.where_positive(at, *(reversed(values) if test.turned else values))
+        if name in ("eq", "ne"):
+            return self._is_of_type(args, turned=name == "ne")
+        if name in _COMPARED:
+            first, second, turned = _COMPARED[name]
+            values = b.alike(*(self._number(each) for each in args))
+            return Condition(b.subtract(values[first], values[second]), turned)
+        if name in ("add", "sub", "mul", "div", "truediv", "maximum", "minimum") and len(args) == 2:
+            if kwargs:
+                return None
+            return self._of_two(name, *b.alike(*(self._number(each) for each in args)))
+        if name in ("clamp", "clip", "hardtanh", "relu6"):
+            return self._clamped(name, node)
+        if name == "pow":
+            return self._power(node)
+        if not args or not isinstance(args[0], Node):
+            return None
+        return self._of_one(name, self._number(args[0]), [*args[1:]], kwargs)
+
+    def _is_of_type(self, args: Sequence[Any], *, turned: bool) -> Condition | None:
+        """Whether an edge's type is a number. Other values may be no number (nan), which equals nothing."""
+        b = self._builder
+        values = b.alike(*(self._number(each) for each in args))
+        if not any(self._ends.get(each) == "edge" for each in args if isinstance(each, Node)):
+            return None
+        above, below = b.subtract(*values), b.subtract(*reversed(values))
+        zero, one = (b.constant(number, b.kind(above)) for number in (0, 1))
+        equal = b.where_positive(above, zero, b.where_positive(below, zero, one))
+        return Condition(equal, turned)
+
+    def _of_two(self, name: str, a: int, c: int) -> int:
+        b = self._builder
+        match name:
+            case "add":
+                return b.add(a, c)
+            case "sub":
+                return b.subtract(a, c)
+            case "mul":
+                return b.multiply(a, c)
+            case "maximum" | "minimum":
+                if name == "minimum":
+                    first, second = b.subtract(c, a), b.subtract(a, c)
+                else:
+                    first, second = b.subtract(a, c), b.subtract(c, a)
+                # Torch gives each of two equal values half of the gradient.
+                both = b.add(b.where_positive(first, a, c), b.where_positive(second, c, a))
+                return b.multiply(b.constant(0.5, b.kind(both)), both)
+            case _:
+                return b.divide(a, c)
+
+    def _of_one(self, name: str, a: int, rest: list[Any], kwargs: dict[str, Any]) -> int | None:
+        """A function of one value, with constants."""
+        b = self._builder
+        kind = b.kind(a)
+
+        def constant(number: float) -> int:
+            return b.constant(number, kind)
+
+        def given(at: int, name: str, default: float) -> float:
+            return float(kwargs.get(name, rest[at] if len(rest) > at else default))
+
+        def positive_part(value: int) -> int:
+            return b.where_positive(value, value, constant(0))
+
+        def size(value: int) -> int:
+            return b.where_positive(value, value, b.negative(value))
+
+        match name:
+            case "neg" | "negative":
+                return b.negative(a)
+            case "exp" | "log" | "sqrt" | "tanh" | "sigmoid":
+                return b.function(name, a)
+            case "abs" | "absolute":
+                return size(a)
+            case "rsqrt":
+                return b.divide(constant(1), b.function("sqrt", a))
+            case "reciprocal":
+                return b.divide(constant(1), a)
+            case "square":
+                return b.multiply(a, a)
+            case "relu":
+                return positive_part(a)
+            case "leaky_relu":
+                return b.where_positive(a, a, b.multiply(constant(given(0, "negative_slope", 0.01)), a))
+            case "elu":
+                # The exponential of the positive part is not taken: it may be infinite.
+                power = b.function("exp", b.negative(positive_part(b.negative(a))))
+                below = b.multiply(constant(given(0, "alpha", 1.0)), b.subtract(power, constant(1)))
+                return b.where_positive(a, a, below)
+            case "silu":
+                return b.multiply(a, b.function("sigmoid", a))
+            case "softplus":
+                if given(0, "beta", 1.0) != 1:
+                    return None
+                return self._softplus(a)
+            case "logsigmoid":
+                return b.negative(self._softplus(b.negative(a)))
+            case _:
+                return None
+
+    def _softplus(self, a: int) -> int:
+        """The logarithm of 1 + exp(a), without an exponential above 1."""
+        b = self._builder
+        zero, one = b.constant(0, b.kind(a)), b.constant(1, b.kind(a))
+        minus_size = b.where_positive(a, b.negative(a), a)
+        rest = b.function("log", b.add(one, b.function("exp", minus_size)))
+        return b.add(b.where_positive(a, a, zero), rest)
+
+    def _clamped(self, name: str, node: Node) -> int:
+        b = self._builder
+        value, *rest = node.args
+        limits: dict[str, Any] = dict(zip(("min", "max"), rest, strict=False)) | dict(node.kwargs)
+        limits |= {"min": 0, "max": 6} if name == "relu6" else {}
+        if name == "hardtanh":
+            limits = {"min": limits.get("min_val", limits.get("min", -1)),
+                      "max": limits.get("max_val", limits.get("max", 1))}  # fmt: skip
+        a = self._number(value)
+        for word in ("min", "max"):
+            limit = limits.get(word)
+            if limit is not None:
+                end, a = b.alike(self._number(limit), a)
+                # At the limit torch lets the gradient pass.
+                beyond = b.subtract(end, a) if word == "min" else b.subtract(a, end)
+                a = b.where_positive(beyond, end, a)
+        return a
+
+    def _power(self, node: Node) -> int | None:
+        b = self._builder
+        value, power = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("exponent")
+        if not isinstance(value, Node) or not isinstance(power, int | float):
+            return None
+        a = self._number(value)
+        one = b.constant(1, b.kind(a))
+        if power in (0.5, -0.5):
+            root = b.function("sqrt", a)
+            return root if power > 0 else b.divide(one, root)
+        if power != int(power) or not 0 < abs(power) <= 8:
+            return None
+        product = a
+        for _ in range(int(abs(power)) - 1):
+            product = b.multiply(product, a)
+        return product if power > 0 else b.divide(one, product)
+
+    def _reshaped(self, node: Node) -> int | None:
+        """A value in another shape: the same numbers in the same order, of the same kind."""
+        given = node.args[0]
+        if name_of(node) == "getitem" and not _keeps_all(node.args[1]):
+            return None
+        value = self._number(given)
+        before, after = self._shapes[given], self._shapes[node]  # type: ignore[index]
+        if math.prod(before) != math.prod(after):
+            return (
+                self._builder.spread(value)
+                if self._kind(after) == "row" and name_of(node) == "expand"
+                else None
+            )
+        return value
+
+    def _summed(self, node: Node, name: str) -> int | None:
+        """A sum over the columns of a head."""
+        names = ("input", "dim", "keepdim")
+        given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        value, dims = given["input"], given.get("dim")
+        shape = self._shapes[value]
+        dims = [dims] if isinstance(dims, int) else list(dims or [])
+        if dims not in ([-1], [len(shape)]) or shape[-1] != self._width or "dtype" in given:
+            return None
+        if self._width == 1 and shape[-1] == 1:
+            return self._number(value)
+        if self._kind(shape) != "row" or (len(shape) == 1 and self._heads > 1):
+            return None
+        b = self._builder
+        total = b.sum(b.spread(self._number(value)))
+        return total if name == "sum" else b.multiply(b.constant(1 / self._width, "column"), total)

@@ -1,0 +1,1 @@
+"""Built-in layers that are written as a user's own."""

@@ -1,0 +1,525 @@
+"""Graph attention over a whole graph in two passes over the edges, without an array of |E| rows.
+
+GAT (Velickovic et al., ICLR 2018): out_i is the sum of alpha_ij p_j over the edges j -> i, with alpha_i the
+softmax over them of leaky(s_ij), s_ij = at_source_j + at_destination_i. The forward pass reads each p_j once:
+sums are rescaled when a higher score comes. For backward it keeps the logarithm of the softmax's denominator,
+from which the weights are computed again.
+
+With g the gradient of out and t_i = g_i . out_i, the gradient of s_ij is alpha_ij (g_i . p_j - t_i) times the
+slope of leaky there. A source adds up its own, and alpha_ij g_i for p_j, over the transpose. A destination's
+sum needs no further pass: alpha_ij (g_i . p_j - t_i) adds up to zero over j, so only where the slope is 1 and
+not `slope` something is left, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of alpha_ij p_j, and q_i
+that of alpha_ij, over the edges with a positive s_ij: the forward pass adds them up beside out_i.
+
+Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that no score changes. The gradient of s_ij
+then is alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the sum of m_ij alpha_ij p_j. The mask is drawn again in
+the backward pass.
+"""
+
+# mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.machine.generator import vertex_stream
+from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.workers import Workers, current_workers
+from hyrt.nn.operators.attention_mask import AttentionMask, mask_edge
+from hyrt.nn.whole_graph import vectors
+from hyrt.nn.whole_graph.cut_attention import CutAttention, CutGradient
+from hyrt.nn.whole_graph.edge_ranges import run_by_edges
+from hyrt.nn.whole_graph.rows import AHEAD, elements, head_passes, sum_dtype
+from hyrt.nn.whole_graph.rows_to_come import ask_for_edges
+
+Array = NDArray[Any]
+
+# Rows whose gradients are prepared at a time.
+_GRAIN = 4096
+ENDS = 3
+"""Numbers of a destination and head that an edge reads backward: its part of the score, lse and g . out."""
+
+
+@cache
+def _forward(heads: int, width: int, lanes: int) -> Any:
+    """The loop for `heads` heads of `width` columns, held by `lanes`.
+
+    `indptr` and the results begin with row `base`; with `rows` it is 0.
+    """
+
+    @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+    def attend_rows(
+        indptr, columns, rows, p, at_source, at_destination, slope, loops, key, threshold, scale, num_heads,
+        head, used, out, lse, positive, positive_weight, base, start, stop,
+    ):  # fmt: skip
+        line = 64 // p.itemsize
+        step = num_heads * width
+        at = head * width
+        # Finite: a score of -inf has a distance from it, and the weight zero wherever it comes.
+        lowest = vectors.filled(at_source.dtype.type(np.finfo(at_source.dtype).min), heads)
+        one = vectors.filled(at_source.dtype.type(1), heads)
+        no_weight = vectors.filled(at_source.dtype.type(0), heads)
+        no_row = vectors.filled(at_source.dtype.type(0), lanes)
+        factors = np.empty(heads, at_source.dtype)
+        stream = np.uint64(0)
+        for k in range(start, stop):
+            i = np.int64(k) if rows is None else np.int64(rows[k])
+            if key is not None:
+                stream = vertex_stream(key, np.uint64(i))
+            first, end = np.int64(indptr[i - base]), np.int64(indptr[i - base + 1])
+            # Rows that follow each other ask for each other's sources.
+            final = (np.int64(indptr[stop - base]) if rows is None else end) - 1
+            if rows is not None:
+                ask_for_edges(indptr, columns, rows, k, stop)
+                following = np.int64(rows[min(k + 1, stop - 1)])
+                begin = np.int64(indptr[following])
+                for e in range(begin, min(begin + AHEAD, np.int64(indptr[following + 1]))):
+                    later = np.int64(columns[e])
+                    for s in range(0, lanes if used is None else used, line):
+                        prefetch(p, later * step + at + s)
+                    prefetch(at_source, later * num_heads + head)
+            offset = vectors.load(at_destination, i * num_heads + head, heads, None)
+            top = lowest
+            total, positive_total = no_row, no_row
+            weights, positive_weights = no_weight, no_weight
+            # A row's loop comes before its edges.
+            for e in range(first - 1 if loops else first, end):
+                c = i
+                if e >= first:
+                    c = np.int64(columns[e])
+                    later = np.int64(columns[min(e + AHEAD, final)])
+                    for s in range(0, lanes if used is None else used, line):
+                        prefetch(p, later * step + at + s)
+                    prefetch(at_source, later * num_heads + head)
+                raw = vectors.add(vectors.load(at_source, c * num_heads + head, heads, None), offset)
+                score = vectors.where_positive(raw, raw, vectors.scaled(raw, slope))
+                if vectors.above(score, top):
+                    higher = vectors.where_positive(vectors.subtract(score, top), score, top)
+                    shrink = vectors.exp(vectors.subtract(top, higher))
+                    wide = vectors.spread(shrink, width, lanes)
+                    top = higher
+                    total = vectors.multiply(total, wide)
+                    weights = vectors.multiply(weights, shrink)
+                    if positive is not None:
+                        positive_total = vectors.multiply(positive_total, wide)
+                        positive_weights = vectors.multiply(positive_weights, shrink)
+                weight = vectors.exp(vectors.subtract(score, top))
+                row = vectors.load(p, c * step + at, lanes, used)
+                weights = vectors.add(weights, weight)
+                kept = weight
+                if key is not None:
+                    mask_edge(stream, c, head, heads, num_heads, threshold, scale, factors)
+                    kept = vectors.multiply(weight, vectors.load(factors, 0, heads, None))
+                total = vectors.add(total, vectors.multiply(vectors.spread(kept, width, lanes), row))
+                if positive is not None:
+                    kept = vectors.where_positive(raw, kept, no_weight)
+                    wide = vectors.spread(kept, width, lanes)
+                    positive_total = vectors.add(positive_total, vectors.multiply(wide, row))
+                    weight = vectors.where_positive(raw, weight, no_weight)
+                    positive_weights = vectors.add(positive_weights, weight)
+            inverse = no_weight
+            if loops or end > first:
+                # Where all scores are -inf, this is infinite, and the result is no number.
+                inverse = vectors.divide(one, weights)
+            wide = vectors.spread(inverse, width, lanes)
+            to, to_head = (k - base) * step + at, (k - base) * num_heads + head
+            vectors.store(out, to, vectors.multiply(total, wide), used)
+            if lse is not None:
+                vectors.store(lse, to_head, vectors.add(top, vectors.log(weights)), None)
+            if positive is not None:
+                vectors.store(positive, to, vectors.multiply(positive_total, wide), used)
+                vectors.store(positive_weight, to_head, vectors.multiply(positive_weights, inverse), None)
+
+    return attend_rows
+
+
+@cache
+def _by_destination(heads: int, width: int, lanes: int) -> Any:
+    """What each destination adds to the gradients, and the gradient of its own score."""
+
+    @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+    def prepare_rows(
+        rows, at_destination, slope, num_heads, head, used, out, lse, positive, positive_weight, grad,
+        destination_grad, ends, start, stop,
+    ):  # fmt: skip
+        for k in range(start, stop):
+            i = np.int64(k) if rows is None else np.int64(rows[k])
+            row, at_head = (k * num_heads + head) * width, k * num_heads + head
+            g = vectors.load(grad, row, lanes, used)
+            mean = vectors.sums_of_heads(
+                vectors.multiply(g, vectors.load(out, row, lanes, used)), width, heads
+            )
+            above = vectors.sums_of_heads(
+                vectors.multiply(g, vectors.load(positive, row, lanes, used)), width, heads
+            )
+            of_weight = vectors.multiply(mean, vectors.load(positive_weight, at_head, heads, None))
+            left = vectors.scaled(vectors.subtract(above, of_weight), 1 - slope)
+            vectors.store(destination_grad, at_head, left, None)
+            # Beside each other, for they are read together.
+            to = 3 * k * num_heads + head
+            offset = vectors.load(at_destination, i * num_heads + head, heads, None)
+            vectors.store(ends, to, offset, None)
+            vectors.store(ends, to + num_heads, vectors.load(lse, at_head, heads, None), None)
+            vectors.store(ends, to + 2 * num_heads, mean, None)
+
+    return prepare_rows
+
+
+@cache
+def _by_source(heads: int, width: int, lanes: int) -> Any:
+    """The gradients of the sources, over the transposed edges; `indptr` and they begin with row `base`."""
+
+    @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+    def turn_back(
+        indptr, columns, rows, positions, p, at_source, slope, loops, key, threshold, scale, num_heads, head,
+        used, grad, ends, p_grad, source_grad, base, start, stop,
+    ):  # fmt: skip
+        line = 64 // grad.itemsize
+        step = num_heads * width
+        at = head * width
+        no_weight = vectors.filled(at_source.dtype.type(0), heads)
+        no_row = vectors.filled(at_source.dtype.type(0), lanes)
+        final = np.int64(indptr[stop - base]) - 1
+        factors = np.empty(heads, at_source.dtype)
+        for j in range(start, stop):
+            first, end = np.int64(indptr[j - base]), np.int64(indptr[j - base + 1])
+            row = vectors.load(p, j * step + at, lanes, used)
+            offset = vectors.load(at_source, j * num_heads + head, heads, None)
+            total, scores = no_row, no_weight
+            for e in range(first - 1 if loops else first, end):
+                i = np.int64(j)
+                if e >= first:
+                    i = np.int64(columns[e])
+                    later = np.int64(columns[min(e + AHEAD, final)])
+                    if positions is not None:
+                        later = np.int64(positions[later])
+                    for s in range(0, lanes if used is None else used, line):
+                        prefetch(grad, later * step + at + s)
+                    prefetch(ends, 3 * later * num_heads + head)
+                if positions is not None:
+                    i = np.int64(positions[i])
+                if positions is not None:
+                    if i < 0:
+                        continue
+                end_at = 3 * i * num_heads + head
+                raw = vectors.add(offset, vectors.load(ends, end_at, heads, None))
+                score = vectors.where_positive(raw, raw, vectors.scaled(raw, slope))
+                lse = vectors.load(ends, end_at + num_heads, heads, None)
+                weight = vectors.exp(vectors.subtract(score, lse))
+                g = vectors.load(grad, i * step + at, lanes, used)
+                along = vectors.sums_of_heads(vectors.multiply(g, row), width, heads)
+                kept = weight
+                if key is not None:
+                    stream = vertex_stream(key, np.uint64(i if rows is None else np.int64(rows[i])))
+                    mask_edge(stream, j, head, heads, num_heads, threshold, scale, factors)
+                    drawn = vectors.load(factors, 0, heads, None)
+                    kept = vectors.multiply(weight, drawn)
+                    along = vectors.multiply(along, drawn)
+                total = vectors.add(total, vectors.multiply(vectors.spread(kept, width, lanes), g))
+                mean = vectors.load(ends, end_at + 2 * num_heads, heads, None)
+                by_score = vectors.multiply(weight, vectors.subtract(along, mean))
+                by_score = vectors.where_positive(raw, by_score, vectors.scaled(by_score, slope))
+                scores = vectors.add(scores, by_score)
+            vectors.store(p_grad, (j - base) * step + at, total, used)
+            vectors.store(source_grad, (j - base) * num_heads + head, scores, None)
+
+    return turn_back
+
+
+def attend_into(
+    indptr: Array,
+    columns: Array,
+    p: Array,
+    at_source: Array,
+    at_destination: Array,
+    out: Array,
+    lse: Array | None = None,
+    positive: Array | None = None,
+    positive_weight: Array | None = None,
+    *,
+    slope: float = 0.2,
+    loops: bool = True,
+    rows: Array | None = None,
+    mask: AttentionMask | None = None,
+    workers: Workers | None = None,
+) -> None:
+    """Sum source rows weighted by attention.
+
+    out[k] = sum of alpha[e] * p[c] over the edges e from c into i = rows[k], per head, with alpha the softmax
+    over them of leaky(at_source[c] + at_destination[i]). Without edges and loop it is zero.
+
+    Parameters
+    ----------
+    indptr, columns
+        [V + 1] and [E] int32 or int64: CSR over the edges.
+    p
+        [V, H, d] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16.
+    at_source, at_destination
+        [V, H] float64 where p is, else float32: the two parts of a score.
+    out
+        [m, H, d]: one row for each of `rows`, as p or as at_source.
+    lse, positive, positive_weight
+        [m, H], [m, H, d] and [m, H], what backward needs: all of them or none. The first and the last are as
+        at_source, the other as out.
+    slope
+        The slope of leaky below zero.
+    loops
+        Whether each row has an edge from itself besides its own.
+    rows
+        [m] integers: the rows to compute; all by default.
+    mask
+        Drops alpha after the softmax; None drops nothing.
+    workers
+        The team of threads; the calling thread's by default.
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes do not go together.
+    """
+    _, heads, width = _sizes(p)
+    vertices = len(indptr) - 1
+    number = vertices if rows is None else len(rows)
+    kind = sum_dtype(p.dtype)
+    source_rows = elements("p", p, (vertices, heads, width))
+    scores = (
+        _scores("at_source", at_source, (vertices, heads), kind),
+        _scores("at_destination", at_destination, (vertices, heads), kind),
+    )
+    results = elements("out", out, (number, heads, width))
+    drops = _drops(mask, kind)
+    kept: tuple[Array | None, ...] = (None, None, None)
+    if lse is not None and positive is not None and positive_weight is not None:
+        kept = (
+            _scores("lse", lse, (number, heads), kind),
+            elements("positive", positive, (number, heads, width)),
+            _scores("positive_weight", positive_weight, (number, heads), kind),
+        )
+    elif not (lse is positive is positive_weight is None):
+        raise ValueError("backward needs all of lse, positive and positive_weight: give all of them, or none")
+
+    def attend(
+        borders: Array, chosen: Array | None, own: bool, into: tuple[Array | None, ...], base: int,
+        start: int, stop: int,
+    ) -> None:  # fmt: skip
+        for head, together, lanes, used in head_passes(heads, width):
+            _forward(together, width, lanes)(
+                borders, columns, chosen, source_rows, *scores, kind.type(slope), own, *drops, heads, head,
+                used, *into, base, start, stop,
+            )  # fmt: skip
+
+    def work(start: int, stop: int) -> None:
+        attend(indptr, rows, loops, (results, *kept), 0, start, stop)
+
+    def cut(k: int, starts: Array) -> CutAttention:
+        i = k if rows is None else int(rows[k])
+
+        def piece(number: int, into: tuple[Array, ...]) -> None:
+            attend(starts[number : number + 2], None, loops and number == 0, into, i, i, i + 1)
+
+        row = [None if each is None else each[k] for each in (out, lse, positive, positive_weight)]
+        return CutAttention.of(len(starts) - 1, piece, row, kind)
+
+    run_by_edges(work, indptr, rows, workers, cut)
+
+
+def attend_backward_into(
+    t_indptr: Array,
+    t_columns: Array,
+    p: Array,
+    at_source: Array,
+    at_destination: Array,
+    out: Array,
+    lse: Array,
+    positive: Array,
+    positive_weight: Array,
+    grad: Array,
+    p_grad: Array,
+    source_grad: Array,
+    destination_grad: Array,
+    *,
+    slope: float = 0.2,
+    loops: bool = True,
+    rows: Array | None = None,
+    positions: Array | None = None,
+    mask: AttentionMask | None = None,
+    workers: Workers | None = None,
+) -> None:
+    """The gradients of `attend_into`, in one pass over the transposed edges.
+
+    Beside the results it needs 3 numbers for each row and head.
+
+    Parameters
+    ----------
+    t_indptr, t_columns
+        The transpose of the topology that `attend_into` was given.
+    p, at_source, at_destination, out, lse, positive, positive_weight, slope, loops, mask
+        The arguments of `attend_into`, with its results.
+    grad
+        [m, H, d], the gradient of out, as p or as at_source.
+    p_grad, source_grad
+        [V, H, d] (as p or as at_source) and [V, H] (as at_source): receive the gradients of p and at_source.
+    destination_grad
+        [m, H] as at_source: receives the gradient of at_destination in the rows computed.
+    rows, positions
+        The rows that were computed, [m], and where each vertex is among them, [V], negative for others: both
+        or none, for all.
+    workers
+        The team of threads; the calling thread's by default.
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes do not go together.
+    """
+    heads, kind = p.shape[1], sum_dtype(p.dtype)
+    ends = np.empty((len(grad), ENDS * heads), kind)
+    attend_ends_into(
+        at_destination, out, lse, positive, positive_weight, grad, ends, destination_grad, slope=slope,
+        rows=rows, workers=workers,
+    )  # fmt: skip
+    attend_to_sources_into(
+        t_indptr, t_columns, p, at_source, ends, grad, p_grad, source_grad, slope=slope, loops=loops,
+        rows=rows, positions=positions, mask=mask, workers=workers,
+    )  # fmt: skip
+
+
+def attend_ends_into(
+    at_destination: Array,
+    out: Array,
+    lse: Array,
+    positive: Array,
+    positive_weight: Array,
+    grad: Array,
+    ends: Array,
+    destination_grad: Array,
+    *,
+    slope: float = 0.2,
+    rows: Array | None = None,
+    workers: Workers | None = None,
+) -> None:
+    """The first half of `attend_backward_into`, row by row: afterwards `out` and `positive` are not needed.
+
+    Parameters
+    ----------
+    at_destination, out, lse, positive, positive_weight, grad, destination_grad, slope, rows, workers
+        The arguments of `attend_backward_into`. `destination_grad` may be `positive_weight` itself.
+    ends
+        [m, 3 H] as at_source: receives what the edges read of their destinations.
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes do not go together.
+    """
+    number, heads, width = _sizes(out)
+    kind = sum_dtype(out.dtype)
+    vertices = number if rows is None else len(at_destination)
+    given = (
+        elements("out", out, (number, heads, width)),
+        _scores("lse", lse, (number, heads), kind),
+        elements("positive", positive, (number, heads, width)),
+        _scores("positive_weight", positive_weight, (number, heads), kind),
+        elements("grad", grad, (number, heads, width)),
+        _scores("destination_grad", destination_grad, (number, heads), kind),
+        _scores("ends", ends, (number, ENDS * heads), kind),
+    )
+    of_destination = _scores("at_destination", at_destination, (vertices, heads), kind)
+    leaky = kind.type(slope)
+
+    def prepare(start: int, stop: int) -> None:
+        for head, together, lanes, used in head_passes(heads, width):
+            _by_destination(together, width, lanes)(
+                rows, of_destination, leaky, heads, head, used, *given, start, stop
+            )
+
+    (workers or current_workers()).run(prepare, number, _GRAIN)
+
+
+def attend_to_sources_into(
+    t_indptr: Array,
+    t_columns: Array,
+    p: Array,
+    at_source: Array,
+    ends: Array,
+    grad: Array,
+    p_grad: Array,
+    source_grad: Array,
+    *,
+    slope: float = 0.2,
+    loops: bool = True,
+    rows: Array | None = None,
+    positions: Array | None = None,
+    mask: AttentionMask | None = None,
+    workers: Workers | None = None,
+) -> None:
+    """The second half of `attend_backward_into`, along the transposed edges.
+
+    Parameters
+    ----------
+    t_indptr, t_columns, p, at_source, grad, p_grad, source_grad, slope, loops, rows, positions, mask, workers
+        The arguments of `attend_backward_into`.
+    ends
+        What `attend_ends_into` has left.
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes do not go together.
+    """
+    _, heads, width = _sizes(p)
+    vertices = len(t_indptr) - 1
+    if (rows is None) != (positions is None):
+        raise ValueError("rows and positions belong together: give both of them, or none")
+    number = vertices if rows is None else len(rows)
+    kind = sum_dtype(p.dtype)
+    source_rows = elements("p", p, (vertices, heads, width))
+    of_source = _scores("at_source", at_source, (vertices, heads), kind)
+    g = elements("grad", grad, (number, heads, width))
+    of_ends = _scores("ends", ends, (number, ENDS * heads), kind)
+    found = (
+        elements("p_grad", p_grad, (vertices, heads, width)),
+        _scores("source_grad", source_grad, (vertices, heads), kind),
+    )
+    leaky, drops = kind.type(slope), _drops(mask, kind)
+
+    def turn_back(
+        borders: Array, own: bool, into: tuple[Array, ...], base: int, start: int, stop: int
+    ) -> None:
+        for head, together, lanes, used in head_passes(heads, width):
+            _by_source(together, width, lanes)(
+                borders, t_columns, rows, positions, source_rows, of_source, leaky, own, *drops, heads,
+                head, used, g, of_ends, *into, base, start, stop,
+            )  # fmt: skip
+
+    def work(start: int, stop: int) -> None:
+        turn_back(t_indptr, loops, found, 0, start, stop)
+
+    def cut(j: int, starts: Array) -> CutGradient:
+        def piece(number: int, into: tuple[Array, ...]) -> None:
+            turn_back(starts[number : number + 2], loops and number == 0, into, j, j, j + 1)
+
+        return CutGradient.of(len(starts) - 1, piece, p_grad[j], source_grad[j], kind)
+
+    run_by_edges(work, t_indptr, None, workers, cut)
+
+
+def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """Key, threshold and factor of a mask as the loops take them; without one, it costs nothing."""
+    return (None, None, None) if mask is None else (mask.key, mask.threshold, kind.type(mask.scale))
+
+
+def _sizes(p: Array) -> tuple[int, int, int]:
+    if p.ndim != 3 or not p.shape[1] or not p.shape[2]:
+        raise ValueError(f"p has shape {p.shape}: give [vertices, heads, columns of a head]")
+    return p.shape[0], p.shape[1], p.shape[2]
+
+
+def _scores(what: str, x: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+    if x.dtype != kind:
+        raise ValueError(f"{what} is {x.dtype}: give {kind}")
+    return elements(what, x, shape)

@@ -1,0 +1,109 @@
+"""Attention at a row of very many edges: pieces of it, which several threads compute, become one.
+
+A piece is a row of its own, with a softmax of its own. The row's softmax weighs piece n by exp(lse_n - lse),
+where lse = log(sum of exp(lse_n)): sums that are weighted by attention are added up so. Gradients of sources
+are plain sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.quantities import one_line
+
+Array = NDArray[Any]
+
+Piece = Callable[[int, tuple[Array, ...]], None]
+"""Computes the piece of a number and writes its results to arrays, as the operator's loop writes those of a
+row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutAttention:
+    """The forward pass: see `hyrt.nn.whole_graph.attention.attend_into`."""
+
+    compute: Piece
+    row: Sequence[Array | None]
+    """The row's out and positive [H, d], lse and positive_weight [H], in the order of `attend_into`."""
+    parts: tuple[Array, ...]
+    """[pieces, ...] the same of the pieces."""
+
+    __repr__ = one_line
+
+    @classmethod
+    def of(
+        cls, pieces: int, compute: Piece, row: Sequence[Array | None], kind: np.dtype[Any]
+    ) -> CutAttention:
+        """A row of so many pieces, whose sums are of a dtype."""
+        out = row[0]
+        assert out is not None
+        heads = len(out)
+        shapes = (out.shape, (heads,), out.shape, (heads,))
+        return cls(compute, row, tuple(np.empty((pieces, *shape), kind) for shape in shapes))
+
+    def piece(self, number: int) -> None:
+        self.compute(number, tuple(part[number].reshape(-1) for part in self.parts))
+
+    def finish(self) -> None:
+        (out, lse, positive, positive_weight), parts = self.row, self.parts
+        lses = parts[1]
+        top = lses.max(0)
+        # A row whose scores are all -inf has no softmax, be it in pieces or whole.
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(lses - top)
+            total = weights.sum(0)
+            weights /= total
+        for part in (parts[0], parts[2]):
+            # A piece whose scores are all -inf has no softmax of its own, and nothing to add.
+            part[np.isneginf(lses)] = 0
+        assert out is not None
+        _add_up(parts[0], weights, out)
+        if lse is None or positive is None or positive_weight is None:
+            return
+        _add_up(parts[2], weights, positive)
+        np.add(top, np.log(total), out=lse)
+        parts[3][np.isneginf(lses)] = 0
+        np.sum(weights * parts[3], 0, out=positive_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class CutGradient:
+    """The backward pass: see `hyrt.nn.whole_graph.attention.attend_to_sources_into`."""
+
+    compute: Piece
+    p_grad: Array
+    source_grad: Array
+    """`p_grad` [H, d] and `source_grad` [H]: the row's."""
+    parts: tuple[Array, ...]
+    """[pieces, ...] the same of the pieces."""
+
+    __repr__ = one_line
+
+    @classmethod
+    def of(
+        cls, pieces: int, compute: Piece, p_grad: Array, source_grad: Array, kind: np.dtype[Any]
+    ) -> CutGradient:
+        """A row of so many pieces, whose sums are of a dtype."""
+        shapes = (p_grad.shape, source_grad.shape)
+        return cls(compute, p_grad, source_grad, tuple(np.empty((pieces, *shape), kind) for shape in shapes))
+
+    def piece(self, number: int) -> None:
+        self.compute(number, tuple(part[number].reshape(-1) for part in self.parts))
+
+    def finish(self) -> None:
+        rows, scores = self.parts
+        _add_up(rows, None, self.p_grad)
+        np.sum(scores, 0, out=self.source_grad)
+
+
+def _add_up(parts: Array, weights: Array | None, out: Array) -> None:
+    """Write the sum of the pieces [pieces, H, d], weighted by [pieces, H], in their order."""
+    pieces = len(parts)
+    borders, order = np.array([0, pieces]), np.arange(pieces, dtype=np.int32)
+    spmm_into(borders, order, parts.reshape(pieces, -1), out.reshape(1, -1), weights=weights)

@@ -1,0 +1,137 @@
+"""The operators over whole graphs from torch's own operators: they run on every torch device.
+
+Each has the mathematics of its namesake in `hyrt.nn.whole_graph.gradients`. Sums run over consecutive rows,
+without float atomics, and go through arrays with a row for each edge.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hyrt.graph.topology import Topology
+from hyrt.nn.tensor_operators.segments import (
+    from_destinations,
+    from_sources,
+    max_of_sources,
+    segment_max,
+    to_destinations,
+)
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.whole_graph.edges import At, Operation
+from hyrt.nn.whole_graph.gradients import SumScales
+
+_OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
+
+
+def block_on(topology: Topology, device: torch.device) -> TensorBlock:
+    """The whole graph as one block on a device; made at the first call and kept with the topology."""
+    # A frozen topology keeps what it has found, such as its transpose, in the same place.
+    kept: dict[torch.device, TensorBlock] = vars(topology).setdefault("_blocks_on", {})
+    if device not in kept:
+        degrees = torch.from_numpy(topology.in_degrees).to(device)
+        kept[device] = TensorBlock(
+            indptr=torch.from_numpy(topology.indptr).to(device),
+            columns=torch.from_numpy(topology.indices).to(device),
+            sources=torch.arange(topology.num_vertices, device=device),
+            num_dst=topology.num_vertices,
+            degrees=degrees,
+            source_degrees=degrees,
+            layer=1,
+        )
+    return kept[device]
+
+
+def _widened(x: Tensor) -> Tensor:
+    """Rows as what they are summed in: those of 16 bits as float32, until the sum is rounded."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def sum_of_sources(
+    topology: Topology, x: Tensor, weights: Tensor | None, scales: SumScales, *, transposed: bool
+) -> Tensor:
+    edges = topology.transposed if transposed else topology
+    block = block_on(edges, x.device)
+    wide = _widened(x)
+    row, source, own = (
+        None if scale is None else torch.from_numpy(scale).to(x.device)[:, None]
+        for scale in (scales.row, scales.source, scales.own)
+    )
+    along = from_sources(block, wide if source is None else wide * source)
+    if weights is not None:
+        if transposed:
+            weights = weights[torch.from_numpy(topology.transposed_edges).to(x.device)]
+        heads = weights.shape[1]
+        by_head = along.view(len(along), heads, along.shape[1] // heads)
+        along = (by_head * weights[:, :, None]).view(along.shape)
+    total = to_destinations(block, along)
+    if row is not None:
+        total = total * row
+    if own is not None:
+        total = total + wide * own
+    return total.to(x.dtype)
+
+
+def largest_of_sources(topology: Topology, x: Tensor) -> Tensor:
+    return max_of_sources(block_on(topology, x.device), x)
+
+
+def _at(block: TensorBlock, x: Tensor, at: At) -> Tensor:
+    if at == "edge":
+        return x
+    return from_sources(block, x) if at == "source" else from_destinations(block, x)
+
+
+def combine(
+    topology: Topology, left: Tensor, right: Tensor, operation: Operation, left_at: At, right_at: At
+) -> Tensor:
+    block = block_on(topology, left.device)
+    found: Tensor = _OPERATIONS[operation](_at(block, left, left_at), _at(block, right, right_at))
+    return found
+
+
+def dot(topology: Topology, left: Tensor, right: Tensor, left_at: At, right_at: At) -> Tensor:
+    block = block_on(topology, left.device)
+    products = _widened(_at(block, left, left_at)) * _widened(_at(block, right, right_at))
+    return products.sum(2).to(left.dtype)
+
+
+def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: torch.dtype) -> Tensor:
+    block, values = block_on(topology, values.device), values.to(dtype)
+    if not largest:
+        return to_destinations(block, values)
+    _, winners = segment_max(values.detach(), block.indptr)
+    if not len(values):
+        return values.new_zeros(winners.shape)
+    return torch.where(winners < 0, 0, values.gather(0, winners.clamp(min=0)))
+
+
+def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
+    block = block_on(topology, scores.device)
+    # A constant of the softmax: it changes no value and takes no gradient.
+    top, _ = segment_max(scores.detach(), block.indptr)
+    weights = (scores - from_destinations(block, top)).exp()
+    return weights / from_destinations(block, to_destinations(block, weights))
+
+
+def attend_all(
+    topology: Topology, p: Tensor, at_source: Tensor, at_destination: Tensor, *, slope: float, loops: bool
+) -> Tensor:
+    block = block_on(topology, p.device)
+    along = from_sources(block, at_source) + from_destinations(block, at_destination)
+    along = functional.leaky_relu(along, negative_slope=slope)
+    own = functional.leaky_relu(at_source + at_destination, negative_slope=slope)
+    with torch.no_grad():
+        best, winners = segment_max(along, block.indptr)
+        top = torch.where(winners < 0, own, torch.maximum(best, own)) if loops else best
+    weights = (along - from_destinations(block, top)).exp()
+    total = to_destinations(block, weights)
+    rows = p.to(weights.dtype)
+    out = to_destinations(block, weights[:, :, None] * from_sources(block, rows))
+    if loops:
+        own = (own - top).exp()
+        total, out = total + own, out + own[:, :, None] * rows
+    return (out / torch.where(total == 0, 1, total)[:, :, None]).to(p.dtype)

@@ -1,0 +1,235 @@
+"""Sums of source rows over a whole graph: gSpMMv and gSpMMve of GraphPy (6.1), and their transposes."""
+
+# mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.machine.intrinsics import prefetch
+from hyrt.machine.workers import Workers
+from hyrt.nn.whole_graph import vectors
+from hyrt.nn.whole_graph.edge_ranges import run_by_edges
+from hyrt.nn.whole_graph.rows import AHEAD, column_passes, flat, sum_dtype
+from hyrt.nn.whole_graph.rows_to_come import ask_for_edges
+from hyrt.quantities import one_line
+
+Array = NDArray[Any]
+
+
+@cache
+def _kernel(lanes: int) -> Any:
+    """The loop for `lanes` columns. What is None when it is compiled costs nothing."""
+
+    @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+    def sum_rows(
+        indptr, columns, rows, positions, x, x_step, row_scale, source_scale, self_scale, weights, heads,
+        head, edges, out, out_step, at, used, accumulate, zero, start, stop,
+    ):  # fmt: skip
+        line = 64 // x.itemsize
+        nothing = vectors.filled(zero, lanes)
+        for k in range(start, stop):
+            i = np.int64(k) if rows is None else np.int64(rows[k])
+            # Rows that follow each other ask for each other's sources.
+            final = (indptr[stop] if rows is None else indptr[i + 1]) - 1
+            if rows is not None:
+                ask_for_edges(indptr, columns, rows, k, stop)
+                following = np.int64(rows[min(k + 1, stop - 1)])
+                begin = indptr[following]
+                for e in range(begin, min(begin + AHEAD, indptr[following + 1])):
+                    later = np.int64(columns[e])
+                    if positions is not None:
+                        later = np.int64(positions[later])
+                    for s in range(0, lanes if used is None else used, line):
+                        prefetch(x, later * x_step + at + s)
+            total = nothing
+            for e in range(indptr[i], indptr[i + 1]):
+                if positions is not None:
+                    prefetch(positions, np.int64(columns[min(e + 2 * AHEAD, final)]))
+                later = np.int64(columns[min(e + AHEAD, final)])
+                if source_scale is not None:
+                    prefetch(source_scale, later)
+                if positions is not None:
+                    later = np.int64(positions[later])
+                for s in range(0, lanes if used is None else used, line):
+                    prefetch(x, later * x_step + at + s)
+                c = np.int64(columns[e])
+                p = c
+                if positions is not None:
+                    p = np.int64(positions[c])
+                if positions is not None:
+                    if p < 0:
+                        continue
+                row = vectors.load(x, p * x_step + at, lanes, used)
+                if source_scale is not None:
+                    row = vectors.scaled(row, source_scale[c])
+                if weights is not None:
+                    w = np.int64(e) if edges is None else np.int64(edges[e])
+                    row = vectors.scaled(row, weights[w * heads + head])
+                total = vectors.add(total, row)
+            if row_scale is not None:
+                total = vectors.scaled(total, row_scale[i])
+            if self_scale is not None:
+                p = i if positions is None else np.int64(positions[i])
+                if p >= 0:
+                    row = vectors.load(x, p * x_step + at, lanes, used)
+                    total = vectors.add(total, vectors.scaled(row, self_scale[i]))
+            to = np.int64(k) * out_step + at
+            if accumulate:
+                total = vectors.add(total, vectors.load(out, to, lanes, used))
+            vectors.store(out, to, total, used)
+
+    return sum_rows
+
+
+def spmm_into(
+    indptr: Array,
+    columns: Array,
+    x: Array,
+    out: Array,
+    *,
+    row_scale: Array | None = None,
+    source_scale: Array | None = None,
+    self_scale: Array | None = None,
+    weights: Array | None = None,
+    edge_ids: Array | None = None,
+    rows: Array | None = None,
+    positions: Array | None = None,
+    accumulate: bool = False,
+    workers: Workers | None = None,
+) -> None:
+    """Sum source rows over the edges of each row, scaled and weighted on the way.
+
+    out[k] = row_scale[i] * sum of weights[e] * source_scale[c] * x[p(c)] over the edges e from c into i, +
+    self_scale[i] * x[p(i)]; with i = rows[k] (k without `rows`) and p = positions (p(c) = c without). An edge
+    whose source has a negative position is left out. Over a transposed topology with the two scales changed
+    about, it is its own gradient with respect to x.
+
+    Parameters
+    ----------
+    indptr, columns
+        [V + 1] and [E] int32 or int64: CSR over the edges.
+    x
+        [n, f] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16. Rows may have gaps.
+    out
+        [V, f], or one row for each of `rows`; of the same choice of dtypes. Sums are float32 unless x is
+        float64. It must not overlap x. Rows that begin at cache lines (those of torch's tensors do, of
+        numpy's arrays often not) are faster to read and to write.
+    row_scale, source_scale, self_scale
+        [V] floating point: factors of a row's sum, of each source's row, and of a row's own x. Without the
+        last there is no self path.
+    weights
+        [E] factors of the edges, or [E, H] with one for each of the H equal slices of x's columns.
+    edge_ids
+        [E] integers: which of the weights each edge has; consecutive by default.
+    rows
+        [m] integers: the rows to compute; all by default.
+    positions
+        [V] integers: where each vertex's row is in x, negative where it has none; by default x has all.
+    accumulate
+        Add to `out` instead of replacing it.
+    workers
+        The team of threads; the calling thread's by default.
+
+    Raises
+    ------
+    ValueError
+        If the shapes or dtypes do not go together.
+    """
+    elements, x_step = flat("x", x)
+    results, out_step = flat("out", out)
+    wanted = (len(indptr) - 1 if rows is None else len(rows), x.shape[1])
+    if out.shape != wanted:
+        raise ValueError(f"out has shape {out.shape}, but the result has {wanted}")
+    heads = 1 if weights is None or weights.ndim == 1 else weights.shape[1]
+    if x.shape[1] % heads:
+        raise ValueError(
+            f"x has {x.shape[1]} columns, which {heads} heads of the weights cannot share equally"
+        )
+    if weights is not None and weights.dtype not in (np.float32, np.float64):
+        raise ValueError(f"weights is {weights.dtype}: give float32 or float64")
+    factors = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
+    zero = sum_dtype(x.dtype).type(0)
+    width = x.shape[1] // heads
+    passes = [
+        (h, h * width + at, lanes, used) for h in range(heads) for at, lanes, used in column_passes(width)
+    ]
+
+    def work(start: int, stop: int) -> None:
+        for head, at, lanes, used in passes:
+            _kernel(lanes)(
+                indptr, columns, rows, positions, elements, x_step, row_scale, source_scale, self_scale,
+                factors, heads, head, edge_ids, results, out_step, at, used, accumulate, zero, start, stop,
+            )  # fmt: skip
+
+    def cut(k: int, starts: Array) -> _CutSum:
+        i = k if rows is None else int(rows[k])
+        return _CutSum(
+            starts=starts, columns=columns, x=x, out=out[k : k + 1], row_scale=_one(row_scale, i),
+            source_scale=source_scale, self_scale=_one(self_scale, i),
+            at=i if positions is None else int(positions[i]), weights=weights, edge_ids=edge_ids,
+            positions=positions, accumulate=accumulate,
+            sums=np.zeros((len(starts), x.shape[1]), zero.dtype),
+        )  # fmt: skip
+
+    run_by_edges(work, indptr, rows, workers, cut)
+
+
+def _one(scale: Array | None, i: int) -> Array | None:
+    return None if scale is None else scale[i : i + 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CutSum:
+    """A row of very many edges: its pieces are summed as rows of their own, and added up in their order."""
+
+    starts: Array
+    columns: Array
+    x: Array
+    out: Array
+    row_scale: Array | None
+    source_scale: Array | None
+    self_scale: Array | None
+    at: int
+    """Where the row's own x is, negative where there is none."""
+    weights: Array | None
+    edge_ids: Array | None
+    positions: Array | None
+    accumulate: bool
+    sums: Array
+    """[pieces + 1, f]: the row's own x, scaled, and the sums of the pieces."""
+
+    __repr__ = one_line
+
+    def piece(self, number: int) -> None:
+        spmm_into(
+            self.starts[number : number + 2],
+            self.columns,
+            self.x,
+            self.sums[number + 1 : number + 2],
+            source_scale=self.source_scale,
+            weights=self.weights,
+            edge_ids=self.edge_ids,
+            positions=self.positions,
+        )
+
+    def finish(self) -> None:
+        if self.self_scale is not None and self.at >= 0:
+            no_edges = np.zeros(2, self.starts.dtype)
+            own = self.x[self.at : self.at + 1]
+            spmm_into(no_edges, self.columns, own, self.sums[:1], self_scale=self.self_scale)
+        pieces = len(self.starts) - 1
+        spmm_into(
+            np.array([0, pieces], self.starts.dtype),
+            np.arange(1, pieces + 1, dtype=self.columns.dtype),
+            self.sums,
+            self.out,
+            row_scale=self.row_scale,
+            self_scale=None if self.self_scale is None else np.ones_like(self.self_scale),
+            accumulate=self.accumulate,
+        )

@@ -1,0 +1,233 @@
+"""What steps over whole graphs take on the CPU: the compiled gathering alone, and whole steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hyrt_perfmodel.calibration.fit_rates import non_negative
+from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
+from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
+
+from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.topology import Topology
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.inputs import InPlace
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.attention_mask import AttentionMask
+from hyrt.nn.torch_threads import torch_threads, use_one_torch_thread
+from hyrt.nn.whole_graph.attention import attend_backward_into, attend_into
+from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.objective.classification import Classification
+from hyrt.predict.calibrate.host import CacheSweep
+from hyrt.predict.whole_graph_work import WholeGraphSizes, whole_graph_step
+from hyrt.sampling.full.full_sampler import FullSampler
+
+# Matrices of which all, some and hardly any rows lie in a core's own cache or the one that cores share.
+_MATRIX_BYTES = (2**20, 2**24, 2**27)
+# Heads and columns of each: rows of one line of memory, and of many.
+_HEADS = ((1, 16), (4, 32))
+# Edges read at a time: few enough for a tenth of a second, and more than a cache has rows.
+_READS = {16: 2_000_000, 128: 750_000}
+_REPETITIONS, _AGREE = 3, 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A model and a random graph: steps that differ in what they are made of."""
+
+    kind: str
+    vertices: int
+    degree: int
+    features: int
+    hidden: int
+    classes: int
+
+
+# Few different widths: each has a loop of its own to compile.
+_PROBES = (
+    _Probe("gcn", 1 << 9, 4, 16, 16, 16),
+    _Probe("gcn", 1 << 17, 2, 16, 16, 16),
+    _Probe("gcn", 1 << 16, 2, 128, 256, 64),
+    _Probe("graphsage", 1 << 16, 2, 128, 64, 64),
+    _Probe("gin", 1 << 16, 2, 64, 64, 16),
+    _Probe("gat", 1 << 15, 2, 64, 128, 32),
+)
+
+
+def whole_graph_rates(cores: int) -> WholeGraphRates:
+    """Measure this machine with all its cores.
+
+    Raises
+    ------
+    HyrtError
+        As a step does.
+    """
+    with (
+        Workers(cores, "hyrt.calibrate.train", on_start=use_one_torch_thread, pool=BufferPool()) as workers,
+        torch_threads(1),
+    ):
+        reads = tuple(_reads(workers))
+        mask_s = _mask_s(workers)
+        only = WholeGraphRates(
+            threads=cores, reads=reads, mask_s=mask_s, call_s=0.0, macs_per_s=math.inf, values_per_s=math.inf
+        )
+        terms, seconds = [], []
+        for probe in _PROBES:
+            step, measured_s = _measured_step(probe, workers)
+            left_s = measured_s - only.reads_s(step.reads, cores)
+            # Where the gathering alone seems to take longer, all that is left is noise.
+            terms.append([step.calls, step.macs, step.values])
+            seconds.append(max(left_s, 0.1 * measured_s))
+    call_s, mac_s, value_s = non_negative(np.array(terms) / np.array(seconds)[:, None])
+    return WholeGraphRates(
+        threads=cores,
+        reads=reads,
+        mask_s=mask_s,
+        call_s=float(call_s),
+        macs_per_s=1 / mac_s if mac_s else math.inf,
+        values_per_s=1 / value_s if value_s else math.inf,
+    )
+
+
+def _reads(workers: Workers) -> Iterator[ReadCost]:
+    """The costs of reading rows, from two widths each."""
+    for matrix_bytes in _MATRIX_BYTES:
+        by_width: dict[int, tuple[float, float, float]] = {}
+        for heads, columns in _HEADS:
+            width = heads * columns
+            rows = matrix_bytes // (4 * width)
+            topology = _random_topology(rows, _READS[width])
+            by_width[width] = _read_s(topology, heads, columns, workers)
+        (narrow, narrow_s), (wide, wide_s) = sorted(by_width.items())
+        what = (("sum", False), ("attention", False), ("attention", True))
+        for (kind, back), short_s, long_s in zip(what, narrow_s, wide_s, strict=True):
+            byte_s = max(1e-13, (long_s - short_s) / (4 * (wide - narrow)))
+            yield ReadCost(
+                kind=kind,  # type: ignore[arg-type]
+                back=back,
+                matrix_bytes=matrix_bytes,
+                row_s=max(0.0, short_s - 4 * narrow * byte_s),
+                gb_s=1e-9 / byte_s,
+            )
+
+
+def _random_topology(vertices: int, edges: int) -> Topology:
+    """About so many edges; as good as any other for the time that reading along them takes."""
+    random, degree = np.random.default_rng(0), max(1, edges // vertices)
+    indices = random.integers(0, vertices, (vertices, degree), dtype=np.int32)
+    indices.sort(axis=1)
+    return Topology(np.arange(0, vertices * degree + 1, degree, dtype=np.int64), indices.reshape(-1))
+
+
+def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> tuple[float, float, float]:
+    """Seconds for a row: of a sum, of attention, and of attention back."""
+    rows, shape = topology.num_vertices, (topology.num_vertices, heads, columns)
+    x, out, positive, grad, x_grad = (torch.ones(shape).numpy() for _ in range(5))
+    numbers = [torch.ones(shape[:2]).numpy() for _ in range(6)]
+    at_source, at_destination, lse, weight, source_grad, destination_grad = numbers
+    scale = np.ones(rows, np.float32)
+    edges = (topology.indptr, topology.indices)
+
+    def add() -> None:
+        spmm_into(
+            *edges, x.reshape(rows, -1), out.reshape(rows, -1),
+            row_scale=scale, self_scale=scale, workers=workers,
+        )  # fmt: skip
+
+    def attend() -> None:
+        attend_into(*edges, x, at_source, at_destination, out, lse, positive, weight, workers=workers)
+
+    def attend_back() -> None:
+        attend_backward_into(
+            *edges, x, at_source, at_destination, out, lse, positive, weight, grad, x_grad, source_grad,
+            destination_grad, workers=workers,
+        )  # fmt: skip
+
+    add_s, attend_s, back_s = (_least_s(work) for work in (add, attend, attend_back))
+    # A row of its own for each vertex, too.
+    num_rows = topology.num_edges + rows
+    return add_s / num_rows, attend_s / num_rows, back_s / num_rows
+
+
+def _mask_s(workers: Workers) -> float:
+    """Seconds that a mask adds to attention, for an edge and a head."""
+    heads, columns = _HEADS[-1]
+    rows = _MATRIX_BYTES[1] // (4 * heads * columns)
+    topology = _random_topology(rows, _READS[heads * columns])
+    p, out, positive = (torch.ones(rows, heads, columns).numpy() for _ in range(3))
+    at_source, at_destination, lse, weight = (torch.ones(rows, heads).numpy() for _ in range(4))
+
+    def attend(mask: AttentionMask | None) -> None:
+        attend_into(
+            topology.indptr, topology.indices, p, at_source, at_destination, out, lse, positive, weight,
+            mask=mask, workers=workers,
+        )  # fmt: skip
+
+    masked_s = _least_s(lambda: attend(AttentionMask.of(0.5, 0, 0, 1)))
+    return max(0.0, masked_s - _least_s(lambda: attend(None))) / (heads * (topology.num_edges + rows))
+
+
+def _measured_step(probe: _Probe, workers: Workers) -> tuple[WholeGraphStep, float]:
+    """What a step is made of, and what it takes."""
+    topology = _random_topology(probe.vertices, probe.vertices * probe.degree)
+    # The transpose of a random graph is another one: what reading along it takes is the same.
+    topology.__dict__["is_symmetric"] = True
+    every = np.ones(probe.vertices, np.bool_)
+    graph = Graph.of_arrays(
+        "random",
+        topology.indptr,
+        topology.indices,
+        DenseFeatures(np.ones((probe.vertices, probe.features), np.float32)),
+        np.arange(probe.vertices, dtype=np.int64) % probe.classes,
+        {"train": every},
+    )
+    architecture = Architecture(
+        kind=probe.kind,
+        in_features=probe.features,
+        hidden=probe.hidden,
+        num_classes=probe.classes,
+    )
+    model = GNN(architecture)
+    sampler = FullSampler(graph, graph.split("train"), architecture.layers, seed=0)
+    batch = sampler.sample(0, sampler.units(0), workers)
+    assert batch.whole is not None
+    batch.whole.topology.__dict__["is_symmetric"] = True
+    matrix = graph.features.matrix
+    assert matrix is not None
+    replica = FullGraphReplica.of(model, batch.whole, InPlace(matrix), memory_bytes=0)
+    with working(workers):
+        seconds = _least_s(lambda: replica.step(batch, Classification(), workers))
+    sizes = WholeGraphSizes(
+        vertices=probe.vertices,
+        edges=topology.num_edges,
+        targets=probe.vertices,
+        target_edges=float(topology.num_edges),
+        scored=0,
+        held={},
+    )
+    return whole_graph_step(model, sizes, memory_bytes=0.0, threads=workers.count), seconds
+
+
+def _least_s(work: Callable[[], object]) -> float:
+    """The shortest of some repetitions, each with cold caches; whatever else the machine does only adds.
+
+    Two are enough where they agree.
+    """
+    sweep = CacheSweep()
+    work()  # The first one may compile.
+    spent: list[float] = []
+    while len(spent) < _REPETITIONS and not (len(spent) > 1 and max(spent) <= (1 + _AGREE) * min(spent)):
+        sweep()
+        started = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - started)
+    return min(spent)

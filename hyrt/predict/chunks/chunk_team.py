@@ -1,0 +1,121 @@
+"""The devices that a whole graph is predicted on in chunks: what they have room for, and their shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hyrt_perfmodel.chunks.chunk_grid import expected_grid
+from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, team_machine
+from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
+from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
+from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
+from hyrt_perfmodel.platforms.platform import Host, PlatformTrainer
+
+from hyrt.config import Config
+from hyrt.predict.chunks.chunked_work import ChunkedWork
+
+_GIB = 2**30
+# Of a device's memory, what its driver and others leave.
+_FREE = 0.9
+# As many tell how fast devices are beside each other, and more take longer to simulate.
+_ENOUGH_INTERVALS = 16
+
+
+def free_bytes(trainer: PlatformTrainer) -> float:
+    """Memory that chunks may take, without a limit of the settings."""
+    memory_gib = trainer.device.memory_gib
+    return math.inf if memory_gib is None else _FREE * memory_gib * _GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTeam:
+    """One device, or several that share a graph."""
+
+    trainers: tuple[PlatformTrainer, ...]
+    host: Host
+    shares: tuple[float, ...]
+    """How columns are dealt out."""
+    intervals: int
+    """P."""
+    in_flight: int
+    """Chunks on a device at once."""
+
+    @classmethod
+    def of(
+        cls,
+        work: ChunkedWork,
+        trainers: Sequence[PlatformTrainer],
+        host: Host,
+        config: Config,
+        shares: Sequence[float] = (),
+    ) -> PredictedTeam | None:
+        """What a run takes; None where no chunks fit.
+
+        Parameters
+        ----------
+        work, config
+            The run's.
+        trainers, host
+            The devices, and the host that they belong to.
+        shares
+            How columns are dealt out; by how fast each device would train alone if empty.
+        """
+        asked, nums = config.fullgraph, []
+        # Reading the host's memory in place, there is nothing to copy ahead.
+        in_place = all(math.isinf(each.device.link_gb_s) for each in trainers)
+        in_flight = asked.in_flight or (1 if in_place else 2)
+        for each in trainers:
+            budget = min(free_bytes(each), math.inf if each.is_host else asked.device_memory or math.inf)
+            held = 1 if math.isinf(each.device.link_gb_s) and not asked.in_flight else in_flight
+            nums.append(asked.chunks or work.least_intervals(budget, held))
+        found = [num for num in nums if num is not None]
+        if len(found) < len(nums):
+            return None
+        team = cls(
+            trainers=tuple(trainers),
+            host=host,
+            shares=(1.0,) * len(nums),
+            intervals=max(found),
+            in_flight=in_flight,
+        )
+        if len(nums) == 1:
+            return team
+        given = tuple(shares) or team._speeds(work, config)
+        num = asked.chunks or max(team.intervals, least_parts(given))
+        return replace(team, shares=given, intervals=num)
+
+    @property
+    def machine(self) -> ChunkMachine:
+        """The devices as the simulation takes them."""
+        return team_machine(self.trainers, self.host)
+
+    def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
+        """The simulated epoch."""
+        schedule = ChunkSchedule(
+            fused=True,
+            selective=True,
+            filter_below=config.fullgraph.filter_below,
+            order=config.fullgraph.order,
+            room=self.in_flight,
+            shares=self.shares,
+        )
+        grid = expected_grid(work.degrees, self.intervals)
+        return simulate_epoch(grid, work.layers, self.machine, schedule)
+
+    def limits(self, config: Config) -> list[float]:
+        """Of each column, the useful fraction of rows below which they are filtered for it."""
+        asked, machine = config.fullgraph, self.machine
+        found = [0.0] * self.intervals
+        for device, columns in enumerate(dealt_columns(self.intervals, self.shares)):
+            for column in columns:
+                limit = asked.filter_below
+                found[column] = machine.filter_limit(device) if limit is None else limit
+        return found if asked.order == "column-row" else [0.0] * self.intervals
+
+    def _speeds(self, work: ChunkedWork, config: Config) -> tuple[float, ...]:
+        """Epochs a second of each device alone."""
+        num = min(self.intervals, _ENOUGH_INTERVALS)
+        alone = [replace(self, trainers=(each,), shares=(1.0,), intervals=num) for each in self.trainers]
+        return tuple(1 / each.epoch(work, config).seconds for each in alone)

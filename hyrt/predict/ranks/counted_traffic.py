@@ -1,0 +1,163 @@
+"""The traffic of a step on a partitioned graph, counted with the run's own sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.communication.expected_traffic import hidden_bytes, model_bytes, partial_bytes
+from hyrt_perfmodel.communication.step_traffic import ROWS, PurposeTraffic, StepTraffic
+from hyrt_perfmodel.workloads.workload import Workload
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.local import LocalOrder
+from hyrt.distributed.strategies.placement import Placement
+from hyrt.distributed.strategies.strategy import Roots, Strategy
+from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.graph.source import open_graph
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Block
+from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_settings import NeighborSettings
+
+# Steps differ by a few per cent, and each is sampled once for every rank.
+_STEPS = 4
+
+
+class CountedSteps:
+    """Steps of a run that are placed and sampled, but not trained.
+
+    Parameters
+    ----------
+    graph
+        The graph; its features are not read.
+    homes
+        [V] the rank that has each vertex's features.
+    num_ranks
+        The number of ranks, N.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first.
+    batch_size
+        Targets of a step, over all ranks.
+    seed
+        The seed of the run.
+    split
+        The number of the split, of a graph that has several.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        homes: NDArray[Any],
+        num_ranks: int,
+        fanouts: list[int],
+        batch_size: int,
+        seed: int,
+        split: int = 0,
+    ) -> None:
+        targets = graph.split("train", split)
+        self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
+        self._fanout = fanouts[0]
+        self._sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
+        self._local = LocalOrder(targets.astype(self._sampler.ids), homes, num_ranks, batch_size, seed)
+        # The last step of an epoch is short.
+        self._steps = range(min(_STEPS, max(1, self._sampler.steps_per_epoch() - 1)))
+
+    def traffic(self, strategy: Strategy, work: Workload) -> StepTraffic:
+        """The mean traffic of a step.
+
+        Parameters
+        ----------
+        strategy
+            Decides where units are trained.
+        work
+            A mini-batch, for the sizes of rows, vectors and weights; its numbers do not count.
+        """
+        total, most, time_steps = Traffic.none(self._num_ranks), 0.0, 1
+        with Workers(1, "hyrt.predict") as workers:
+            for step in self._steps:
+                units = self._local.batch(step) if strategy.draws_locally else self._sampler.units(step)
+                placement = self._placed(strategy, units)
+
+                def sampled(
+                    positions: NDArray[np.intp], step: int = step, units: NDArray[Any] = units
+                ) -> Block:
+                    batch = self._sampler.sample(step, units[positions], workers, in_place=False)
+                    return batch.blocks[0]
+
+                total += strategy.traffic(placement, self._homes, sampled)
+                of_ranks = np.bincount(placement.ranks, minlength=self._num_ranks)
+                most += float(of_ranks.max() / of_ranks.mean()) / len(self._steps)
+                time_steps = placement.num_times
+        return self._in_bytes(total, most, time_steps, work)
+
+    def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
+        expected = expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanout)
+        return strategy.place(Roots(self._homes[units], self._num_ranks, expected))
+
+    def _in_bytes(self, total: Traffic, most: float, time_steps: int, work: Workload) -> StepTraffic:
+        steps, peers = len(self._steps), self._num_ranks - 1
+        migrates_once = total.partials.any()
+        counted = {
+            ROWS: PurposeTraffic(total.rows * work.row_bytes / steps, peers),
+            "hidden": PurposeTraffic(total.hidden * hidden_bytes(work) / steps, 2 * peers),
+            "partials": PurposeTraffic(total.partials * partial_bytes(work) / steps, self._num_ranks),
+            "models": PurposeTraffic(
+                total.models * 2 * model_bytes(work) / steps, 0 if migrates_once else time_steps - 1
+            ),
+        }
+        return StepTraffic(
+            ranks=self._num_ranks,
+            purposes={name: traffic for name, traffic in counted.items() if traffic.sent.any()},
+            gradient_bytes=model_bytes(work),
+            time_steps=time_steps,
+            largest_share=most,
+        )
+
+
+def steps_of(config: Config, file: Path, num_ranks: int) -> CountedSteps:
+    """The steps of a configured run, with homes from a file.
+
+    Parameters
+    ----------
+    config
+        The settings; the sampler is to draw neighbours.
+    file
+        A .npy file: [V] integers, the rank that has each vertex's features.
+    num_ranks
+        The number of ranks.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler draws no neighbours, or the file has no homes for the graph and the ranks.
+    """
+    settings = config.sampler
+    if not isinstance(settings, NeighborSettings):
+        raise ConfigError(
+            f"--homes counts rows of neighbours, which sampler.kind={settings.kind} does not draw"
+        )
+    graph = open_graph(config.data.source, normalize=config.data.normalize)
+    try:
+        homes = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--homes {file} cannot be read as a .npy file: {error}") from error
+    if homes.shape != (graph.num_vertices,) or homes.dtype.kind not in "iu":
+        raise ConfigError(
+            f"--homes {file}: {homes.dtype}{list(homes.shape)} is no home for each of "
+            f"{graph.num_vertices:,} vertices: give integers [{graph.num_vertices}]"
+        )
+    if homes.min() < 0 or homes.max() >= num_ranks:
+        raise ConfigError(
+            f"--homes {file} has the homes {homes.min()} to {homes.max()}, and {num_ranks} ranks are 0 to "
+            f"{num_ranks - 1}: give another file or --ranks"
+        )
+    fanouts = settings.fanouts(config.model.layers)
+    return CountedSteps(
+        graph, homes, num_ranks, fanouts, config.data.batch_size, config.seed, config.data.split
+    )

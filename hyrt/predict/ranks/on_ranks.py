@@ -1,0 +1,190 @@
+"""The prediction of configured work on several ranks, strategy by strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
+from hyrt_perfmodel.communication.expected_traffic import Spread, expected_traffic
+from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
+
+from hyrt.config import Config
+from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.registry import STRATEGIES, strategy
+from hyrt.errors import ConfigError
+from hyrt.predict.any_machine import prepared
+from hyrt.predict.fpga_kernels import with_kernels
+from hyrt.predict.ranks.counted_traffic import steps_of
+from hyrt.predict.workload import assumptions_of, terms_of
+from hyrt.quantities import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksQuestion:
+    """The ranks of a prediction.
+
+    Raises
+    ------
+    ConfigError
+        If the numbers, the network or the strategy are none.
+    """
+
+    ranks: int
+    """The number of ranks, each a machine of its own."""
+    network_name: str
+    """A name or a rate, for `hyrt_perfmodel.communication.network.find_network`."""
+    strategy_name: str | None = None
+    """The strategy; None for all of them."""
+    locality: float | None = None
+    """The part of the input rows of roots at home that is at home, too; None for that of random homes."""
+    homes: Path | None = None
+    """A file with the rank of each vertex: what travels is then counted, and not expected from `locality`."""
+
+    def __post_init__(self) -> None:
+        if self.homes is not None and self.locality is not None:
+            raise ConfigError("--homes counts what is at home: omit --locality")
+        try:
+            Spread(ranks=self.ranks, locality=self._locality)
+            find_network(self.network_name)
+            if self.strategy_name is not None:
+                strategy(self.strategy_name)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def _locality(self) -> float:
+        return 1 / max(self.ranks, 1) if self.locality is None else self.locality
+
+    @property
+    def network(self) -> Network:
+        return find_network(self.network_name)
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(ranks=self.ranks, locality=self._locality)
+
+    @property
+    def strategies(self) -> Sequence[str]:
+        """The strategies that are asked for, in the order of tables."""
+        return list(STRATEGIES) if self.strategy_name is None else [self.strategy_name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksComparison:
+    """What the performance model says of some work on several ranks."""
+
+    machine: str
+    """The name of the platform of every rank."""
+    network: Network
+    """What joins them."""
+    ranks: int
+    """The number of ranks."""
+    predictions: Sequence[RanksPrediction]
+    """One for each strategy."""
+    relative_error: float
+    """How far off this may be."""
+    assumptions: Sequence[str]
+    """What is assumed, one sentence each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As `hyrt predict --ranks --json` prints it."""
+        return {
+            "platform": self.machine,
+            "ranks": self.ranks,
+            "network": {
+                "name": self.network.name,
+                "gb_s": self.network.gb_s,
+                "latency_s": self.network.latency_s,
+                "source": self.network.source,
+            },
+            "strategies": [each.to_json() for each in self.predictions],
+            "relative_error": self.relative_error,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def predict_on_ranks(
+    platform: Platform, work: TrainingWorkload, config: Config | None, question: RanksQuestion
+) -> RanksComparison:
+    """Predict work on several equal machines.
+
+    Parameters
+    ----------
+    platform
+        The machine of one rank.
+    work
+        The work; its batch is that of a step over all ranks.
+    config
+        The settings of the work; None where it was given in sizes, with a batch for each trainer of a rank.
+    question
+        The ranks.
+
+    Raises
+    ------
+    ConfigError
+        If the work cannot be divided among ranks.
+    """
+    if work.resident:
+        raise ConfigError("--ranks predicts mini-batches: omit --full-graph")
+    platform, no_kernels = with_kernels(platform, work, config, paper=False)
+    platform, work = prepared(platform, work, config)
+    if config is None:
+        work = replace(work, batch_size=work.batch_size * question.ranks)
+    if work.batch_size < question.ranks:
+        raise ConfigError(
+            f"a step of {counted(work.batch_size, 'target')} cannot be divided among {question.ranks} ranks: "
+            "raise data.batch_size, which is that of all ranks together"
+        )
+    terms = None if config is None else terms_of(config)
+
+    counted_steps = None
+    if question.homes is not None:
+        if config is None:
+            raise ConfigError("--homes counts on a graph: give --data instead of --workload")
+        counted_steps = steps_of(config, question.homes, question.ranks)
+
+    def predicted(name: str) -> RanksPrediction:
+        # Merging ends where epochs get no faster.
+        merged = range(1, question.ranks + 1) if name == "hopgnn" else [None]
+        found = []
+        for times in merged:
+            spread = replace(question.spread, time_steps=times)
+            if counted_steps is None:
+                traffic = expected_traffic(name, work, spread)
+            else:
+                placing = strategy(name) if times is None else HopGnn(num_times=times)
+                traffic = counted_steps.traffic(placing, work.at(1.0))
+            found.append(predict_ranks(name, platform, work, traffic, question.network, terms=terms))
+        return min(found, key=lambda each: each.epoch_s)
+
+    predictions = [predicted(name) for name in question.strategies]
+    error = platform.relative_error
+    return RanksComparison(
+        machine=platform.name,
+        network=question.network,
+        ranks=question.ranks,
+        predictions=predictions,
+        relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
+        assumptions=[
+            *([] if config is None else assumptions_of(config)),
+            *no_kernels,
+            _spread_sentence(question),
+        ],
+    )
+
+
+def _spread_sentence(question: RanksQuestion) -> str:
+    if question.homes is not None:
+        return f"every step sends what the first ones do, counted with the homes in {question.homes}"
+    if question.locality is None:
+        return (
+            f"homes are random, so 1 of {question.ranks} rows of a mini-batch is at home: give --locality "
+            "for parts of a better method"
+        )
+    return f"{question.locality:.0%} of the input rows of roots at home are at home, too (--locality)"

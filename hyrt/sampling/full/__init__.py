@@ -1,0 +1,1 @@
+"""The sampler that samples nothing: every step trains on the whole graph."""

@@ -1,0 +1,71 @@
+"""Steps of the whole graph: every training target, every vertex, every edge."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+
+
+class FullSampler:
+    """Gives every step the same mini-batch: all training targets, in blocks of the whole graph.
+
+    A step has one unit, and an epoch one step. Steps differ in the keys of their dropout masks alone, which
+    are those of any other sampler: a step equals one of all targets with all their neighbours.
+
+    Parameters
+    ----------
+    graph, targets, layers, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        self._layers = layers
+        self._seed = seed
+        self._whole = WholeGraph(graph.topology)
+        self._targets = targets.astype(self._whole.vertices.dtype)
+        self._labels = graph.labels[targets].astype(np.int64)
+        self._target_weights = None if class_weights is None else class_weights[self._labels]
+
+    def steps_per_epoch(self) -> int:
+        return 1
+
+    def units(self, step: int) -> Ids:
+        return np.array([step], np.int64)
+
+    def sample(
+        self,
+        step: int,
+        units: Ids,
+        workers: Workers,
+        *,
+        in_place: bool = False,
+        hops: HopSampler | None = None,
+    ) -> MiniBatch:
+        assert hops is None, "nothing is drawn"
+        return MiniBatch(
+            step=step,
+            targets=self._targets,
+            blocks=[
+                self._whole.block(layer, step=step, seed=self._seed, in_place=in_place and layer == 1)
+                for layer in range(1, self._layers + 1)
+            ],
+            labels=self._labels,
+            target_weights=self._target_weights,
+            normalizer=float(len(self._targets)),
+            target_rows=self._targets,
+            whole=self._whole,
+        )

@@ -1,0 +1,245 @@
+"""Several devices that train a whole graph together: each computes columns of its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+from hyrt.device import Device, DeviceInfo, DeviceOptions, Health, StepResult
+from hyrt.device.calls import load_replica
+from hyrt.device.capabilities import (
+    KeepsHostBudget,
+    MadeOfDevices,
+    RunsChunks,
+    SharesColumns,
+    TakesObjective,
+)
+from hyrt.errors import DeviceFault, DeviceUnavailable, describe
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
+from hyrt.fullgraph.chunks.together import MemberLost
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.nn.description import describe as described
+from hyrt.objective import Objective
+from hyrt.objective.classification import Classification
+from hyrt.sampling.minibatch import MiniBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamInfo(DeviceInfo):
+    """Several devices under one name, such as `cpu:0+opencl:0`."""
+
+    members: tuple[tuple[type[Device], DeviceInfo], ...]
+    """The backend of each device, and what it found."""
+    shares: tuple[float, ...]
+    """How much of the graph each device gets, in any unit."""
+    continue_on_loss: bool
+    """Whether the others take over from a device that fails."""
+
+    @property
+    def name(self) -> str:
+        return "+".join(info.name for _, info in self.members)
+
+
+@dataclass(slots=True)
+class _Member:
+    """One of the devices, while it works."""
+
+    device: Device
+    share: float
+    room: ChunkRoom | None = None
+
+    @property
+    def name(self) -> str:
+        return self.device.info.name
+
+    def gradients(self) -> Sequence[torch.Tensor]:
+        """Its gradient sums of the step."""
+        assert isinstance(self.device, SharesColumns)
+        return self.device.chunk_gradients()
+
+
+class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
+    """Trains whole graphs on several devices as if they were one (NeuGraph, section 3.3).
+
+    Columns of chunks are dealt out by the devices' shares. All matrices are the host's, so that each pass may
+    read what all devices have made in the one before. Gradient sums are added in the order of the devices.
+
+    Parameters
+    ----------
+    info
+        The devices.
+    devices
+        The same, open, in the same order.
+    """
+
+    info: DeviceInfo
+
+    def __init__(self, info: TeamInfo, devices: Sequence[Device]) -> None:
+        self.info = info
+        self._continues = info.continue_on_loss
+        self._devices = list(devices)
+        self._members = [_Member(device, share) for device, share in zip(devices, info.shares, strict=True)]
+        self._health = Health(info.name)
+        self._objective: Objective = Classification()
+        self._options = ChunkOptions()
+        self._budget = HostBudget()
+        self._model: torch.nn.Module | None = None
+        self._runs: ChunkRuns | None = None
+        self._staged: set[int] = set()
+        self._unsaid: list[str] = []
+        self.lost: dict[str, str] = {}
+        """Why each device is gone that failed, by its name."""
+
+    @classmethod
+    def probe(cls) -> list[DeviceInfo]:
+        """None: a run puts them together."""
+        return []
+
+    @classmethod
+    def open(cls, info: DeviceInfo, options: DeviceOptions) -> ChunkTeam:
+        """Open all devices; those that compute on the host's cores share the threads."""
+        if not isinstance(info, TeamInfo):
+            raise DeviceUnavailable(f"{info.name} is not several devices: open it by its own backend")
+        on_host = sum(member.host_cores > 0 for _, member in info.members)
+        threads = max(1, options.threads // max(1, on_host))
+        opened: list[Device] = []
+        try:
+            for backend, member in info.members:
+                given = DeviceOptions(threads=threads, memory_bytes=options.memory_bytes)
+                opened.append(backend.open(member, given))
+        except BaseException:
+            for device in opened:
+                with suppress(Exception):
+                    device.close()
+            raise
+        return cls(info, opened)
+
+    def take_objective(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def take_host_budget(self, budget: HostBudget) -> None:
+        self._budget = budget
+
+    def take_chunks(self, options: ChunkOptions) -> None:
+        self._options = options
+
+    @property
+    def members(self) -> Sequence[Device]:
+        return self._devices
+
+    @property
+    def num_chunks(self) -> int | None:
+        return None if self._runs is None else self._runs.num
+
+    def take_notices(self) -> list[str]:
+        """What has happened to its devices since the last call, in sentences."""
+        said, self._unsaid = self._unsaid, []
+        return said
+
+    def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("load"):
+            self._model = model
+            described(model, self.info.name)  # Refused before any device has taken it.
+            for member in self._members:
+                device = member.device
+                if isinstance(device, RunsChunks):
+                    device.take_chunks(self._options)
+                load_replica(device, model, parameters, self._objective)
+                assert isinstance(device, SharesColumns)
+                member.room = device.chunk_room(self._options.in_flight)
+            self._begin_runs()
+
+    def transfer(self, batch: MiniBatch) -> MiniBatch:
+        """Nothing: chunks come and go while the step is computed."""
+        self._health.check()
+        self._staged.add(id(batch))
+        return batch
+
+    def propagate(self, staged: MiniBatch) -> StepResult:
+        with self._health.terminal("propagate"):
+            if id(staged) not in self._staged:
+                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+            self._staged.remove(id(staged))
+            if not len(staged.targets):
+                return StepResult.empty(staged.normalizer)
+            while True:
+                try:
+                    return self._step(staged)
+                except MemberLost as lost:
+                    self._lose(lost.member, lost.error)
+
+    def _step(self, batch: MiniBatch) -> StepResult:
+        runs = self._health.loaded(self._runs)
+        objective = None if self._objective.is_plain_classification else self._objective
+        loss_sum, counts = runs.run(batch, objective)
+        each = []
+        for index, member in enumerate(self._members):
+            try:
+                each.append(member.gradients())
+            except Exception as error:
+                raise MemberLost(index, error) from error
+        return StepResult(
+            loss_sum=loss_sum,
+            counts=counts,
+            normalizer=batch.normalizer,
+            gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*each, strict=True)],
+            chunks=runs.figures(),
+        )
+
+    def _lose(self, index: int, error: BaseException) -> None:
+        """Go on without a device, if the run may and others are left: the step is computed again."""
+        member = self._members[index]
+        if not self._continues or len(self._members) == 1:
+            if isinstance(error, DeviceFault):
+                raise error
+            raise DeviceFault(f"{member.name}: a step in chunks failed: {describe(error)}") from error
+        self.lost[member.name] = describe(error)
+        del self._members[index]
+        names = ", ".join(each.name for each in self._members)
+        self._unsaid.append(
+            f"{member.name} is lost; {names} took over its columns, and the step was computed again "
+            f"({describe(error)})"
+        )
+        for each in (member, *self._members):
+            # What the lost one holds goes when it is closed.
+            with suppress(Exception):
+                if each.room is not None:
+                    each.room.release()
+        self._begin_runs()
+
+    def _begin_runs(self) -> None:
+        model = self._health.loaded(self._model)
+        self._runs = ChunkRuns(
+            described(model, self.info.name),
+            [self._health.loaded(member.room) for member in self._members],
+            self._options,
+            self._budget,
+            [member.share for member in self._members],
+        )
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        with self._health.terminal("update"):
+            for index in reversed(range(len(self._members))):
+                try:
+                    self._members[index].device.update(parameters)
+                except Exception as error:
+                    self._lose(index, error)
+
+    def close(self) -> None:
+        self._health.close()
+        self._runs = self._model = None
+        devices, self._devices, self._members = self._devices, [], []
+        errors = []
+        for device in devices:
+            try:
+                device.close()
+            except Exception as error:
+                if device.info.name not in self.lost:
+                    errors.append(error)
+        if errors:
+            raise errors[0]

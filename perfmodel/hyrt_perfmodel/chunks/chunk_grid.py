@@ -1,0 +1,99 @@
+"""The edges of a graph in P x P chunks, and how many vertices each chunk needs (NeuGraph, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridSizes:
+    """Sizes of chunks; entry (i, j) is the chunk of edges from interval i to interval j."""
+
+    rows: Floats
+    """[P] vertices of each interval."""
+    edges: Floats
+    """[P, P] edges."""
+    sources: Floats
+    """[P, P] vertices of interval i that have an edge to interval j."""
+    destinations: Floats
+    """[P, P] vertices of interval j that have an edge from interval i."""
+
+    @property
+    def parts(self) -> int:
+        """P."""
+        return len(self.rows)
+
+
+def counted_grid(indptr: NDArray[Any], indices: NDArray[Any], parts: int) -> GridSizes:
+    """The chunks of a graph, whose vertices are cut into intervals of equal size.
+
+    Parameters
+    ----------
+    indptr, indices
+        [V + 1] and [E], the sources of each destination's edges.
+    parts
+        P, at least 1.
+    """
+    num = len(indptr) - 1
+    bounds = (np.arange(parts + 1) * num) // parts
+    source = np.searchsorted(bounds, indices, side="right") - 1
+    destination = np.searchsorted(bounds, np.arange(num), side="right") - 1
+    of_edge = np.repeat(np.arange(num), np.diff(indptr))
+    shape = (parts, parts)
+
+    def counts(i: NDArray[Any], j: NDArray[Any]) -> Floats:
+        return np.bincount(i * parts + j, minlength=parts * parts).reshape(shape).astype(np.float64)
+
+    by_source = np.unique(indices.astype(np.int64) * parts + destination[of_edge])
+    by_destination = np.unique(of_edge.astype(np.int64) * parts + source)
+    source_of = np.searchsorted(bounds, by_source // parts, side="right") - 1
+    return GridSizes(
+        rows=np.diff(bounds).astype(np.float64),
+        edges=counts(source, destination[of_edge]),
+        sources=counts(source_of, by_source % parts),
+        destinations=counts(by_destination % parts, destination[by_destination // parts]),
+    )
+
+
+def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | None = None) -> GridSizes:
+    """The chunks of a graph of which only the degrees are known.
+
+    Each edge of a vertex independently stays inside its interval with one probability, and else goes to one
+    of the other intervals with equal probability; so of n vertices with d edges each, n (1 - (1 - p)^d) have
+    one that goes where an edge goes with probability p.
+
+    Parameters
+    ----------
+    degrees
+        How many edges vertices have.
+    parts
+        P, at least 1.
+    inside
+        Share of the edges that stay in their interval, which a locality-preserving order raises; None for a
+        random order, 1/P.
+    """
+    share = np.full((parts, parts), 1.0 if parts == 1 else 1 / parts)
+    if inside is not None and parts > 1:
+        share[:] = (1 - inside) / (parts - 1)
+        np.fill_diagonal(share, inside)
+    rows = np.full(parts, degrees.num_vertices / parts)
+    per_interval = degrees.counts / parts
+
+    def touched(of: Floats) -> Floats:
+        missed = (1 - share)[None] ** of[:, None, None]
+        return np.asarray(np.einsum("c,cij->ij", per_interval, 1 - missed))
+
+    return GridSizes(
+        rows=rows,
+        edges=share * (degrees.num_edges / parts),
+        sources=touched(degrees.out_degrees),
+        destinations=touched(degrees.in_degrees),
+    )

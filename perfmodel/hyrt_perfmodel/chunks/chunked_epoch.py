@@ -1,0 +1,66 @@
+"""The simulated time of an epoch over a whole graph in chunks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hyrt_perfmodel.chunks.busy_spans import joined, length, overlap
+from hyrt_perfmodel.chunks.chunk_costs import GatheringLayer
+from hyrt_perfmodel.chunks.chunk_grid import GridSizes
+from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine
+from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
+from hyrt_perfmodel.chunks.epoch_tasks import EpochTasks
+from hyrt_perfmodel.chunks.queued_tasks import QueuedTask, TaskTimes, run_tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkedEpoch:
+    """One epoch, simulated."""
+
+    seconds: float
+    copy_s: float
+    compute_s: float
+    """`copy_s` and `compute_s`: how long the busiest device copies, and computes."""
+    hidden: float
+    """The part of the copying, of all devices, during which the same device computes."""
+    tasks: tuple[QueuedTask, ...]
+    times: TaskTimes
+    """`tasks` and `times`: what was done when."""
+
+
+def simulate_epoch(
+    grid: GridSizes, layers: Sequence[GatheringLayer], machine: ChunkMachine, schedule: ChunkSchedule
+) -> ChunkedEpoch:
+    """Simulate one epoch, forward and backward.
+
+    Parameters
+    ----------
+    grid
+        The chunks of the graph.
+    layers
+        The layers of the model.
+    machine
+        What computes.
+    schedule
+        What is switched on.
+    """
+    epoch = EpochTasks(grid, machine, schedule)
+    epoch.epoch(layers)
+    times = run_tasks(epoch.tasks, epoch.capacities)
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for task, begin, end in zip(epoch.tasks, times.begin_s, times.end_s, strict=True):
+        spans[task.queue].append((begin, end))
+    copying = [joined(spans[f"copy in {d}"] + spans[f"copy out {d}"]) for d in range(len(machine.devices))]
+    computing = [joined(spans[f"compute {d}"]) for d in range(len(machine.devices))]
+    total = sum(map(length, copying))
+    both = sum(overlap(a, b) for a, b in zip(copying, computing, strict=True))
+    return ChunkedEpoch(
+        seconds=times.total_s,
+        copy_s=max(map(length, copying)),
+        compute_s=max(map(length, computing)),
+        hidden=both / total if total else 1.0,
+        tasks=epoch.tasks,
+        times=times,
+    )

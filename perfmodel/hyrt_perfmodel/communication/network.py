@@ -1,0 +1,93 @@
+"""Networks by name: what a message costs whatever its size, and bytes a second."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hyrt_perfmodel.checks import NotNegative, Unbounded, check_numbers
+
+# Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
+_ETHERNET_PART = 1460 / 1538
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
+_FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
+_SOCKET_LATENCY_S = 5e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Links of equal ranks, each with one to a switch that bounds nothing.
+
+    A rank sends and receives at the same time.
+    """
+
+    name: str
+    latency_s: NotNegative
+    """What a message costs whatever its size (alpha)."""
+    gb_s: Unbounded
+    """1e9 bytes a second into a rank, and as many out of it (the inverse of beta)."""
+    source: str = "assumed"
+    """Where the numbers are from."""
+
+    def __post_init__(self) -> None:
+        check_numbers(f"network {self.name!r}", self)
+
+    def seconds(self, num_bytes: float, messages: int = 1) -> float:
+        """What messages take that follow each other on one link (alpha-beta)."""
+        return messages * self.latency_s + num_bytes / (self.gb_s * 1e9)
+
+
+def _ethernet(name: str, gbit_s: float, latency_s: float) -> Network:
+    return Network(
+        name=name,
+        latency_s=latency_s,
+        gb_s=gbit_s / 8 * _ETHERNET_PART,
+        source=f"assumed: {gbit_s:g} Gbit/s less headers, {latency_s * 1e6:g} us a message through sockets",
+    )
+
+
+NETWORKS: Mapping[str, Network] = MappingProxyType(
+    {
+        network.name: network
+        for network in (
+            _ethernet("1gbit", 1, _SOCKET_LATENCY_S),
+            _ethernet("10gbit", 10, 3e-5),
+            _ethernet("25gbit", 25, 2e-5),
+            _ethernet("100gbit", 100, 1e-5),
+            Network(
+                name="slingshot-11",
+                latency_s=2e-6,
+                gb_s=22.5,
+                source="assumed: one 200 Gbit/s adapter a rank, of which 90 %, and 2 us a message",
+            ),
+            Network(
+                name="loopback",
+                latency_s=2e-5,
+                gb_s=2.0,
+                source="assumed: sockets between processes of one machine",
+            ),
+        )
+    }
+)
+"""The networks that have a name."""
+
+
+def find_network(name: str) -> Network:
+    """A network by its name, or an Ethernet of any rate, such as `200mbit`.
+
+    Raises
+    ------
+    ValueError
+        If it is neither, with the nearest name.
+    """
+    if name in NETWORKS:
+        return NETWORKS[name]
+    rate = _RATE.fullmatch(name)
+    if rate is not None and float(rate[1]) > 0:
+        return _ethernet(name, float(rate[1]) * _FACTORS[rate[2]] / 1e9, _SOCKET_LATENCY_S)
+    near = difflib.get_close_matches(name, NETWORKS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(NETWORKS)}, or a rate: 200mbit"
+    raise ValueError(f"unknown network {name!r}: {hint}")

@@ -1,0 +1,79 @@
+"""Layers of a user's own on torch devices, whose loops are emulated: whole graphs at once and in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from graphs import random_graph
+from hyrt_devices.cpu import CpuDevice
+from hyrt_devices.cuda.device import CudaDevice
+from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
+from saga_layers import layer_of
+from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
+from unit.cuda.fake_driver import FakeDriver
+
+from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.errors import UnsupportedModel
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.nn import stack
+from hyrt.nn.model import GNN
+from hyrt.nn.torch_threads import torch_threads
+from hyrt.pipeline.trainer import InputPlan
+from hyrt.testing.cases import ROWS, whole_graph
+from hyrt.testing.trial import load, step
+
+INFO = DeviceInfo(
+    whole_graphs=True, kind="cuda", index=0, description="a double", memory_bytes=1 << 30, forms=("rows",)
+)
+WIDTH = 6
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+def emulated() -> tuple[CudaDevice, EmulatedLauncher]:
+    driver = FakeDriver()
+    launcher = EmulatedLauncher(driver)
+    device = CudaDevice(INFO, DeviceOptions(), driver, launcher)  # type: ignore[arg-type]
+    device._loops = CudaLoops(launcher, lanes=1)  # A thread alone has a row: shuffles are not emulated.
+    return device, launcher
+
+
+def model_of() -> GNN:
+    return stack(*(layer_of(name, WIDTH, WIDTH) for name in ("G-GCN", "GAT")), dropout=0.3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("num", [0, 1, 2, 5])
+def test_steps_are_those_of_the_cpu(num: int) -> None:
+    graph, model = random_graph(90, features=WIDTH, classes=WIDTH), model_of()
+    cpu: Device = CpuDevice(CpuDevice.probe()[0], DeviceOptions())
+    device, launcher = emulated()
+    if num:
+        device.take_chunks(ChunkOptions(num))
+    targets = graph.split("train")
+    found = []
+    for each, plan in ((cpu, ROWS), (device, InputPlan("in_place") if num else ROWS)):
+        load(each, model)
+        (batch,) = whole_graph(graph, 2, targets, plan, steps=[3])
+        found.append(step(each, batch))
+        assert each is cpu or device.num_chunks == (num or None)
+        each.close()
+    expected, mine = found
+    assert "edge_loop" in launcher.launched
+    assert mine.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
+    for a, b in zip(mine.gradients, expected.gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_without_kernels_chunks_are_refused() -> None:
+    device = CudaDevice(INFO, DeviceOptions(), FakeDriver())  # type: ignore[arg-type]
+    device.take_chunks(ChunkOptions(2))
+    with pytest.raises(UnsupportedModel, match=r"in chunks: its loops over edges cannot be built here"):
+        load(device, model_of())
+    device.close()

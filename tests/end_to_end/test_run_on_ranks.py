@@ -1,0 +1,104 @@
+"""Several ranks on this machine, as a launcher starts them: with variables in their environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from end_to_end.terminal import environment, hyrt, last_step, records, summary
+
+SMALL = ["model.dropout=0.4", "data.batch_size=64", "runtime.stall_timeout_s=30"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    hyrt(
+        *("partition", "--data", "synthetic:tiny", "--parts", "2", "--method", "random", "-o", "parts"),
+        cwd=folder,
+    )
+    return folder / "parts"
+
+
+def start(folder: Path, *words: str | Path, differing: str = "") -> list[subprocess.Popen[str]]:
+    """Two ranks; `differing` is a setting of the second alone."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    there = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "hyrt", "run", *words, *([differing] if differing and rank else [])],
+            cwd=folder,
+            env=environment(RANK=str(rank), **there),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+def ends(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each rank."""
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
+
+
+def losses(run: Path) -> list[float]:
+    found = [loss for record in records(run) if record["event"] == "steps" for loss in record["losses"]]
+    assert found
+    return found
+
+
+def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp_path: Path) -> None:
+    words = ["--data", str(parts), *SMALL, "train.epochs=2"]
+    (code, output, errors), (other_code, other_output, other_errors) = ends(
+        start(tmp_path, *words, "--name", "two")
+    )
+    assert (code, other_code) == (0, 0), (errors, other_errors)
+    assert "2 ranks (home) sent" in output
+    assert not other_output
+    hyrt("run", *words, "--name", "one", cwd=tmp_path)
+    two, one = tmp_path / "runs" / "two", tmp_path / "runs" / "one"
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    for run in (one, two):
+        hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    assert summary(two)["steps"] == summary(one)["steps"]
+
+
+def test_a_killed_rank_ends_the_other_with_its_name(parts: Path, tmp_path: Path) -> None:
+    ranks = start(tmp_path, "--data", str(parts), *SMALL, "train.epochs=2000", "--name", "run")
+    end = time.monotonic() + 90
+    while last_step(tmp_path / "runs" / "run") == 0 and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    (code, _, errors), _ = ends(ranks)
+    assert time.monotonic() - killed < 10
+    assert code == 1
+    assert "rank 0: rank 1 was lost" in errors
+
+
+def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> None:
+    words = ["--data", str(parts), *SMALL, "train.epochs=2"]
+    for rank, (code, _, errors) in enumerate(ends(start(tmp_path, *words, differing="train.lr=0.5"))):
+        assert code == 2
+        assert f"error: rank {rank}: train.lr is 0.5 at rank 1" in errors
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,168 @@
+"""What the command line says of words that it cannot follow; no process is started for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hyrt.cli.commands import _check_current_folder, _end, app
+from hyrt.errors import ConfigError, DataNotWritten, HyrtError, StageFailure
+
+
+def _error(*words: str) -> str:
+    with pytest.raises(HyrtError) as caught:
+        app([*words], prog_name="hyrt", standalone_mode=False)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train", "there is no command 'train': write hyrt run"),
+        ("resume runs/mine", "there is no command 'resume': write hyrt run"),
+        ("evaluate runs/mine", "there is no command 'evaluate': write hyrt eval"),
+        ("inference runs/mine", "there is no command 'inference': write hyrt infer"),
+        ("benchmark", "there is no command 'benchmark': write hyrt calibrate"),
+        ("convert a.npz b", "there is no command 'convert': write hyrt data convert"),
+        ("run --seed 3", "--seed is not an option of hyrt run: write seed=3"),
+        ("run --device cpu", "--device is not an option of hyrt run: did you mean --devices?"),
+        ("run --resume r --name mine", "a resumed run stays in its folder, r: omit --name"),
+        ("run --resume r --output elsewhere", "a resumed run stays in its folder, r: omit --output"),
+        ("infer r -o scores.csv", "scores.csv: the file is written as .npy: give a name that ends so"),
+        ("infer r -o -", "--output -: nothing is written to the standard output: give the name of a file"),
+        ("run --seeds 0", "--seeds 0: must be at least 1"),
+        ("run --seeds x", "--seeds x: give a whole number"),
+        ("doctor --limit x", "--limit x: give a number"),
+        ("doctor --limit 0", "--limit 0: must be at least 0.1"),
+        (
+            "run train.epochs=",
+            "train.epochs= has no value: write train.epochs=null for the default, "
+            "train.epochs='\"\"' for no text",
+        ),
+    ],
+)
+def test_words_that_cannot_be_followed(words: str, message: str) -> None:
+    assert _error(*words.split()) == message
+
+
+def test_a_calibration_that_could_not_be_kept_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("measured before it was known where to keep it")
+
+    monkeypatch.setattr("hyrt.predict.calibrate.machine.calibrate", measured)
+    with pytest.raises(DataNotWritten, match=r"cannot be stored: .* Set XDG_CACHE_HOME to a writable folder"):
+        app(["calibrate"], prog_name="hyrt", standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (StageFailure("error in load at step 3: x"), "error in load at step 3: x\n"),
+        (
+            ConfigError(os.fsdecode(b"runs/\xfa\xe9: no such folder")),
+            "error: runs/\\xfa\\xe9: no such folder\n",
+        ),
+        (ConfigError("é: no such folder"), "error: é: no such folder\n"),
+    ],
+)
+def test_an_error_is_printed_once_and_with_what_a_name_consists_of(
+    error: HyrtError, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HYRT_TRACEBACK", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        _end(error, str(error), error.exit_code)
+    assert ended.value.code == error.exit_code
+    assert capsys.readouterr().err == printed
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match=r"the current folder is gone .*: change to another"):
+        _check_current_folder()
+
+
+def test_splits_and_the_one_split_of_the_settings(tmp_path: Path) -> None:
+    words = ["run", "--data", "synthetic:tiny", "--output", str(tmp_path / "runs")]
+    assert (
+        _error(*words, "--splits", "0", "data.split=2") == "--splits 0 chooses the splits: omit data.split=2"
+    )
+    last = 2**63 - 1
+    assert _error(*words, "--seeds", "2", f"seed={last}") == (
+        f"--seeds 2: seed={last} leaves too few up to {last}: lower it"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupted_start_says_so_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import builtins
+
+    from hyrt.cli import main
+
+    real = builtins.__import__
+
+    def interrupted(name: str, *rest: object) -> object:
+        if name == "hyrt.cli.commands":
+            raise KeyboardInterrupt
+        return real(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "interrupted before the command began\n")
+
+
+def test_an_interrupted_command_says_so_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyrt.cli.commands.damaged_cache_named", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        app(["devices"], prog_name="hyrt")
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_a_model_for_which_there_is_no_memory(tmp_path: Path) -> None:
+    width = 10**12
+    arrays = {
+        "indptr": np.zeros(4, np.int64),
+        "indices": np.zeros(0, np.int32),
+        "labels": np.array([0, 1, 0]),
+        "feat_indptr": np.zeros(4, np.int64),
+        "feat_indices": np.zeros(0, np.int32),
+        "feat_values": np.zeros(0, np.float32),
+        "feat_shape": np.array([3, width]),
+        **{f"{split}_mask": np.arange(3) == i for i, split in enumerate(("train", "val", "test"))},
+    }
+    np.savez(tmp_path / "wide.npz", **arrays)
+    words = ["run", "--data", str(tmp_path / "wide.npz"), "--output", str(tmp_path / "runs")]
+    assert _error(*words) == (
+        "there is no memory for layer 0, of 1,000,000,000,000 x 128 weights: lower model.hidden, or the "
+        "number of features"
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Even a folder without write permission can be written by root, who may run the tests.
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode & os.W_OK))
+    assert _error("infer", "no-run", "-o", str(tmp_path / "scores.npy")) == (
+        f"{tmp_path}: this folder cannot be written: give another --output"
+    )

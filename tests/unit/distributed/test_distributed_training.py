@@ -1,0 +1,124 @@
+"""A step on several ranks is the step of one process: any placement, any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from unit.distributed.ranks_in_threads import results_of
+
+from hyrt.config import build_config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import DenseFeatures
+from hyrt.machine.workers import Workers
+from hyrt.observe.events import Evaluated, Event, StepGroup
+from hyrt.training.compose import compose_run
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training, TrainResult
+
+ALONE = Workers(1, "test")
+
+
+def settings(model: str, **sections: Any) -> dict[str, Any]:
+    return {
+        "model": {"kind": model, "hidden": 8, "layers": 2, "dropout": 0.5, "heads": 2}
+        if model == "gat"
+        else {"kind": model, "hidden": 8, "layers": 2, "dropout": 0.5},
+        "data": {"batch_size": 32},
+        "sampler": {"fanout": [4, 3]},
+        "train": {"epochs": 4, "lr": 0.01, "weight_decay": 0.0},
+        "runtime": {"sample_threads": 1, "load_threads": 1, "train_threads": 1},
+        "balance": {"policy": "static", "predict": False},
+        "devices": ["cpu:0"],
+        **sections,
+    }
+
+
+def trained_alone(graph: Graph, given: dict[str, Any]) -> tuple[TrainResult, list[Event]]:
+    heard: list[Event] = []
+    parts = compose_run(build_config(given), graph, emit=heard.append)
+    return Training(parts).run(), heard
+
+
+def own_rows(graph: Graph, homes: np.ndarray, rank: int) -> OwnRows:
+    """The rows of one rank, and nothing of the others."""
+    places = np.zeros(len(homes), np.int32)
+    for each in range(int(homes.max()) + 1):
+        places[homes == each] = np.arange((homes == each).sum())
+    mine = np.flatnonzero(homes == rank)
+    features = graph.features
+    if isinstance(features, DenseFeatures):
+        return OwnRows(DenseFeatures(features.values[mine]), homes, places)
+    return OwnRows(features.take(mine, ALONE), homes, places)
+
+
+def trained_on(
+    ranks: JoinedRanks, graph: Graph, homes: np.ndarray, given: dict[str, Any]
+) -> tuple[TrainResult, list[Event]]:
+    config = build_config(given)
+    own = own_rows(graph, homes, ranks.rank)
+    shared_graph = graph_of_all_rows(graph, own, ranks)
+    prepared = PreparedRun(config, shared_graph)
+    shared, reduction = share_run(config, graph, own, ranks, prepared.model, prepared.objective)
+    heard: list[Event] = []
+    parts = compose_run(
+        config,
+        shared_graph,
+        prepared=prepared,
+        shared=shared,
+        emit=heard.append,
+        should_stop=lambda: reduction.agreed_signal != 0,
+    )
+    return Training(parts).run(), heard
+
+
+def weights(result: TrainResult) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1).double() for p in result.model.parameters()])
+
+
+def losses(heard: list[Event]) -> list[float]:
+    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+
+
+CASES = {
+    "graphsage, home, uneven": ("graphsage", 2, "home", False, {}),
+    "gcn, model-centric": ("gcn", 3, "model-centric", True, {}),
+    "gat, home": ("gat", 4, "home", False, {"evaluate": {"mode": "sampled"}}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_train_the_model_of_one_process(case: str) -> None:
+    model, size, strategy, sparse, more = CASES[case]
+    graph = random_graph(seed=1, sparse=sparse)
+    # The first rank has half of the vertices, and the last none of the training targets.
+    rng = np.random.default_rng(2)
+    homes = np.where(rng.random(graph.num_vertices) < 0.5, 0, rng.integers(0, size, graph.num_vertices))
+    homes[graph.split("train")[homes[graph.split("train")] == size - 1]] = 0
+    homes = homes.astype(np.uint8)
+    given = settings(model, distributed={"strategy": strategy}, **more)
+    alone, heard_alone = trained_alone(graph, given)
+    found = results_of(size, lambda ranks: trained_on(ranks, graph, homes, given))
+    wanted = weights(alone)
+    for result, heard in found:
+        assert result.status == "finished"
+        assert torch.equal(weights(result), weights(found[0][0]))
+        difference = (weights(result) - wanted).norm() / wanted.norm()
+        assert difference < 1e-5
+        np.testing.assert_allclose(losses(heard), losses(heard_alone), rtol=1e-5)
+        assert len(losses(heard)) >= 20
+        mine, theirs = (
+            [event.metrics for event in events if isinstance(event, Evaluated)]
+            for events in (heard, heard_alone)
+        )
+        assert [list(each) for each in mine] == [list(each) for each in theirs]
+        for own, other in zip(mine, theirs, strict=True):
+            for split in own:
+                assert own[split] == pytest.approx(other[split], rel=1e-4)
+        assert result.summary["steps"] == alone.summary["steps"]

@@ -1,0 +1,185 @@
+"""Chunks of a graph: every edge in one of them, in every order, and as few as fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyrt.errors import DeviceOutOfMemory
+from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks, count_chunks
+from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, least_grid
+from hyrt.fullgraph.grid.visits import Order, visits
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.graph.topology import Topology
+
+Edges = list[tuple[int, int]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Topology, Edges]:
+    """A directed graph with self loops, repeated edges and vertices without edges; (destination, source)."""
+    num = draw(st.integers(1, 25))
+    ends = st.integers(0, num - 1)
+    edges = sorted(draw(st.lists(st.tuples(ends, ends), max_size=80)))
+    return topology_of(num, edges), edges
+
+
+def topology_of(num: int, edges: Edges) -> Topology:
+    indptr = np.zeros(num + 1, np.int64)
+    np.add.at(indptr, [row + 1 for row, _ in edges], 1)
+    return Topology(np.cumsum(indptr), np.array([column for _, column in edges], np.int32))
+
+
+def edges_of(chunk: EdgeChunk, row_start: int, column_start: int) -> Edges:
+    """A chunk's edges, in its order, in the numbers of the whole."""
+    assert len(chunk.starts) == len(chunk.rows) + 1
+    assert chunk.starts[0] == 0
+    assert chunk.starts[-1] == len(chunk.columns)
+    found = []
+    for n, row in enumerate(chunk.rows):
+        assert chunk.starts[n] < chunk.starts[n + 1], "a row without edges"
+        found += [
+            (row_start + int(row), column_start + int(column))
+            for column in chunk.columns[chunk.starts[n] : chunk.starts[n + 1]]
+        ]
+    return found
+
+
+def all_edges(chunks: EdgeChunks) -> Edges:
+    found = []
+    for i in range(chunks.rows.num):
+        for j in range(chunks.columns.num):
+            (start, stop), (first, last) = chunks.rows.range(i), chunks.columns.range(j)
+            edges = edges_of(chunks.chunk(i, j), start, first)
+            assert all(start <= row < stop and first <= column < last for row, column in edges)
+            assert edges == sorted(edges)
+            found += edges
+    return found
+
+
+@given(st.integers(1, 60), st.data())
+def test_intervals_hold_each_row_once_in_equal_parts(rows: int, data: st.DataObject) -> None:
+    cut = Intervals(rows, data.draw(st.integers(1, rows)))
+    ranges = [cut.range(i) for i in range(cut.num)]
+    assert [row for start, stop in ranges for row in range(start, stop)] == list(range(rows))
+    lengths = {stop - start for start, stop in ranges}
+    assert max(lengths) == cut.longest
+    assert max(lengths) - min(lengths) <= 1
+    assert cut.starts.tolist() == [start for start, _ in ranges] + [rows]
+
+
+@pytest.mark.parametrize("num", [0, 6])
+def test_more_intervals_than_rows_are_refused(num: int) -> None:
+    with pytest.raises(ValueError, match="intervals of 5 rows"):
+        Intervals(5, num)
+
+
+@given(graphs(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_every_edge_is_in_one_chunk_and_none_is_lost_when_they_are_turned(
+    drawn: tuple[Topology, Edges], data: st.DataObject
+) -> None:
+    topology, edges = drawn
+    num = topology.num_vertices
+    cuts = [Intervals(num, data.draw(st.integers(1, num))) for _ in range(2)]
+    memory = RecycledMatrices()
+    chunks = EdgeChunks.of(topology.indptr, topology.indices, *cuts, memory)
+    assert Counter(all_edges(chunks)) == Counter(edges)
+    turned = chunks.turned(memory)
+    assert Counter(all_edges(turned)) == Counter((column, row) for row, column in edges)
+
+
+@given(graphs(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_chunks_of_chosen_vertices_hold_their_edges(
+    drawn: tuple[Topology, Edges], data: st.DataObject
+) -> None:
+    topology, edges = drawn
+    num = topology.num_vertices
+    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))), np.int32)
+    rows = Intervals(len(chosen), data.draw(st.integers(1, len(chosen))))
+    columns = Intervals(num, data.draw(st.integers(1, num)))
+    counts = count_chunks(topology.indptr, topology.indices, rows, columns, chosen)
+    chunks = EdgeChunks.of(topology.indptr, topology.indices, rows, columns, RecycledMatrices(), chosen)
+    position = {int(vertex): n for n, vertex in enumerate(chosen)}
+    wanted = Counter((position[row], column) for row, column in edges if row in position)
+    assert Counter(all_edges(chunks)) == wanted
+    for i in range(rows.num):
+        for j in range(columns.num):
+            chunk = chunks.chunk(i, j)
+            assert counts.edges[i, j] == len(chunk.columns)
+            assert counts.rows[i, j] == len(chunk.rows)
+
+
+def test_rows_that_are_not_sorted_are_sorted_into_chunks() -> None:
+    topology = Topology(np.array([0, 4, 4, 5]), np.array([2, 0, 1, 0, 2], np.int32))
+    cut = Intervals(3, 3)
+    chunks = EdgeChunks.of(topology.indptr, topology.indices, cut, cut, RecycledMatrices())
+    assert Counter(all_edges(chunks)) == Counter([(0, 2), (0, 0), (0, 1), (0, 0), (2, 2)])
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(["column-row", "row-column"]))
+def test_every_chunk_is_visited_once(accumulated: int, read: int, order: Order) -> None:
+    seen = list(visits(range(accumulated), read, order))
+    pairs = [(each.accumulated, each.read) for each in seen]
+    assert sorted(pairs) == [(i, j) for i in range(accumulated) for j in range(read)]
+    for i in range(accumulated):
+        mine = [each for each in seen if each.accumulated == i]
+        assert [each.is_first for each in mine] == [True] + [False] * (read - 1)
+        assert [each.is_last for each in mine] == [False] * (read - 1) + [True]
+    stays = [pair[0 if order == "column-row" else 1] for pair in pairs]
+    assert stays == sorted(stays), "what stays comes once"
+
+
+def needed(sizes: ChunkSizes) -> int:
+    """As a device that has two matrices of 10 columns, and a chunk's edges."""
+    return 80 * sizes.vertices + 40 * sizes.targets + 4 * sizes.edges + 8 * sizes.edge_rows + 300
+
+
+@given(graphs(), st.data(), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_the_grid_fits_and_none_with_fewer_intervals_does(
+    drawn: tuple[Topology, Edges], data: st.DataObject, hidden: bool
+) -> None:
+    topology, _ = drawn
+    num = topology.num_vertices
+    targets = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))), np.int32)
+    budget = data.draw(st.integers(300, 3000))
+    takes = {
+        each: needed(ChunkGrid.of(topology, targets, each, hidden=hidden).sizes) for each in range(1, num + 1)
+    }
+    fitting = [each for each, taken in takes.items() if taken <= budget]
+    if not fitting:
+        with pytest.raises(DeviceOutOfMemory, match="even chunks of single vertices"):
+            least_grid(topology, targets, needed, budget, hidden=hidden)
+        return
+    grid = least_grid(topology, targets, needed, budget, hidden=hidden)
+    assert needed(grid.sizes) <= budget
+    assert grid.vertices.num == fitting[0]
+    assert grid.targets.num_rows == len(targets)
+    assert grid.targets.longest <= grid.vertices.longest
+
+
+@given(graphs(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_no_chunk_is_larger_than_the_sizes_of_its_grid(
+    drawn: tuple[Topology, Edges], data: st.DataObject
+) -> None:
+    topology, _ = drawn
+    num = topology.num_vertices
+    targets = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))), np.int32)
+    grid = ChunkGrid.of(topology, targets, data.draw(st.integers(1, num)), hidden=True)
+    memory, edges = RecycledMatrices(), (topology.indptr, topology.indices)
+    forward = EdgeChunks.of(*edges, grid.vertices, grid.vertices, memory)
+    into = EdgeChunks.of(*edges, grid.targets, grid.vertices, memory, targets)
+    for chunks in (forward, forward.turned(memory), into, into.turned(memory)):
+        for i in range(chunks.rows.num):
+            for j in range(chunks.columns.num):
+                chunk = chunks.chunk(i, j)
+                assert len(chunk.columns) <= grid.sizes.edges
+                assert len(chunk.rows) <= grid.sizes.edge_rows

@@ -1,0 +1,78 @@
+"""Whether a topology is its own transpose, and the transpose of one that is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers, working
+
+
+def of_counts(counts: np.ndarray) -> Topology:
+    """counts[i, c] edges from c into i."""
+    columns = np.repeat(np.tile(np.arange(len(counts)), len(counts)), counts.ravel()).astype(np.int32)
+    return Topology(np.concatenate([[0], np.cumsum(counts.sum(1))]), columns)
+
+
+def drawn(vertices: int = 50, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    counts = (rng.random((vertices, vertices)) < 0.1) * rng.integers(1, 4, (vertices, vertices))
+    counts[:, 7] = counts[9] = 0
+    return counts.astype(np.int64)
+
+
+def test_edges_that_pair_off_are_symmetric_and_need_no_transpose() -> None:
+    counts = drawn()
+    symmetric = of_counts(counts + counts.T)
+    assert symmetric.is_symmetric
+    assert symmetric.transposed is symmetric
+    assert of_counts(np.eye(4, dtype=np.int64)).is_symmetric
+    assert of_counts(np.zeros((4, 4), np.int64)).is_symmetric
+    assert Topology(np.zeros(1, np.int64), np.zeros(0, np.int32)).is_symmetric
+
+
+def test_one_edge_more_or_elsewhere_is_not_symmetric() -> None:
+    rng = np.random.default_rng(1)
+    counts = drawn()
+    counts += counts.T
+    for i, c in rng.choice(50, (40, 2)):
+        if i == c:
+            continue
+        more = counts.copy()
+        more[i, c] += 1
+        assert not of_counts(more).is_symmetric, "the two directions have different numbers of edges"
+        j = (c + 1) % 50
+        if counts[i, c] and j != i:
+            elsewhere = counts.copy()
+            elsewhere[i, c] -= 1
+            elsewhere[i, j] += 1
+            assert not of_counts(elsewhere).is_symmetric
+    # 1 -> 0 without its opposite, hidden behind an edge to a higher vertex.
+    unsorted = Topology(np.array([0, 2, 2, 3]), np.array([2, 1, 0], np.int32))
+    assert not unsorted.is_symmetric
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("vertices", [50, 9000], ids=["one pass", "three passes"])
+def test_the_transpose_and_its_edge_numbers(vertices: int, symmetric: bool) -> None:
+    rng = np.random.default_rng(2)
+    ends = rng.integers(0, vertices, (2, 3 * vertices))
+    if symmetric:
+        ends = np.concatenate([ends, ends[::-1]], 1)
+    rows, columns = ends[:, np.lexsort(ends[::-1])]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=vertices))])
+    topology = Topology(indptr, columns.astype(np.int32))
+    assert topology.is_symmetric == symmetric
+    with Workers(3, "threads") as workers, working(workers):
+        turned, edges = topology.transposed, topology.transposed_edges
+    order = np.lexsort((np.arange(len(rows)), rows, columns))
+    np.testing.assert_array_equal(turned.indices, rows[order])
+    np.testing.assert_array_equal(np.diff(turned.indptr), np.bincount(columns, minlength=vertices))
+    np.testing.assert_array_equal(edges, order)
+    assert edges.dtype == turned.indices.dtype == np.int32
+    assert not symmetric or turned is topology
+    if not symmetric:
+        # What is known is not found again.
+        assert "is_symmetric" in vars(turned)
+        np.testing.assert_array_equal(turned.transposed.indices, topology.indices)

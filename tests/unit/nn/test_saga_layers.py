@@ -1,0 +1,169 @@
+"""Layers of a user's own over blocks, beside the same layers for all pairs of vertices in float64."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from block_cases import awkward_graph, sampled, tensor_block, values
+from saga_blocks import GRAPH, IN, OUT, assert_close, block_of, by_pairs, gradients, rows_of
+from saga_layers import REFERENCES, Gated, layer_of
+from tied_layer import Tied, first_edges_gradients
+
+from hyrt.errors import UnsupportedModel
+from hyrt.machine.workers import Workers, working
+from hyrt.nn.inputs import InPlace
+from hyrt.nn.saga import over_block
+from hyrt.nn.torch_threads import torch_threads
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_layer_is_its_formula_for_all_pairs(name: str) -> None:
+    layer, block = layer_of(name, IN, OUT), block_of(weighted=name in ("G-GCN", "perceptron", "GCN"))
+    x = rows_of(block).requires_grad_()
+    expected, expected_gradients = by_pairs(name, layer, block, x)
+    for form in (block, tensor_block(block)):
+        result = layer(form, x)
+        assert_close(result, expected, 1e-4)
+        for ours, theirs in zip(gradients(result, [x, *layer.parameters()]), expected_gradients, strict=True):
+            assert_close(ours, theirs, 1e-4)
+    assert (layer._read()[0].fused is not None) == REFERENCES[name].is_fused
+
+
+@pytest.mark.parametrize("name", ["G-GCN", "GAT", "perceptron"])
+def test_the_gradients_are_those_of_finite_differences(name: str) -> None:
+    layer, block = layer_of(name, IN, 4).double(), sampled(GRAPH, range(8), [3]).blocks[0]
+    torch.manual_seed(0)
+    x = torch.randn(block.num_src, IN, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda rows, *_: layer(block, rows), (x, *layer.parameters()))
+
+
+def test_the_first_of_equal_messages_gets_the_gradient() -> None:
+    torch.manual_seed(0)
+    layer, block = Tied(IN, OUT), block_of()
+    x = rows_of(block)
+    along = torch.sin(torch.arange(block.num_dst * OUT, dtype=torch.float64)).view(-1, OUT)
+    expected = first_edges_gradients(along, x.double(), block.indptr, block.columns)
+    for form in (block, tensor_block(block)):
+        for mine, theirs in zip(gradients(layer(form, x), [*layer.parameters()]), expected, strict=True):
+            assert_close(mine, theirs, 1e-5)
+
+
+def test_a_second_derivative_of_compiled_loops_is_refused() -> None:
+    layer, block = layer_of("G-GCN", IN, OUT), block_of()
+    x = rows_of(block).requires_grad_()
+    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only: leave out create_g"):
+        torch.autograd.grad(layer(block, x).square().sum(), x, create_graph=True)
+
+
+class Summed(Gated):
+    """A number for each edge, which is a sum over the columns of both ends."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.update = torch.nn.Linear(1, out_features)
+
+    def apply_edge(self, edge):
+        return torch.tanh(self.to(edge.dst) + self.come(edge.src)).sum(-1, keepdim=True)
+
+
+def test_a_message_of_one_number_is_gathered_as_one() -> None:
+    layer, block = Summed(IN, OUT), block_of()
+    x = rows_of(block)
+    wide = x.double()
+    p = {name: value.double() for name, value in layer.named_parameters()}
+    to = wide[: block.num_dst] @ p["to.weight"].T + p["to.bias"]
+    come = wide @ p["come.weight"].T
+    gathered = torch.zeros(block.num_dst, 1, dtype=torch.float64)
+    for i in range(block.num_dst):
+        sources = block.columns[block.indptr[i] : block.indptr[i + 1]]
+        if len(sources):
+            messages = torch.tanh(to[i] + come[sources]).sum(1)
+            gathered[i] = messages.mean() * int(block.degrees[i])
+    assert_close(layer(block, x), (gathered @ p["update.weight"].T + p["update.bias"]).relu(), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("G-GCN", np.float32), ("G-GCN", np.float16), ("GAT", np.float32), ("perceptron", np.float32)],
+)
+def test_rows_in_place_are_rows_that_were_gathered(name: str, dtype: type) -> None:
+    layer, block = layer_of(name, IN, OUT), block_of()
+    matrix = values(GRAPH).astype(dtype)
+    place = sampled(GRAPH, range(40), [4], in_place=True).blocks[0]
+    bits = matrix.view(np.uint16) if dtype is np.float16 else matrix
+    with torch.no_grad():
+        expected = layer(block, torch.from_numpy(matrix[block.sources].astype(np.float32)))
+        result = layer(place, InPlace(bits))
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["G-GCN", "GAT", "EdgeConv", "perceptron"])
+def test_threads_change_no_bit(name: str) -> None:
+    graph = awkward_graph(vertices=3000, degree=20.0)
+    block = sampled(graph, range(2500), [-1]).blocks[0]
+    layer, x = layer_of(name, IN, OUT), torch.from_numpy(values(graph)[block.sources]).requires_grad_()
+    found = []
+    for count in (1, 3):
+        with Workers(count, "team") as team, working(team):
+            result = layer(replace(block, _transposed=None), x)
+            found.append([result, *gradients(result, [x, *layer.parameters()])])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_what_depends_on_one_end_is_computed_once_a_vertex() -> None:
+    layer, block = layer_of("EdgeConv", IN, OUT), block_of()
+    program = layer._read()[0]
+    assert not [node for node in program.on_edge if node.target is torch.nn.functional.linear]
+    assert program.fused is not None
+    assert sorted(each.end for each in program.given) == ["destination", "source"]
+    assert layer(block, rows_of(block)).shape == (block.num_dst, OUT)
+
+
+def test_no_array_has_a_row_for_each_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, block = layer_of("G-GCN", IN, OUT), sampled(awkward_graph(60, 30.0), range(60), [-1]).blocks[0]
+    x = torch.from_numpy(values(awkward_graph(60, 30.0))[block.sources]).requires_grad_()
+    longest, real = [], over_block.empty_array
+
+    def noted(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        longest.append(shape[0])
+        return real(shape, dtype)
+
+    monkeypatch.setattr(over_block, "empty_array", noted)
+    gradients(layer(block, x), [x])
+    assert longest
+    assert max(longest) <= block.num_src < block.num_edges
+
+
+def test_a_copied_layer_is_its_own_and_a_pickled_one_is_read_again() -> None:
+    layer, block = layer_of("G-GCN", IN, OUT), block_of()
+    x = rows_of(block)
+    expected = layer(block, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(other(block, x), expected)
+        with torch.no_grad():
+            other.update.weight.add_(1)
+        assert not torch.allclose(other(block, x), expected)
+    torch.testing.assert_close(layer(block, x), expected)
+
+
+def test_a_part_may_be_called_to_and_no_other_may_have_a_name_that_is_taken() -> None:
+    layer = Gated(IN, OUT)
+    assert isinstance(layer.to, torch.nn.Linear)
+    assert {"to.weight", "to.bias"} <= dict(layer.named_parameters()).keys()
+    assert torch.nn.Sequential(layer).to(torch.float64)[0].to.weight.dtype == torch.float64
+    for name in ("train", "training", "in_features", "accumulate"):
+        with pytest.raises(UnsupportedModel, match=rf"Gated.{name} cannot be a part .* another name"):
+            setattr(layer, name, torch.nn.Linear(2, 2))
+    layer.train()

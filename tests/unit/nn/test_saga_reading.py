@@ -1,0 +1,202 @@
+"""What a layer's methods may do, and what is said where they may not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hyrt
+from hyrt.errors import UnsupportedModel
+from hyrt.nn import SagaLayer, stack
+from hyrt.nn.saga.program import EdgeProgram
+
+
+class Tried(SagaLayer):
+    """Does on edges, and at vertices, what a test wants."""
+
+    def __init__(self, on_edge: Callable[[Any, Any], Any], at_vertex: Any = None) -> None:
+        super().__init__(4, 4)
+        self.product = nn.Linear(4, 4)
+        self.both = nn.Linear(8, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+        self.on_edge = on_edge
+        self.at_vertex = at_vertex or (lambda layer, vertex, gathered: gathered.flatten(1))
+
+    def apply_edge(self, edge):
+        return self.on_edge(self, edge)
+
+    def apply_vertex(self, vertex, gathered):
+        return self.at_vertex(self, vertex, gathered)
+
+
+class Weighed(Tried):
+    accumulate = "attention"
+
+
+def program_of(on_edge: Callable[[Any, Any], Any], kind: type[Tried] = Tried) -> EdgeProgram:
+    return kind(on_edge)._read()[0]
+
+
+def chosen_by_a_value(layer, edge):
+    if edge.src.sum() > 0:
+        return edge.src
+    return edge.dst
+
+
+def counted_by_a_value(layer, edge):
+    for row in edge.src:
+        edge.dst = edge.dst + row
+    return edge.dst
+
+
+def computed_without_gradients(layer, edge):
+    with torch.no_grad():
+        weight = torch.sigmoid(edge.src)
+    return weight * edge.dst
+
+
+@pytest.mark.parametrize(
+    ("on_edge", "says"),
+    [
+        (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) decides .*torch.where"),
+        (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) decides"),
+        (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be read"),
+        (lambda layer, edge: edge.data * edge.src, "edge.data: graphs have no data of edges but types: use"),
+        (lambda layer, edge: edge.source, "edge.source: an edge has none"),
+        (lambda layer, edge: edge.src.relu_(), "changes a value in place.*'relu'"),
+        (lambda layer, edge: F.dropout(edge.src), "draws random numbers .*model.dropout"),
+        (lambda layer, edge: nn.Dropout(0.5)(edge.src), "draws random numbers"),
+        (lambda layer, edge: edge.src * torch.rand(1), r"`.*torch.rand\(1\).*draws random numbers \(rand\)"),
+        (lambda layer, edge: edge.src * torch.empty(1).uniform_(), r"draws random numbers \(uniform_\)"),
+        (lambda layer, edge: edge.src - edge.src.mean(0), r"edge.src.mean\(0\).* combines rows"),
+        (lambda layer, edge: edge.src.softmax(0), "combines rows"),
+        (lambda layer, edge: edge.src.cumsum(0), "combines rows"),
+        (lambda layer, edge: edge.src - edge.src[:1], "combines rows"),
+        (lambda layer, edge: edge.src * edge.dst_degree.cumsum(0), "combines rows"),
+        (computed_without_gradients, r"`weight = torch.sigmoid.*gradients are turned off.*\.detach\(\)"),
+        (lambda layer, edge: edge.src / edge.src.shape[0], "computes with the number of rows"),
+        (lambda layer, edge: layer.both(edge.src), r"layer.both\(edge.src\).* fails: .*shapes"),
+        (lambda layer, edge: layer.scale, "is the same for all edges"),
+        (lambda layer, edge: (edge.src, edge.dst), "returned 2 values: accumulate='sum' takes one value"),
+        (lambda layer, edge: 3, "returned a value of type int: return what torch"),
+        (lambda layer, edge: edge.src.view(-1, 2, 2, 1), r"shape \[2, 2, 1\] for an edge"),
+    ],
+)  # fmt: skip
+def test_what_an_edge_may_not_do_is_told_with_its_line(on_edge: Any, says: str) -> None:
+    with pytest.raises(UnsupportedModel, match=re.compile(says, re.DOTALL)) as told:
+        program_of(on_edge)
+    assert str(told.value).startswith("Tried.apply_edge")
+
+
+def test_a_layer_is_read_where_its_caller_has_turned_gradients_off() -> None:
+    with torch.no_grad():
+        assert program_of(lambda layer, edge: torch.sigmoid(edge.src).detach() * edge.dst).message_shape == (
+            4,
+        )
+
+
+def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
+    with pytest.raises(UnsupportedModel, match=r"Tried.apply_vertex: .* gives \[8\] for a vertex: return 4"):
+        Tried(
+            lambda layer, edge: edge.src, lambda layer, vertex, gathered: torch.cat([vertex, gathered], 1)
+        )._read()
+    with pytest.raises(UnsupportedModel, match=r"Tried.apply_vertex: .* combines rows"):
+        Tried(
+            lambda layer, edge: edge.src, lambda layer, vertex, gathered: gathered - gathered.amax(0)
+        )._read()
+
+
+def test_attention_wants_a_score_for_each_head() -> None:
+    with pytest.raises(UnsupportedModel, match="takes a pair, the score of an edge and its message"):
+        program_of(lambda layer, edge: edge.src, Weighed)
+    with pytest.raises(
+        UnsupportedModel, match=r"scores of shape \[4\] for messages of shape \[2, 2\].*\[2\]"
+    ):
+        program_of(lambda layer, edge: (edge.src, edge.src.view(-1, 2, 2)), Weighed)
+
+
+def test_an_unknown_accumulator_is_refused() -> None:
+    class Middle(Tried):
+        accumulate = "median"  # type: ignore[assignment]
+
+    with pytest.raises(UnsupportedModel, match=r"Middle.accumulate is 'median': give one of sum, mean, max"):
+        program_of(lambda layer, edge: edge.src, Middle)
+
+
+@pytest.mark.parametrize(
+    "on_edge",
+    [
+        lambda layer, edge: layer.both(torch.cat([edge.src, edge.dst], 1)).relu(),
+        lambda layer, edge: layer.both(torch.cat((edge.dst, edge.src - edge.dst), dim=-1)),
+        lambda layer, edge: layer.product(edge.src + edge.dst) * edge.src,
+        lambda layer, edge: F.silu(edge.src @ layer.product.weight + edge.dst) * layer.scale,
+        lambda layer, edge: torch.where(edge.src[:, :1] > 0, edge.src, edge.dst),
+        lambda layer, edge: F.normalize(edge.src, dim=1) * (edge.src * edge.dst).mean(-1, keepdim=True),
+        lambda layer, edge: (edge.src * edge.dst).view(-1, 2, 2) * edge.dst.view(-1, 2, 2).mean(-1, True),
+        lambda layer, edge: edge.dst.view(-1, 2, 2) * (edge.src * edge.dst).view(-1, 2, 2).sum(2)[:, :, None],
+        lambda layer, edge: edge.src.view(-1, 2, 2) * (edge.src_degree > edge.dst_degree)[:, None].float(),
+        lambda layer, edge: 1 - torch.sqrt(edge.src.square() + edge.dst**2 + 1e-3) / edge.src_degree,
+    ],
+)  # fmt: skip
+def test_products_are_taken_apart_and_the_rest_is_fused(on_edge: Any) -> None:
+    program = program_of(on_edge)
+    assert program.fused is not None
+    assert not any("linear" in str(node.target) for node in program.on_edge)
+
+
+@pytest.mark.parametrize(
+    ("on_edge", "reason"),
+    [
+        (lambda layer, edge: layer.product((edge.src * edge.dst).relu()), "is 'linear'"),
+        (lambda layer, edge: torch.cumsum(edge.src * edge.dst, 1), "is 'cumsum'"),
+        (lambda layer, edge: nn.LayerNorm(4)(edge.src + edge.dst), "LayerNorm|layer_norm"),
+        (lambda layer, edge: (edge.src * edge.dst).flip(1) + edge.src, "is 'flip'"),
+    ],
+)
+def test_what_is_not_fused_is_told(on_edge: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hyrt"):
+        assert program_of(on_edge).fused is None
+    (line,) = caplog.messages
+    assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_reading.py, line \d+ .*({reason})", line)
+
+
+def test_settings_of_a_layer_may_choose() -> None:
+    class Chosen(Tried):
+        def apply_edge(self, edge):
+            return edge.src * edge.dst if self.training else edge.src
+
+    layer = Chosen(lambda layer, edge: edge.src)
+    assert layer._read()[0].sent is None
+    assert layer.eval()._read()[0].sent is not None
+    assert layer.train()._read()[0].sent is None
+
+
+def test_only_a_layer_that_looks_at_its_own_row_is_given_it() -> None:
+    blind = Tried(lambda layer, edge: edge.src)
+    seeing = Tried(lambda layer, edge: edge.src, lambda layer, vertex, gathered: vertex + gathered)
+    assert not blind.parts(multiply_first=False).reads_own
+    assert seeing.parts(multiply_first=False).reads_own
+
+
+def test_layers_of_unequal_widths_are_no_stack() -> None:
+    layer = Tried(lambda layer, edge: edge.src)
+    layer.out_features = 5
+    with pytest.raises(ValueError, match=r"layer 1 of stack.* gives 5 columns, and layer 2 takes 4"):
+        stack(layer, Tried(lambda layer, edge: edge.src))
+    with pytest.raises(ValueError, match="at least one layer"):
+        stack()
+    with pytest.raises(ValueError, match=r"layer 1 of stack.* is a Linear: give a hyrt.nn.SagaLayer"):
+        stack(nn.Linear(4, 4))  # type: ignore[arg-type]
+
+
+def test_the_names_of_the_package() -> None:
+    assert hyrt.nn.SagaLayer is SagaLayer
+    with pytest.raises(AttributeError, match="no attribute 'Saga'"):
+        hyrt.nn.Saga  # noqa: B018

@@ -1,0 +1,193 @@
+"""Communication terms against formulas worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hyrt_perfmodel.communication.collectives import (
+    all_reduce_bytes,
+    all_reduce_s,
+    all_to_all_v_s,
+    busiest_bytes,
+)
+from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
+from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.network import NETWORKS, Network, find_network
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+
+# 1 MB/s, and 10 ms a message.
+SLOW = Network(name="slow", latency_s=0.01, gb_s=0.001)
+FAST = Network(name="fast", latency_s=0.0, gb_s=1e9)
+# Of 100 targets: 30,000 inputs of 400 bytes; f_in^1 of 2 x 100; 16 hidden; (200 x 16 + 32 x 8) weights.
+WORK = Workload(vertices=(30_000, 4_000, 100), edges=(36_000, 4_500), features=(100, 16, 8), concat=True)
+ROW, HIDDEN, PARTIAL, WEIGHTS = 400, 64, 800, 4 * (200 * 16 + 32 * 8)
+TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+SPREAD = Spread(ranks=4, locality=0.7)
+MACHINE = Platform(
+    name="m",
+    host=Host(memory_gb_s=40, macs_per_s=2e11, trains=False),
+    accelerators=(Accelerator(kind="a", memory_gb_s=300, macs_per_s=9e11, link_gb_s=8),),
+)
+
+
+def test_an_all_to_all_takes_its_busiest_link_and_a_message_a_peer() -> None:
+    # Rank 0 sends 3 MB and receives 5; rank 1 sends 1 and receives 2; rank 2 sends 4 and receives 1.
+    sent = 1e6 * np.array([[9, 2, 1], [1, 9, 0], [4, 0, 9]])
+    assert busiest_bytes(sent) == 5e6
+    assert all_to_all_v_s(sent, SLOW) == pytest.approx(2 * 0.01 + 5.0)
+    assert all_to_all_v_s(sent[:1, :1], SLOW) == 0
+
+
+def test_an_all_reduce_sends_two_parts_less_one() -> None:
+    # In four parts of 0.25 MB: three to add, three to hand out.
+    assert all_reduce_bytes(1e6, 4) == pytest.approx(6 * 0.25e6)
+    assert all_reduce_s(1e6, 4, SLOW) == pytest.approx(6 * (0.01 + 0.25))
+    assert all_reduce_s(1e6, 1, SLOW) == 0
+
+
+def test_a_message_takes_its_latency_and_its_bytes() -> None:
+    assert SLOW.seconds(2e6) == pytest.approx(0.01 + 2.0)
+
+
+def test_networks_have_names_or_rates() -> None:
+    # 10 Gbit/s are 1.25 GB/s, of which 1460 of 1538 bytes are the message's.
+    assert find_network("10gbit").gb_s == pytest.approx(1.25 * 1460 / 1538)
+    assert find_network("200mbit").gb_s == pytest.approx(0.025 * 1460 / 1538)
+    assert {"1gbit", "10gbit", "25gbit", "100gbit", "slingshot-11", "loopback"} == set(NETWORKS)
+    with pytest.raises(ValueError, match="did you mean '10gbit'"):
+        find_network("10gbits")
+    for wrong in ("0mbit", "fast"):
+        with pytest.raises(ValueError, match=f"unknown network '{wrong}'"):
+            find_network(wrong)
+    with pytest.raises(ValueError, match="latency_s is -1"):
+        replace(SLOW, latency_s=-1)
+
+
+def by_purpose(strategy: str, spread: Spread = SPREAD) -> dict[str, float]:
+    found = expected_traffic(strategy, TRAINING, spread).bytes_by_purpose()
+    return {name: num_bytes for name, num_bytes in found.items() if num_bytes and name != "gradients"}
+
+
+def test_expected_bytes_of_each_strategy() -> None:
+    # Each of four ranks has 100 targets.
+    assert by_purpose("model-centric") == pytest.approx({"rows": 4 * 0.75 * 30_000 * ROW})
+    for at_home in ("home", "local"):
+        assert by_purpose(at_home) == pytest.approx({"rows": 4 * 0.3 * 30_000 * ROW})
+    assert by_purpose("hopgnn") == pytest.approx(
+        {"rows": 4 * 0.3 * 30_000 * ROW, "models": 4 * 3 * 2 * WEIGHTS}
+    )
+    assert by_purpose("p3") == pytest.approx({"hidden": 2 * 4 * 3 * 4_000 * HIDDEN})
+    # A destination has itself and nine others; after one stop of four it has met none with chance .75^10.
+    met = sum(1 - (1 - stops / 4) ** 10 for stops in (1, 2, 3, 4))
+    assert by_purpose("naive-migration") == pytest.approx(
+        {"partials": 4 * met * 4_000 * PARTIAL, "models": 4 * 4 * 2 * WEIGHTS}
+    )
+
+
+def test_merging_brings_models_to_rows_less_often() -> None:
+    # Of the roots half stay at home; of the others' rows, another rank has a third of the 30 % elsewhere.
+    halved = by_purpose("hopgnn", replace(SPREAD, time_steps=2))
+    local = 0.5 * 0.7 + 0.5 * 0.1
+    assert halved == pytest.approx({"rows": 4 * (1 - local) * 30_000 * ROW, "models": 4 * 1 * 2 * WEIGHTS})
+    assert by_purpose("hopgnn", replace(SPREAD, time_steps=1)) == by_purpose("model-centric")
+    with pytest.raises(ValueError, match="5 time steps of 4 ranks"):
+        replace(SPREAD, time_steps=5)
+
+
+def test_every_strategy_adds_up_its_gradients() -> None:
+    for strategy in EXPECTED:
+        found = expected_traffic(strategy, TRAINING, SPREAD).bytes_by_purpose()
+        assert found["gradients"] == pytest.approx(2 * 3 * WEIGHTS), strategy
+
+
+def test_one_rank_sends_nothing() -> None:
+    alone = Spread(ranks=1, locality=1.0)
+    for strategy in EXPECTED:
+        traffic = expected_traffic(strategy, TRAINING, alone)
+        assert sum(traffic.bytes_by_purpose().values()) == 0, strategy
+        assert predicted(strategy, SLOW, alone).iteration_s == predicted("home", FAST, alone).iteration_s
+
+
+def predicted(strategy: str, network: Network, spread: Spread = SPREAD) -> RanksPrediction:
+    traffic = expected_traffic(strategy, TRAINING, spread)
+    return predict_ranks(strategy, MACHINE, TRAINING, traffic, network, terms=PAPER)
+
+
+def test_a_slow_network_bounds_the_step_with_its_rows() -> None:
+    found = predicted("model-centric", SLOW)
+    load_s = 30_000 * ROW / 40e9 + 3 * 0.01 + 0.75 * 30_000 * ROW / 1e6
+    assert found.stages_s["load"] == pytest.approx(load_s)
+    assert found.iteration_s == pytest.approx(load_s)
+    assert found.bottleneck == "network (rows)"
+    assert found.iterations == 25
+    assert found.epoch_s == pytest.approx(25 * load_s)
+    assert found.epoch_bytes["rows"] == pytest.approx(25 * 4 * 0.75 * 30_000 * ROW)
+
+
+def test_rows_travel_beside_other_steps_and_gradients_do_not() -> None:
+    found, alone = predicted("home", SLOW), predicted("home", FAST)
+    all_reduce_s = 6 * (0.01 + WEIGHTS / 4 / 1e6)
+    assert found.stages_s["propagate"] - alone.stages_s["propagate"] == pytest.approx(all_reduce_s)
+    assert found.iteration_s == pytest.approx(max(found.stages_s.values()))
+    in_turn = predict_ranks(
+        "home",
+        MACHINE,
+        TRAINING,
+        expected_traffic("home", TRAINING, SPREAD),
+        SLOW,
+        terms=replace(PAPER, overlap="nothing"),
+    )
+    assert in_turn.iteration_s == pytest.approx(sum(found.stages_s.values()))
+
+
+def test_hidden_vectors_are_waited_for_while_propagating() -> None:
+    found, alone = predicted("p3", SLOW), predicted("p3", FAST)
+    travel_s = 6 * 0.01 + 2 * 3 * 4_000 * HIDDEN / 1e6 + 6 * (0.01 + WEIGHTS / 4 / 1e6)
+    assert found.stages_s["propagate"] - alone.stages_s["propagate"] == pytest.approx(travel_s)
+    assert found.stages_s["load"] == pytest.approx(alone.stages_s["load"])
+    assert found.bottleneck == "network (hidden)"
+
+
+def test_a_link_is_busy_with_all_purposes() -> None:
+    traffic = expected_traffic("hopgnn", TRAINING, SPREAD)
+    busy_s = 0.3 * 30_000 * ROW / 1e6 + 3 * 2 * WEIGHTS / 1e6 + 1.5 * WEIGHTS / 1e6
+    assert traffic.link_s(SLOW) == pytest.approx(busy_s)
+    # Four time steps of 25 targets are loaded and propagated; sizes here are in proportion.
+    assert predicted("hopgnn", FAST).stages_s["load"] == pytest.approx(
+        predicted("home", FAST).stages_s["load"]
+    )
+
+
+def test_a_fast_network_leaves_a_rank_its_own_bottleneck() -> None:
+    found = predicted("home", FAST)
+    assert found.bottleneck in ("load", "transfer", "propagate")
+    assert found.iteration_s == pytest.approx(max(found.stages_s.values()))
+
+
+@given(st.integers(1, 32), st.floats(0, 1), st.sampled_from(sorted(EXPECTED)))
+def test_more_locality_never_sends_more(ranks: int, locality: float, strategy: str) -> None:
+    less = expected_traffic(strategy, TRAINING, Spread(ranks=ranks, locality=locality))
+    more = expected_traffic(strategy, TRAINING, Spread(ranks=ranks, locality=min(1.0, locality + 0.1)))
+    assert sum(more.bytes_by_purpose().values()) <= sum(less.bytes_by_purpose().values()) * (1 + 1e-12)
+    for traffic in less.purposes.values():
+        assert (traffic.sent >= 0).all()
+        assert np.trace(traffic.sent) == 0 or ranks == 1
+
+
+def test_impossible_spreads_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 ranks"):
+        Spread(ranks=0, locality=0.5)
+    with pytest.raises(ValueError, match="locality is 2"):
+        Spread(ranks=2, locality=2)
+
+
+def test_json_has_bytes_as_whole_numbers() -> None:
+    found = predicted("home", SLOW).to_json()
+    assert isinstance(found["epoch_bytes"]["rows"], int)
+    assert found["strategy"] == "home"

@@ -1,0 +1,66 @@
+"""What gathering over whole graphs is predicted to take, from what was measured."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
+from hyrt_perfmodel.workloads.whole_graph import EdgeReads, WholeGraphStep
+
+NS = 1e-9
+READS = tuple(
+    ReadCost(kind=kind, back=back, matrix_bytes=size, row_s=row_ns * NS, gb_s=4.0)  # type: ignore[arg-type]
+    for kind, back, row_ns in (("sum", False, 1), ("attention", False, 5), ("attention", True, 7))
+    for size in (1e6, 1e8)
+)
+RATES = WholeGraphRates(threads=2, reads=READS, mask_s=NS, call_s=1e-3, macs_per_s=1e9, values_per_s=1e8)
+
+
+def reads(**other: Any) -> EdgeReads:
+    return EdgeReads(**{"kind": "sum", "back": False, "rows": 1e6, "width": 16, "sources": 1e5, **other})
+
+
+@pytest.mark.parametrize(
+    ("what", "ns"),
+    [
+        # 64 bytes at 4 GB/s take 16 ns; sums are read alike in both directions.
+        (reads(), 17),
+        (reads(back=True), 17),
+        (reads(width=32), 33),
+        (reads(kind="attention"), 21),
+        (reads(kind="attention", back=True, masked_heads=3), 26),
+        (reads(kind="max"), 17),
+        (reads(kind="max", back=True), 34),
+        # An edge that leads to no row costs the look at one number.
+        (reads(passed=1e6), 17 + 2),
+    ],
+)
+def test_rows_that_are_read_along_edges(what: EdgeReads, ns: float) -> None:
+    assert RATES.reads_s([what], 2) == pytest.approx(1e6 * ns * NS)
+    assert RATES.reads_s([what, what], 1) == pytest.approx(4e6 * ns * NS)
+
+
+def test_larger_matrices_are_read_more_slowly() -> None:
+    slower = [ReadCost(kind="sum", back=False, matrix_bytes=1e8, row_s=100 * NS, gb_s=4.0), READS[0]]
+    rates = WholeGraphRates(
+        threads=1, reads=tuple(slower), mask_s=0, call_s=0, macs_per_s=1e9, values_per_s=1e8
+    )
+    small, between, large, huge = (
+        rates.reads_s([reads(sources=size / 64)], 1) for size in (1e5, 1e7, 1e8, 1e10)
+    )
+    assert small == pytest.approx(1e6 * 17 * NS)
+    assert between == pytest.approx(1e6 * math.sqrt(17 * 116) * NS)
+    assert large == huge == pytest.approx(1e6 * 116 * NS)
+
+
+def test_passes_over_rows() -> None:
+    step = WholeGraphStep(arrays={}, reads=(), calls=5, macs=2e9, values=3e8)
+    assert RATES.rows_s(step, 2) == pytest.approx(0.005 + 2 + 3)
+    assert RATES.rows_s(step, 1) == pytest.approx(2 * RATES.rows_s(step, 2))
+
+
+def test_rates_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="gb_s is 0"):
+        ReadCost(kind="sum", back=False, matrix_bytes=1e6, row_s=0, gb_s=0)

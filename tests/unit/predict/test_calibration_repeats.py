@@ -1,0 +1,76 @@
+"""How often calibration measures what: again where repetitions differ, and not where they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from hyrt_devices.null import NullDevice
+
+from hyrt.device import DeviceInfo, StepResult
+from hyrt.graph import open_graph
+from hyrt.predict.calibrate import host
+from hyrt.predict.calibrate.host import LARGE, SMALL, timing
+from hyrt.predict.calibrate.machine import measure_kind
+from hyrt.predict.calibrate.trainers import PROBES, Widths
+from hyrt.sampling.minibatch import MiniBatch
+
+
+@pytest.mark.parametrize(
+    ("spent", "counted", "seconds"),
+    [
+        # The first one is left out. Three that agree are enough, and of others the lower quartile counts.
+        ([9.0, 1.0, 1.01, 1.02, 7.0], 3, 1.0),
+        ([9.0, 5.0, 1.5, 1.0, 1.01, 1.02, 7.0], 5, 1.01),
+        ([9.0, 3.0, 2.0, 5.0, 1.0, 4.0, 7.0, 7.0], 5, 2.0),
+    ],
+)
+def test_repetitions_end_where_they_agree(
+    monkeypatch: pytest.MonkeyPatch, spent: list[float], counted: int, seconds: float
+) -> None:
+    now, left = [0.0], iter(spent)
+
+    def work() -> None:
+        now[0] += next(left)
+
+    monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    before: list[float] = []
+    found = timing(work, 5, lambda: before.append(now[0]))
+    assert found.seconds == pytest.approx(seconds)
+    assert len(before) == counted
+
+
+def test_a_probe_that_was_disturbed_is_measured_again_after_the_others() -> None:
+    trained: list[int] = []
+
+    class Disturbed(NullDevice):
+        """Takes a second, but 3 and 5 in turn in its first steps with 128 targets."""
+
+        def propagate(self, staged: MiniBatch) -> StepResult:
+            result, targets = super().propagate(staged), len(staged.targets)
+            trained.append(targets)
+            count = trained.count(128)
+            slow = 3.0 + 2.0 * (count % 2)
+            result.seconds = {"propagate": slow if targets == 128 and count <= 4 else 1.0}
+            return result
+
+    info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
+    small = open_graph("synthetic:tiny")
+    graphs = Widths({SMALL: small, LARGE: small})
+    probes = [probe for probe in PROBES if probe.targets in (128, 16)][:3]
+    found = measure_kind(Disturbed, info, 1, "graphsage", graphs, probes)
+    assert [each.propagate.seconds for each in found] == [1.0] * 3
+    assert runs_of(trained) == [128, 16, 128, 128]
+
+
+def runs_of(values: list[int]) -> list[int]:
+    """The values as measured in a row: four steps each, as two are warm and two of a second are enough."""
+    assert len(values) % 4 == 0
+
+    def each() -> Iterator[int]:
+        for at in range(0, len(values), 4):
+            (value,) = set(values[at : at + 4])
+            yield value
+
+    return list(each())

@@ -1,0 +1,188 @@
+"""Predictions on several ranks: counted traffic against plain sums, the table, and refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
+from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from unit.sampling.small_graphs import random_graph
+
+from hyrt.config import Config, build_config
+from hyrt.distributed.strategies.registry import STRATEGIES, strategy
+from hyrt.errors import ConfigError
+from hyrt.machine.workers import Workers
+from hyrt.predict.ranks.counted_traffic import CountedSteps
+from hyrt.predict.ranks.on_ranks import RanksQuestion, predict_on_ranks
+from hyrt.predict.workload import configured_workload
+from hyrt.report.tables.ranks_table import ranks_lines
+from hyrt.sampling.neighbor import NeighborSampler
+
+RANKS, BATCH, SEED = 3, 30, 4
+GRAPH = random_graph(200, 6.0, seed=2)
+HOMES = (np.arange(200) // 67).astype(np.uint8)
+WORK = Workload(vertices=(4_000, 900, 100), edges=(5_000, 950), features=(100, 16, 8), concat=True)
+WEIGHT_BYTES = 4 * (200 * 16 + 32 * 8)
+TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+H200 = load_platform("h200")
+
+
+def counted_steps() -> CountedSteps:
+    return CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED)
+
+
+def test_counted_rows_are_those_of_the_mini_batches_of_the_first_steps() -> None:
+    sampler = NeighborSampler(GRAPH, GRAPH.split("train"), [3, 2], BATCH, SEED)
+    sent = np.zeros((RANKS, RANKS))
+    with Workers(1, "test") as workers:
+        for step in range(4):
+            units = sampler.units(step)
+            for rank in range(RANKS):
+                mine = units[10 * rank : 10 * (rank + 1)]
+                block = sampler.sample(step, mine, workers, in_place=False).blocks[0]
+                assert block.sources is not None
+                for vertex in block.sources:
+                    sent[HOMES[vertex], rank] += 400 / 4 * (HOMES[vertex] != rank)
+    found = counted_steps().traffic(strategy("model-centric"), WORK)
+    np.testing.assert_allclose(found.purposes["rows"].sent, sent)
+    assert found.purposes["rows"].messages == RANKS - 1
+    assert found.largest_share == pytest.approx(1.0)
+    assert found.gradient_bytes == WEIGHT_BYTES
+
+
+def test_counted_models_hop_between_all_time_steps() -> None:
+    found = counted_steps().traffic(strategy("hopgnn"), WORK)
+    assert found.time_steps == RANKS
+    assert found.purposes["models"].messages == RANKS - 1
+    assert found.purposes["models"].sent.sum() == RANKS * (RANKS - 1) * 2 * WEIGHT_BYTES
+    assert found.largest_share > 1
+    home = counted_steps().traffic(strategy("home"), WORK)
+    assert home.largest_share <= found.largest_share
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_counted_traffic_has_the_purposes_of_the_expected(name: str) -> None:
+    steps = counted_steps()
+    question = RanksQuestion(ranks=RANKS, network_name="1gbit")
+    spread = Spread(ranks=RANKS, locality=0.5)
+    expected = predict_ranks(name, H200, TRAINING, expected_traffic(name, TRAINING, spread), question.network)
+    counted = predict_ranks(name, H200, TRAINING, steps.traffic(strategy(name), WORK), question.network)
+    sent = {purpose for purpose, num_bytes in counted.epoch_bytes.items() if num_bytes}
+    assert sent == {purpose for purpose, num_bytes in expected.epoch_bytes.items() if num_bytes}
+    assert {purpose for purpose, time_s in counted.travel_s.items() if time_s} == sent
+
+
+def test_a_batch_of_sizes_alone_is_that_of_each_trainer() -> None:
+    question = RanksQuestion(ranks=4, network_name="1gbit", strategy_name="home")
+    [found] = predict_on_ranks(H200, TRAINING, None, question).predictions
+    # The h200 has two trainers, of 400 targets each.
+    assert found.iterations == 4
+    [given] = predict_on_ranks(H200, TRAINING, Config(), question).predictions
+    assert given.iterations == 25
+
+
+def test_an_uneven_placement_is_as_slow_as_its_largest_rank() -> None:
+    traffic = replace(counted_steps().traffic(strategy("home"), WORK), largest_share=1.5)
+    fast = find_network("slingshot-11")
+    uneven = predict_ranks("home", H200, TRAINING, traffic, fast)
+    even = predict_ranks("home", H200, TRAINING, replace(traffic, largest_share=1.0), fast)
+    own_s = [each.stages_s["load"] - each.travel_s["rows"] for each in (uneven, even)]
+    assert own_s[0] == pytest.approx(1.5 * own_s[1], rel=0.02)
+
+
+def test_time_steps_are_merged_as_long_as_that_is_faster() -> None:
+    def time_steps(locality: float, network: str) -> int:
+        question = RanksQuestion(ranks=4, network_name=network, strategy_name="hopgnn", locality=locality)
+        return predict_on_ranks(H200, TRAINING, Config(), question).predictions[0].time_steps
+
+    # Where homes are random, or the network costs nothing, there is nothing to go home for.
+    assert time_steps(0.25, "200mbit") == 1
+    assert time_steps(0.9, "100000gbit") == 1
+    assert time_steps(0.95, "200mbit") == 4
+
+
+def test_every_strategy_can_be_predicted() -> None:
+    assert list(EXPECTED) == list(STRATEGIES)
+    found = predict_on_ranks(H200, TRAINING, None, RanksQuestion(ranks=4, network_name="10gbit"))
+    lines = ranks_lines(found)
+    assert lines[0] == "4 ranks like h200 · 10gbit: 1.19 GB/s each way, 30 us a message"
+    assert [line.split()[0] for line in lines[2:8]] == list(STRATEGIES)
+    [marked] = [line for line in lines if line.endswith("(changes what is trained)")]
+    assert marked.startswith("local ")
+    assert "1 of 4 rows" in lines[-1]
+    json.dumps(found.to_json())
+
+
+def test_one_strategy_shows_its_stages_and_bytes() -> None:
+    question = RanksQuestion(ranks=4, network_name="10gbit", strategy_name="home", locality=0.8)
+    found = predict_on_ranks(H200, TRAINING, None, question)
+    lines = ranks_lines(found)
+    assert any(line.startswith("4 steps of ") for line in lines)
+    assert [line.split()[0] for line in lines[-5:-2]] == ["purpose", "rows", "gradients"]
+    assert lines[-1].startswith("assumed: 80% of the input rows")
+    # 40 input rows of 400 bytes for each of 10,000 targets, a fifth of them remote.
+    assert found.predictions[0].epoch_bytes["rows"] == pytest.approx(0.2 * 40 * 400 * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ranks": 0}, "0 ranks"),
+        ({"network_name": "10gbyte"}, "unknown network '10gbyte'"),
+        ({"strategy_name": "hom"}, "did you mean 'home'"),
+        ({"locality": 1.5}, "locality is"),
+    ],
+)
+def test_impossible_questions_are_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        RanksQuestion(**{"ranks": 2, "network_name": "1gbit", **given})  # type: ignore[arg-type]
+
+
+def test_homes_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "home.npy"
+    config = build_config({"data": {"source": "synthetic:tiny", "batch_size": 90}})
+    question = RanksQuestion(ranks=3, network_name="1gbit", homes=file)
+
+    def rows(homes: object) -> dict[str, float]:
+        np.save(file, np.asarray(homes))
+        found = predict_on_ranks(H200, configured_workload(config), config, question)
+        assert found.assumptions[-1].endswith(str(file))
+        return {each.strategy: each.epoch_bytes["rows"] for each in found.predictions}
+
+    # Everything is at rank 0: a rank that trains elsewhere fetches all of it.
+    alone = rows(np.zeros(2000, np.uint8))
+    assert alone["local"] == 0
+    assert alone["model-centric"] > alone["home"] > 0
+    assert alone["p3"] == 0
+    for wrong, said in (
+        (np.zeros(3, np.uint8), r"int8\[3\] is no home for each of 2,000 vertices"),
+        (np.zeros(2000), r"float64\[2000\] is no home"),
+        (np.full(2000, 3), "has the homes 3 to 3, and 3 ranks are 0 to 2"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            rows(wrong)
+    file.write_text("no array")
+    with pytest.raises(ConfigError, match="cannot be read as a"):
+        predict_on_ranks(H200, TRAINING, config, question)
+    with pytest.raises(ConfigError, match="give --data instead of --workload"):
+        predict_on_ranks(H200, TRAINING, None, question)
+    with pytest.raises(ConfigError, match="omit --locality"):
+        replace(question, locality=0.5)
+    saint = build_config({"data": {"source": "synthetic:tiny"}, "sampler": {"kind": "saint"}})
+    with pytest.raises(ConfigError, match="kind=saint does not draw"):
+        predict_on_ranks(H200, TRAINING, saint, question)
+
+
+def test_work_that_cannot_be_divided_is_refused() -> None:
+    question = RanksQuestion(ranks=500, network_name="1gbit")
+    with pytest.raises(ConfigError, match="a step of 400 targets cannot be divided among 500 ranks"):
+        predict_on_ranks(H200, TRAINING, Config(), question)
+    with pytest.raises(ConfigError, match="omit --full-graph"):
+        predict_on_ranks(H200, replace(TRAINING, resident=True), None, question)

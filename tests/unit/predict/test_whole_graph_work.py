@@ -1,0 +1,180 @@
+"""What a step over a whole graph is said to take, beside what the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.plan import KEPT_PART
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.replica import FullGraphReplica
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.inputs import InPlace
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.torch_threads import torch_threads
+from hyrt.objective.classification import Classification
+from hyrt.predict.whole_graph_work import StepWalk, WholeGraphSizes, whole_graph_step
+from hyrt.sampling.full.full_sampler import FullSampler
+
+ALONE = Workers(1, "test")
+LARGE = 1 << 30
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": {"kind": "gcn"},
+    "gcn, narrow": {"kind": "gcn", "hidden": 2},
+    "gcn, masks": {"kind": "gcn", "dropout": 0.5, "input_dropout": 0.3, "layers": 3},
+    "gcn, one layer": {"kind": "gcn", "layers": 1},
+    "graphsage": {"kind": "graphsage"},
+    "graphsage, residual": {"kind": "graphsage", "norm": "layer", "residual": True, "layers": 3},
+    "graphsage, narrow": {"kind": "graphsage", "hidden": 2, "aggregate": "sum"},
+    "graphsage, max": {"kind": "graphsage", "aggregate": "max", "layers": 3},
+    "gin": {"kind": "gin"},
+    "gin, residual": {"kind": "gin", "residual": True, "layers": 3, "input_dropout": 0.2},
+    "gat": {"kind": "gat", "heads": 2},
+    "gat, residual": {"kind": "gat", "heads": 4, "residual": True, "layers": 3},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+def model_of(graph: Graph, **settings: Any) -> GNN:
+    chosen = {"hidden": 16, "layers": 2, **settings}
+    return GNN(Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen))
+
+
+def scored(graph: Graph) -> np.ndarray:
+    return np.concatenate([graph.split("val"), graph.split("test")]).astype(np.int32)
+
+
+def sizes_of(graph: Graph, targets: np.ndarray, *, mapped: bool = False) -> WholeGraphSizes:
+    features = graph.features
+    is_sparse = isinstance(features, SparseFeatures)
+    return WholeGraphSizes(
+        vertices=graph.num_vertices,
+        edges=graph.num_edges,
+        targets=len(targets),
+        target_edges=float(graph.topology.in_degrees[targets].sum()),
+        scored=len(scored(graph)),
+        held={},
+        row_entries=len(features.columns) / graph.num_vertices if is_sparse else None,
+        mapped=mapped,
+    )
+
+
+class Recorded:
+    """Matrices as the engine takes them and gives them back."""
+
+    def __init__(self, matrices: RecycledMatrices) -> None:
+        self.matrices = matrices
+        self.events: list[tuple[str, int]] = []
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.matrices.allocated_bytes
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.events.append(("take", int(np.prod(shape)) * np.dtype(dtype).itemsize))
+        return self.matrices.take(shape, dtype)
+
+    def give(self, matrix: np.ndarray | None) -> None:
+        if matrix is not None:
+            memory = matrix
+            while isinstance(memory.base, np.ndarray):
+                memory = memory.base
+            assert memory.dtype == np.uint8, "a matrix that was not taken"
+            self.events.append(("give", memory.nbytes))
+        self.matrices.give(matrix)
+
+
+def mapped_features(graph: Graph, folder: Path) -> InPlace:
+    np.save(folder / "x.npy", graph.features.values)  # type: ignore[attr-defined]
+    return InPlace(np.load(folder / "x.npy", mmap_mode="r"))
+
+
+@pytest.mark.parametrize("memory_bytes", [0, LARGE], ids=["not kept", "kept"])
+@pytest.mark.parametrize("features", ["dense", "sparse", "mapped"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_takes_what_was_said(name: str, features: str, memory_bytes: int, tmp_path: Path) -> None:
+    graph = random_graph(200, features=40, sparse=features == "sparse")
+    model, targets = model_of(graph, **MODELS[name]), graph.split("train")[:20]
+    sampler = FullSampler(graph, targets, len(model.layers), seed=3)
+    batch = sampler.sample(0, sampler.units(0), ALONE)
+    assert batch.whole is not None
+    inputs: Any = torch.from_numpy(graph.features.values) if features == "dense" else None  # type: ignore
+    if features == "mapped":
+        inputs = mapped_features(graph, tmp_path)
+    elif features == "sparse":
+        assert isinstance(graph.features, SparseFeatures)
+        inputs = SparseRows.of(graph.features)
+    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=memory_bytes)
+    chain = replica._chain
+    chain.memory = recorded = Recorded(chain.memory)  # type: ignore[assignment]
+    walk = StepWalk(chain.plan, sizes_of(graph, targets, mapped=features == "mapped"))
+    walk.step()
+    replica.step(batch, Classification(), ALONE)
+    assert recorded.events == walk.pool.events
+    assert replica.kept_bytes == sum(walk.pool.arrays.values())
+    walk.scores()
+    replica.scores(scored(graph), ALONE)
+    assert recorded.events == walk.pool.events
+    for _ in range(2):  # The memory of the first step and evaluation is enough for all later ones.
+        replica.step(batch, Classification(), ALONE)
+        replica.scores(scored(graph), ALONE)
+    assert replica.kept_bytes == sum(walk.pool.arrays.values())
+
+
+@pytest.mark.parametrize("targets", [20, 90, None])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_arrays_are_those_that_the_engine_keeps(name: str, sparse: bool, targets: int | None) -> None:
+    graph = random_graph(200, features=40, sparse=sparse)
+    model = model_of(graph, **MODELS[name])
+    chosen = np.arange(200) if targets is None else graph.split("train")[:targets]
+    inputs: Any = (
+        SparseRows.of(graph.features)
+        if isinstance(graph.features, SparseFeatures)
+        else torch.from_numpy(graph.features.values)  # type: ignore[attr-defined]
+    )
+    sampler = FullSampler(graph, chosen, len(model.layers), seed=3)
+    batch = sampler.sample(0, sampler.units(0), ALONE)
+    assert batch.whole is not None
+    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=LARGE)
+    replica.step(batch, Classification(), ALONE)
+    replica.scores(scored(graph), ALONE)
+    found = dict(
+        whole_graph_step(model, sizes_of(graph, chosen), memory_bytes=LARGE * KEPT_PART, threads=1).arrays
+    )
+    chain = replica._chain
+    factors = {
+        id(each): each.nbytes
+        for gathering in chain.gatherings
+        for each in (getattr(gathering, s, None) for s in ("row_scale", "source_scale", "self_scale"))
+        if each is not None
+    }
+    at = Destinations.of(batch.targets, graph.topology, turn=True)
+    numbers = [batch.whole.vertices, chain.vertices, graph.topology.in_degrees]
+    numbers += [] if at is None else [at.positions]
+    of_vertices = sum(each.nbytes for each in numbers) + sum(factors.values())
+    assert found.pop("vertices, degrees, their factors") == of_vertices
+    turned = 0 if at is None else sum(each.nbytes for each in at.turned or ())
+    assert found.pop("edges into targets, by source", 0) == turned
+    for beside in ("rows of the targets", "scores of an evaluation"):
+        found.pop(beside, None)
+    found.pop("chunks of rows, at most")
+    weights = sum(each.numel() * each.element_size() for each in model.parameters())
+    assert found.pop("parameters, gradients, optimizer") == 6 * weights
+    assert sum(found.values()) == replica.kept_bytes

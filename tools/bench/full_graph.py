@@ -1,0 +1,250 @@
+"""Full-graph training of hyrt against a peer: memory, time and accuracy of the same epochs, in turn.
+
+Each run is a process of its own: two layers, Adam at 0.01, no dropout, a loss over the training vertices.
+Printed for each: `extra`, the peak of resident memory less what the imports take and less the data (CSR,
+features, labels, targets); the peak with the data; CPU seconds and wall time of the fastest epoch; and loss
+and training accuracy after the last one. The peer's script and the workload generator are those of the folder
+`--peers`.
+
+    python tools/bench/full_graph.py --model gcn16 gat1 --peer-python peer-dgl/bin/python
+    python tools/bench/full_graph.py --graph coauthor_physics.npz --peer pyg-csr --model gcn16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timed_runs import append_records, child_record, parser, prepared, settings, timed_run
+
+if TYPE_CHECKING:
+    from hyrt.observe.events import Event
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn16": {"kind": "gcn", "hidden": 16},
+    "gcn128": {"kind": "gcn", "hidden": 128},
+    "gin64": {"kind": "gin", "hidden": 64},
+    "gat1": {"kind": "gat", "hidden": 16, "heads": 1},
+    "gat3": {"kind": "gat", "hidden": 48, "heads": 3},
+    "gat8": {"kind": "gat", "hidden": 64, "heads": 8},
+}
+"""The models, by the names that the peer's script has for them; `gat8` is hyrt's alone."""
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, of the command line unless they are given."""
+    asked = parser(__doc__)
+    asked.add_argument("--workload", default="products-s", help="a workload of the peers' generator")
+    asked.add_argument("--graph", type=Path, help="a .npz dataset, in place of a workload")
+    asked.add_argument("--data", type=Path, default=Path("data"), help="folder for generated workloads")
+    asked.add_argument("--peers", type=Path, default=REPOSITORY.parent / "shared" / "peers")
+    asked.add_argument("--peer", choices=["dgl", "pyg-csr", "pyg-coo", "none"], default="dgl")
+    asked.add_argument("--peer-python", default=sys.executable)
+    asked.add_argument("--model", nargs="+", choices=list(MODELS), default=["gcn16"])
+    asked.add_argument("--pairs", type=int, default=3)
+    asked.add_argument("--epochs", type=int, default=5)
+    asked.add_argument("--in-memory", action="store_true", help="load features instead of mapping the file")
+    asked.add_argument(
+        "--no-work", action="store_true", help="hyrt's steps compute nothing: what is left surrounds them"
+    )
+    asked.add_argument("--set", nargs="*", default=[], help="further settings of hyrt, key.path=value")
+    asked.add_argument("--json", type=Path, help="append each run to this file")
+    asked.add_argument("--child", help=argparse.SUPPRESS)
+    return asked.parse_args(given)
+
+
+def folder_of(options: argparse.Namespace) -> Path:
+    """The folder with the peers' files; made where it is not there yet."""
+    if options.graph is None:
+        folder: Path = options.data / options.workload
+        if not (folder / "meta.json").exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            script = options.peers / "workload.py"
+            subprocess.run([sys.executable, str(script), options.workload, str(folder)], check=True)
+        return folder
+    folder = options.data / options.graph.stem
+    if not (folder / "train.npy").exists():
+        import numpy as np
+
+        import hyrt
+        from hyrt.machine.workers import Workers
+
+        graph = hyrt.load(options.graph)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = np.empty((graph.num_vertices, graph.num_features), np.float32)
+        vertices = np.arange(graph.num_vertices)
+        graph.features.rows(vertices, rows, Workers(1, "rows"))
+        arrays = {
+            "indptr": graph.topology.indptr,
+            "indices": graph.topology.indices,
+            "x": rows,
+            "y": graph.labels.astype(np.int64),
+            "val": graph.split("val"),
+            "test": graph.split("test"),
+            "train": graph.split("train"),
+        }
+        for key, values in arrays.items():
+            np.save(folder / f"{key}.npy", values)
+    return folder
+
+
+def status_mib(key: str) -> float:
+    """A line of this process's memory, in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def run_hyrt(options: argparse.Namespace) -> None:
+    """One run of hyrt; prints one JSON line."""
+    prepared()
+    import numpy as np
+    from hyrt_devices import cpu  # noqa: F401  What a run imports counts as imports, as with the peers.
+
+    from hyrt.config import apply_overrides, build_config
+    from hyrt.graph.graph import Graph
+    from hyrt.graph.row_source import DenseFeatures
+    from hyrt.graph.source import open_graph
+    from hyrt.observe.events import EpochEnded, StepGroup
+
+    folder = folder_of(options)
+    asked = settings(
+        "gcn",
+        options.epochs,
+        model=MODELS[options.child],
+        sampler={"kind": "full"},
+        train={"lr": 0.01},
+        data={"normalize": "none"},
+        balance={"predict": False},
+    )
+    del asked["sampler"]["fanout"], asked["data"]["batch_size"]
+    config = build_config(apply_overrides(asked, options.set))
+
+    def read(key: str, mode: Any = None) -> Any:
+        return np.load(folder / f"{key}.npy", mmap_mode=mode)
+
+    base = status_mib("VmRSS")
+    if options.graph is not None:
+        # As users have it: with sparse features where the dataset has them.
+        graph = open_graph(options.graph)
+    else:
+        labels = read("y").astype(np.int16)
+        masks = {split: np.zeros(len(labels), np.bool_) for split in ("train", "val", "test")}
+        for split, mask in masks.items():
+            mask[read(split)] = True
+        features = DenseFeatures(read("x", None if options.in_memory else "r"))
+        graph = Graph.of_arrays(folder.name, read("indptr"), read("indices"), features, labels, masks)
+    # Counted as the peer counts its own: offsets of 4 bytes, labels of 8, the numbers of the targets.
+    numbers = 4 * graph.num_edges + 12 * graph.num_vertices + 8 * int(graph.masks["train"].sum())
+    data = (graph.features.nbytes + numbers) / 2**20
+    if options.no_work:
+        do_nothing()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    marks: list[tuple[float, float]] = [(time.perf_counter(), time.process_time())]
+    last: dict[str, float] = {}
+    peak = 0.0
+
+    def hear(event: Event) -> None:
+        nonlocal peak
+        if isinstance(event, StepGroup):
+            last.update(accuracy=event.training_metrics["accuracy"], loss=event.losses[-1])
+        if isinstance(event, EpochEnded):
+            marks.append((time.perf_counter(), time.process_time()))
+            # Before the evaluation, which the peers do not do.
+            peak = status_mib("VmHWM")
+
+    timed_run(config, graph, hear=hear)
+    walls, cpus = ([b[k] - a[k] for a, b in pairwise(marks)] for k in (0, 1))
+    record = {
+        "lib": "hyrt",
+        "model": options.child,
+        "epochs": len(walls),
+        "extra": round(peak - base - data),
+        "hwm": round(peak),
+        "data": round(data),
+        "t1": round(walls[0], 2),
+        "tmin": round(min(walls), 4),
+        "cpumin": round(min(cpus), 4),
+        "acc": round(last["accuracy"], 4),
+        "loss": round(last["loss"], 4),
+    }
+    print(json.dumps(record), flush=True)
+
+
+def do_nothing() -> None:
+    """Let full-graph steps give gradients of zero, without any work."""
+    import torch
+
+    from hyrt.fullgraph.replica import FullGraphReplica, StepSums
+
+    def step(self: Any, batch: Any, objective: Any, workers: Any) -> StepSums:
+        gradients = [torch.zeros_like(each) for each in self.parameters]
+        return StepSums(1.0, {"correct": 0.0, "targets": float(len(batch.targets))}, gradients)
+
+    FullGraphReplica.step = step  # type: ignore[method-assign]
+
+
+def run_peer(options: argparse.Namespace, folder: Path, model: str) -> dict[str, Any]:
+    """One run of the peer."""
+    script = str(options.peers / "full_graph_peer.py")
+    command = [options.peer_python, script, options.peer, str(folder), model, str(options.epochs)]
+    return child_record(command, f"the peer ({' '.join(command)})", dict(os.environ))
+
+
+def line(record: dict[str, Any]) -> str:
+    return (
+        f"{record['lib']:8s} extra {record['extra']:6,} MiB  peak {record['hwm']:6,} MiB  "
+        f"epoch {record['cpumin']:8.4f} CPU s  {record['tmin']:8.4f} s  "
+        f"loss {record['loss']:.4f}  train accuracy {record['acc']:.4f}  after {record['epochs']} epochs"
+    )
+
+
+def main() -> None:
+    options = arguments()
+    if options.child:
+        run_hyrt(options)
+        return
+    folder = folder_of(options)
+    print(
+        f"{folder.name} · {options.pairs} alternating pairs of {options.epochs} epochs · "
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"
+    )
+    for model in options.model:
+        child = [sys.executable, __file__, *sys.argv[1:], "--child", model]
+        # Not counted: page cache, compiled kernels.
+        child_record(child, "hyrt")
+        print(f"\n{model}")
+        pairs = []
+        for _ in range(options.pairs):
+            mine = child_record(child, "hyrt")
+            print(line(mine), flush=True)
+            append_records(options.json, [mine])
+            if options.peer == "none" or model == "gat8":
+                continue
+            theirs = run_peer(options, folder, model)
+            print(line(theirs), flush=True)
+            append_records(options.json, [theirs])
+            pairs.append((mine, theirs))
+        for key, name in (
+            ("extra", "extra memory"),
+            ("hwm", "peak"),
+            ("cpumin", "CPU seconds"),
+            ("tmin", "wall time"),
+        ):
+            if pairs:
+                ratios = [theirs[key] / mine[key] for mine, theirs in pairs]
+                print(f"{name}: {statistics.median(ratios):.2f} times less in hyrt (median of pairs)")
+
+
+if __name__ == "__main__":
+    main()

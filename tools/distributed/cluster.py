@@ -1,0 +1,345 @@
+"""An emulated cluster on one machine: nodes with links of a given rate, one process a node.
+
+    python tools/distributed/cluster.py --nodes 4 --rate 200mbit -- python -m hyrt run --data parts/
+    python tools/distributed/cluster.py --nodes 2 --rate 1gbit --both --logs out/ -- python worker.py
+
+Every node is a network namespace with an interface of its own, which a bridge in one more namespace joins to
+the others; no packet leaves these namespaces. What a node sends is limited to the rate (tc tbf), and with
+`--both` what it receives, too. A process finds torchrun's variables in its environment and has a /dev/shm of
+its own, so that ranks on different nodes cannot meet in shared memory. In the end each interface's bytes are
+printed. All of it is removed at the end, also after a failure, Ctrl-C, SIGTERM and the time limit.
+
+The nodes are simulated: they share the cores, the memory and the disk of this machine, and their links have
+no latency of their own. Root, `ip` and `tc` (iproute2) are needed; without them it says so and exits with 77.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Self
+
+SKIPPED = 77
+_INTERFACE = "eth0"
+_BRIDGE = "bridge"
+_NETWORK = "10.53.0"
+_PORT = 29400
+_MOST_NODES = 200
+_END_S = 5.0
+_POLL_S = 0.05
+# A kernel hands a limiter packets of up to 64 KiB, and looks at it a few hundred times a second.
+_LEAST_BURST_BYTES = 128 << 10
+_BURST_S = 0.004
+_QUEUE_S = 0.4
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+# `ip netns exec` gives each process a mount namespace of its own.
+_OWN_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnd:
+    """How a node's process ended."""
+
+    rank: int
+    """Its rank."""
+    code: int
+    """Its exit code; minus the signal's number where a signal ended it."""
+    ended_s: float
+    """Seconds from the start of the processes to its end."""
+    sent_bytes: int
+    received_bytes: int
+    """`sent_bytes` and `received_bytes`: what its interface carried, headers included."""
+
+
+class ClusterError(Exception):
+    """A command that sets up the cluster failed."""
+
+
+class EmulatedCluster:
+    """Nodes that are there while the context is entered.
+
+    Parameters
+    ----------
+    nodes
+        The number of nodes.
+    bits_per_s
+        The rate of each node's link; None for no limit.
+    both
+        Whether what a node receives is limited, too.
+    """
+
+    def __init__(self, nodes: int, bits_per_s: float | None = None, *, both: bool = False) -> None:
+        if not 1 <= nodes <= _MOST_NODES:
+            raise ValueError(f"{nodes} nodes: give a number from 1 to {_MOST_NODES}")
+        self._rate = bits_per_s
+        self._both = both
+        prefix = f"hyrt-{os.getpid()}"
+        self._switch = f"{prefix}-switch"
+        self.namespaces = [f"{prefix}-{rank}" for rank in range(nodes)]
+        """The network namespace of each node."""
+        self._made: list[str] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        logs: Path | None = None,
+        limit_s: float | None = None,
+        grace_s: float = 15.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> list[NodeEnd]:
+        """Run a command on every node, and wait until all have ended.
+
+        Parameters
+        ----------
+        command
+            The command; a rank learns its number from `RANK`.
+        logs
+            A folder for what each rank prints, as `rank-0.log`; None prints it all here.
+        limit_s
+            Seconds until all are ended; None for no limit.
+        grace_s
+            Seconds that the others have to end by themselves once one has failed.
+        environment
+            Variables beside this process's own.
+        """
+        before = [self._bytes(rank) for rank in range(len(self.namespaces))]
+        started = time.perf_counter()
+        self._start(command, logs, {**os.environ, **(environment or {})})
+        ended = self._wait(started, limit_s, grace_s)
+        found = []
+        for rank, (code, ended_s) in enumerate(ended):
+            sent, received = self._bytes(rank)
+            found.append(NodeEnd(rank, code, ended_s, sent - before[rank][0], received - before[rank][1]))
+        return found
+
+    def cut_off(self, rank: int) -> None:
+        """Take a node's interface down: its peers hear no more of it."""
+        _ip("-n", self.namespaces[rank], "link", "set", _INTERFACE, "down")
+
+    def _make(self) -> None:
+        self._add_namespace(self._switch)
+        _ip("-n", self._switch, "link", "add", _BRIDGE, "type", "bridge")
+        _ip("-n", self._switch, "link", "set", _BRIDGE, "up")
+        for rank, name in enumerate(self.namespaces):
+            self._add_namespace(name)
+            port = f"port{rank}"
+            ends = ("type", "veth", "peer", "name", _INTERFACE, "netns", name)
+            _ip("-n", self._switch, "link", "add", port, *ends)
+            _ip("-n", self._switch, "link", "set", port, "master", _BRIDGE, "up")
+            _ip("-n", name, "address", "add", f"{_address(rank)}/24", "dev", _INTERFACE)
+            _ip("-n", name, "link", "set", _INTERFACE, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+            if self._rate is not None:
+                _limit(name, _INTERFACE, self._rate)
+                if self._both:
+                    _limit(self._switch, port, self._rate)
+
+    def _add_namespace(self, name: str) -> None:
+        self._made.append(name)
+        _ip("netns", "add", name)
+
+    def _remove(self) -> None:
+        """End what still runs, and delete the namespaces; interfaces and the bridge go with them."""
+        held = (signal.SIGINT, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        try:
+            self._end_all()
+            for name in self._made:
+                _kill_inside(name)
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+            self._made = []
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+
+    def _start(self, command: Sequence[str], logs: Path | None, environment: dict[str, str]) -> None:
+        for rank, name in enumerate(self.namespaces):
+            out = None if logs is None else _log(logs, rank)
+            own = ["ip", "netns", "exec", name, "sh", "-c", _OWN_MEMORY, "sh", *command]
+            process = subprocess.Popen(
+                own,
+                env=environment | self._variables(rank),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=None if out is None else subprocess.STDOUT,
+                start_new_session=True,
+            )
+            if out is not None:
+                out.close()
+            self._processes.append(process)
+
+    def _variables(self, rank: int) -> dict[str, str]:
+        """What torchrun tells a process on a node with one."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(self.namespaces)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(rank),
+            "GROUP_WORLD_SIZE": str(len(self.namespaces)),
+            "MASTER_ADDR": _address(0),
+            "MASTER_PORT": str(_PORT),
+            "GLOO_SOCKET_IFNAME": _INTERFACE,
+        }
+
+    def _wait(self, started: float, limit_s: float | None, grace_s: float) -> list[tuple[int, float]]:
+        ended: dict[int, tuple[int, float]] = {}
+        until = None if limit_s is None else started + limit_s
+        while len(ended) < len(self._processes):
+            now = time.perf_counter()
+            for rank, process in enumerate(self._processes):
+                if rank not in ended and process.poll() is not None:
+                    ended[rank] = (process.returncode, now - started)
+                    if process.returncode:
+                        until = min(until or now + grace_s, now + grace_s)
+            if until is not None and now > until:
+                self._end_all()
+            time.sleep(_POLL_S)
+        self._processes = []
+        return [ended[rank] for rank in range(len(ended))]
+
+    def _end_all(self) -> None:
+        """Ask the processes to end, and after some seconds do not ask any more."""
+        for number, patience_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
+            running = [process for process in self._processes if process.poll() is None]
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            until = time.perf_counter() + patience_s
+            while any(process.poll() is None for process in running) and time.perf_counter() < until:
+                time.sleep(_POLL_S)
+
+    def _bytes(self, rank: int) -> tuple[int, int]:
+        """What a node has sent and received since it was made."""
+        shown = _ip("-n", self.namespaces[rank], "-s", "-j", "link", "show", _INTERFACE)
+        [counters] = [entry["stats64"] for entry in json.loads(shown)]
+        return int(counters["tx"]["bytes"]), int(counters["rx"]["bytes"])
+
+
+def why_not() -> str | None:
+    """Why no cluster can be made here; None where one can."""
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} is missing: install iproute2"
+    if os.geteuid() != 0:
+        return "network namespaces are made by root only"
+    try:
+        with EmulatedCluster(1, 1e9):
+            return None
+    except ClusterError as error:
+        return str(error)
+
+
+def rate(text: str) -> float:
+    """Bits a second, from `200mbit`, `1gbit` and the like."""
+    for unit, factor in _UNITS.items():
+        number = text.removesuffix(unit)
+        if number != text and number.replace(".", "", 1).isdecimal() and float(number) > 0:
+            return float(number) * factor
+    raise ValueError(f"{text!r} is no rate: give one such as 200mbit or 1gbit")
+
+
+def _kill_inside(namespace: str) -> None:
+    """End what has left the sessions of the processes but not their node."""
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    for process in map(int, found.stdout.split()):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _address(rank: int) -> str:
+    return f"{_NETWORK}.{rank + 1}"
+
+
+def _limit(namespace: str, interface: str, bits_per_s: float) -> None:
+    burst = max(_LEAST_BURST_BYTES, int(bits_per_s / 8 * _BURST_S))
+    shape = ["rate", f"{bits_per_s:.0f}bit", "burst", f"{burst}b", "latency", f"{_QUEUE_S * 1e3:.0f}ms"]
+    _output(["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf", *shape])
+
+
+def _ip(*arguments: str) -> str:
+    return _output(["ip", *arguments])
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _log(folder: Path, rank: int) -> IO[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / f"rank-{rank}.log").open("wb")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--rate", type=rate, help="of each link, as 200mbit; none by default")
+    parser.add_argument("--both", action="store_true", help="limit what a node receives, too")
+    parser.add_argument("--logs", type=Path, help="a folder for what each rank prints")
+    parser.add_argument("--limit", type=float, help="seconds until all processes are ended")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a rank")
+    parser.add_argument("command", nargs="+", help="what every node runs, after --")
+    asked = parser.parse_args(arguments)
+    reason = why_not()
+    if reason is not None:
+        print(f"skipped: {reason}", file=sys.stderr)
+        return SKIPPED
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        with EmulatedCluster(asked.nodes, asked.rate, both=asked.both) as cluster:
+            ends = cluster.run(asked.command, logs=asked.logs, limit_s=asked.limit)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    for end in ends:
+        print(json.dumps(_facts(end)) if asked.json else _line(end))
+    failed = [end.code for end in sorted(ends, key=lambda end: end.ended_s) if end.code]
+    return abs(failed[0]) if failed else 0
+
+
+def _facts(end: NodeEnd) -> dict[str, Any]:
+    return {name: getattr(end, name) for name in end.__slots__}
+
+
+def _line(end: NodeEnd) -> str:
+    return (
+        f"rank {end.rank}: exit code {end.code} after {end.ended_s:.2f} s, "
+        f"sent {end.sent_bytes:,} bytes, received {end.received_bytes:,} bytes"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""What each strategy of distributed training sends in an epoch, counted with hyrt's own sampler.
+
+    python tools/distributed/volumes.py --data coauthor_physics.npz --targets 64 --fanouts 10,10
+    python tools/distributed/volumes.py --data DATA --homes parts/graph/home.npy --json
+
+No row is moved and nothing is trained: every mini-batch of the whole steps of one epoch is sampled where the
+strategy would train it, and the rows that its rank does not have are counted. `rows` are all rows that are
+read, remote ones among them; micrographs that are trained at different times read a row anew, and with p3
+each row is read in pieces, at all ranks. Bytes are those of all ranks together, of float32; rows are as they
+are stored (a sparse one has a mean size, of 8 bytes a value and an offset). `gradients` is an all-reduce,
+which sends 2 (N - 1) times the weights; a model that migrates takes its weights and the sums of its gradients
+along. Indices are not counted: every rank can compute them. `home, even` moves units to other ranks where one
+has more than 5 % over the mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.workloads.model_workload import model_workload
+from numpy.typing import NDArray
+
+from hyrt.api import load
+from hyrt.config import Config
+from hyrt.config.command_line import new_config
+from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import Home
+from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.local import Local, LocalOrder
+from hyrt.distributed.strategies.model_centric import ModelCentric
+from hyrt.distributed.strategies.naive_migration import NaiveMigration
+from hyrt.distributed.strategies.p3 import P3
+from hyrt.distributed.strategies.strategy import Roots, Strategy
+from hyrt.distributed.strategies.traffic import Traffic, TrafficBytes
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Block
+from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.training.setup import build_model
+
+EVEN = "home, even"
+VARIANTS: Mapping[str, Strategy] = {
+    "model-centric": ModelCentric(),
+    "p3": P3(),
+    "naive-migration": NaiveMigration(),
+    "hopgnn, micrographs": HopGnn(pre_gather=False),
+    "hopgnn, and pre-gathering": HopGnn(),
+    "hopgnn, merged to 2": HopGnn(num_times=2),
+    "hopgnn, merged to 1": HopGnn(num_times=1),
+    "home": Home(),
+    EVEN: Home(),
+    "local": Local(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedEpoch:
+    """What one strategy reads and sends in an epoch, over all ranks."""
+
+    strategy: str
+    rows: int
+    remote_rows: int
+    hidden: int
+    partials: int
+    models: int
+    roots_max_over_mean: float
+    """The mean over the steps of the most roots of a rank, over their mean."""
+    sent_max_over_mean: float
+    """The most bytes that a rank sends in the epoch, over their mean; without gradients."""
+    bytes: Mapping[str, float]
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is counted: a graph, its homes and how mini-batches are drawn."""
+
+    graph: Graph
+    homes: NDArray[Any]
+    ranks: int
+    fanouts: Sequence[int]
+    targets_per_rank: int
+    config: Config
+    most_steps: int | None
+
+
+def count(setting: Setting, names: Sequence[str]) -> list[CountedEpoch]:
+    """Count the steps of an epoch that are whole, for some strategies."""
+    graph, ranks, batch = setting.graph, setting.ranks, setting.targets_per_rank * setting.ranks
+    targets = graph.split("train")
+    sampler = NeighborSampler(graph, targets, setting.fanouts, batch, setting.config.seed)
+    local = LocalOrder(targets.astype(sampler.ids), setting.homes, ranks, batch, setting.config.seed)
+    steps = min(max(1, len(targets) // batch), setting.most_steps or len(targets))
+    each, weight_bytes = bytes_of_each(setting)
+    with Workers(2, "volumes") as workers:
+        return [_epoch(setting, name, sampler, local, steps, each, weight_bytes, workers) for name in names]
+
+
+def _epoch(
+    setting: Setting,
+    name: str,
+    sampler: NeighborSampler,
+    local: LocalOrder,
+    steps: int,
+    each: TrafficBytes,
+    weight_bytes: int,
+    workers: Workers,
+) -> CountedEpoch:
+    strategy, ranks, homes = VARIANTS[name], setting.ranks, setting.homes
+    traffic, rows, uneven = Traffic.none(ranks), 0, []
+    for step in range(steps):
+        units = local.batch(step) if strategy.draws_locally else sampler.units(step)
+        expected = None
+        if name == EVEN:
+            expected = expected_remote_rows(setting.graph.topology, units, homes, ranks, setting.fanouts[0])
+        placement = strategy.place(Roots(homes[units], ranks, expected))
+        of_ranks = np.bincount(placement.ranks, minlength=ranks)
+        uneven.append(of_ranks.max() / of_ranks.mean())
+        read: list[int] = []
+        sampled = _reading(sampler, step, units, workers, read.append)
+        traffic += strategy.traffic(placement, homes, sampled)
+        rows += sum(read)
+    of_purposes = traffic.bytes_by_purpose(each)
+    sent = sum(
+        getattr(traffic, purpose).sum(axis=1) * getattr(each, size)
+        for purpose, size in (
+            ("rows", "row"),
+            ("hidden", "hidden"),
+            ("partials", "partial"),
+            ("models", "model"),
+        )
+    )
+    return CountedEpoch(
+        strategy=name,
+        rows=rows,
+        remote_rows=int(traffic.rows.sum()),
+        hidden=int(traffic.hidden.sum()),
+        partials=int(traffic.partials.sum()),
+        models=int(traffic.models.sum()),
+        roots_max_over_mean=float(np.mean(uneven)),
+        sent_max_over_mean=float(np.max(sent) / max(np.mean(sent), 1)),
+        bytes={**of_purposes, "gradients": float(steps * 2 * (ranks - 1) * weight_bytes)},
+    )
+
+
+def _reading(
+    sampler: NeighborSampler,
+    step: int,
+    units: NDArray[Any],
+    workers: Workers,
+    told: Callable[[int], None],
+) -> Callable[[NDArray[np.intp]], Block]:
+    """Samples units of a step, and tells how many rows each mini-batch reads."""
+
+    def sampled(positions: NDArray[np.intp]) -> Block:
+        block = sampler.sample(step, units[positions], workers, in_place=False).blocks[0]
+        told(block.num_src)
+        return block
+
+    return sampled
+
+
+def bytes_of_each(setting: Setting) -> tuple[TrafficBytes, int]:
+    """Bytes of what travels, and of the weights."""
+    graph, model = setting.graph, setting.config.model
+    widths = [graph.num_features, *[model.hidden] * (len(setting.fanouts) - 1), graph.num_classes]
+    layers = [0.0] * len(setting.fanouts)
+    work = model_workload(model.kind, [0.0, *layers], layers, widths, heads=model.heads)
+    weights = 4 * sum(p.numel() for p in build_model(setting.config, graph).parameters())
+    each = TrafficBytes(
+        row=_row_bytes(graph),
+        hidden=4 * widths[1],
+        partial=4 * work.f_in(1),
+        model=2 * weights,
+    )
+    return each, weights
+
+
+def _row_bytes(graph: Graph) -> float:
+    features = graph.features
+    if isinstance(features, SparseFeatures):
+        return (features.columns.nbytes + features.values.nbytes) / graph.num_vertices + 8
+    return graph.num_features * features.value_bytes
+
+
+def table(found: Sequence[CountedEpoch]) -> list[str]:
+    """Rows of a Markdown table."""
+    base = found[0].total_bytes
+    lines = [
+        "| strategy | rows | remote | hidden | partials | models | MB sent: rows, hidden, partials, models, "
+        "gradients | MB in all | of the first | roots, max / mean | sent, max / mean |",
+        "| --- " + "| ---: " * 10 + "|",
+    ]
+    for each in found:
+        purposes = ", ".join(f"{num_bytes / 1e6:,.1f}" for num_bytes in each.bytes.values())
+        lines.append(
+            f"| {each.strategy} | {each.rows:,} | {each.remote_rows:,} | {each.hidden:,} | "
+            f"{each.partials:,} | {each.models:,} | {purposes} | {each.total_bytes / 1e6:,.1f} | "
+            f"{each.total_bytes / base:.3f} | {each.roots_max_over_mean:.2f} | "
+            f"{each.sent_max_over_mean:.2f} |"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--parts", type=int, default=4)
+    parser.add_argument("--homes", help="a .npy file with the part of each vertex; random ones by default")
+    parser.add_argument("--fanouts", default="10,10", help="per layer, the targets' first")
+    parser.add_argument("--targets", type=int, default=1024, help="of a step and rank")
+    parser.add_argument("--model", default="graphsage")
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--strategies", default=";".join(VARIANTS), help="separated by semicolons")
+    parser.add_argument("--steps", type=int, help="the first so many of the epoch; all whole ones by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object a strategy")
+    asked = parser.parse_args(arguments)
+    names = asked.strategies.split(";")
+    unknown = [name for name in names if name not in VARIANTS]
+    if unknown:
+        parser.error(f"unknown strategy {unknown[0]!r}: give some of {'; '.join(VARIANTS)}")
+    graph = load(asked.data)
+    fanouts = [int(fanout) for fanout in asked.fanouts.split(",")]
+    config = new_config(
+        None,
+        [
+            f"model.kind={asked.model}",
+            f"model.hidden={asked.hidden}",
+            f"model.layers={len(fanouts)}",
+            f"seed={asked.seed}",
+        ],
+    )
+    homes = np.arange(graph.num_vertices) % asked.parts
+    np.random.default_rng(asked.seed).shuffle(homes)
+    if asked.homes is not None:
+        homes = np.load(asked.homes)
+    setting = Setting(
+        graph=graph,
+        homes=homes.astype(np.uint16),
+        ranks=asked.parts,
+        fanouts=fanouts,
+        targets_per_rank=asked.targets,
+        config=config,
+        most_steps=asked.steps,
+    )
+    found = count(setting, names)
+    if asked.json:
+        print("\n".join(json.dumps(asdict(each)) for each in found))
+        return
+    title = f"{asked.data}, {asked.parts} parts, homes {asked.homes or 'random'}, {asked.model}"
+    print(f"\n{title} {asked.hidden} hidden, fan-out {asked.fanouts}, {asked.targets} targets a rank\n")
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Full-graph steps on a device in chunks: memory, time and losses beside those of the CPU.
+
+Each line is a process of its own that trains the same model from the same weights. `peak` is the most that
+the device has allocated at any time, weights, gradients and buffers that wait for use included; `apart` the
+largest relative difference of a loss from that of the CPU's run.
+
+    python tools/full_graph/device_budget.py FOLDER --budget 64MiB 128MiB 256MiB
+    python tools/full_graph/device_budget.py FOLDER --chunks 1 2 4 7 --epochs 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from host_budget import opened
+
+_MIB = 2**20
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
+    asked.add_argument("--device", default="opencl:0")
+    asked.add_argument("--model", default="gcn")
+    asked.add_argument("--hidden", type=int, default=128)
+    asked.add_argument("--dropout", type=float, default=0.0)
+    asked.add_argument("--epochs", type=int, default=4)
+    asked.add_argument("--threads", type=int, default=2)
+    asked.add_argument("--budget", nargs="*", default=[], help="memory of the device, such as 64MiB")
+    asked.add_argument("--chunks", nargs="*", type=int, default=[])
+    asked.add_argument("--order", default="column-row")
+    asked.add_argument("--host-memory", help="memory of the host, such as 512MiB")
+    asked.add_argument("--child", help=argparse.SUPPRESS)
+    return asked.parse_args()
+
+
+def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
+    """Train on one device, step by step."""
+    from hyrt.machine.process_settings import prepare_process
+
+    prepare_process()
+    import torch
+
+    from hyrt.config import build_config
+    from hyrt.device import DeviceOptions
+    from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
+    from hyrt.device.discovery import find_device
+    from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+    from hyrt.fullgraph.host_budget import HostBudget
+    from hyrt.machine.workers import Workers
+    from hyrt.pipeline.load import Loader
+    from hyrt.pipeline.trainer import plan_input
+    from hyrt.sampling.full.full_sampler import FullSampler
+    from hyrt.training.setup import build_model
+
+    graph, workers = opened(options.folder), Workers(options.threads, "load")
+    config = build_config(
+        {
+            "model": {
+                "kind": options.model,
+                "hidden": options.hidden,
+                "dropout": options.dropout,
+                "norm": "none",
+            },
+            "sampler": {"kind": "full"},
+            "fullgraph": {"device_memory": run.get("budget"), "host_memory": options.host_memory},
+        }
+    )
+    model = build_model(config, graph)
+    parameters = list(model.parameters())
+    backend, info = find_device(run["device"])
+    limits = config.fullgraph
+    device: Any = backend.open(
+        info, DeviceOptions(threads=options.threads, memory_bytes=limits.device_memory)
+    )
+    if isinstance(device, RunsChunks):
+        device.take_chunks(ChunkOptions(run.get("chunks", 0), options.order))
+    if isinstance(device, KeepsHostBudget):
+        device.take_host_budget(HostBudget(limits.host_memory))
+    device.load(model, parameters)
+    forms = usable_forms(device, graph, in_chunks=True)
+    plan = plan_input(model, graph, forms, fuse=True, whole=True)
+    sampler = FullSampler(graph, graph.split("train"), len(model.layers), 0, None)
+    loader, optimizer = Loader(graph.features), torch.optim.Adam(parameters, lr=0.01)
+    losses, walls, cpus = [], [], []
+    for step in range(options.epochs):
+        started = time.perf_counter(), time.process_time()
+        batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
+        loader.load(batch, plan, workers)
+        result = device.propagate(device.transfer(batch))
+        for parameter, gradient in zip(parameters, result.gradients, strict=True):
+            parameter.grad = gradient / result.normalizer
+        optimizer.step()
+        device.update(parameters)
+        walls.append(time.perf_counter() - started[0])
+        cpus.append(time.process_time() - started[1])
+        losses.append(result.loss_sum / result.normalizer)
+    found = {
+        "losses": losses,
+        "accuracy": result.counts["correct"] / result.counts["targets"],
+        "first_s": walls[0],
+        "wall_s": min(walls[1:]),
+        "cpu_s": min(cpus[1:]),
+    }
+    if isinstance(device, RunsChunks):
+        found["num"] = device.num_chunks
+        found["peak"] = device._memory.buffers.peak_bytes
+    device.close()
+    workers.close()
+    return found
+
+
+def measured(run: dict[str, Any]) -> dict[str, Any]:
+    """The record of one run, in a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", json.dumps(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{run} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    options = arguments()
+    if options.child:
+        print(json.dumps(train(options, json.loads(options.child))))
+        return
+    print(f"{options.folder.name} · {options.model} 2 x {options.hidden} · {options.epochs} epochs")
+    runs: list[dict[str, Any]] = [{"device": "cpu"}]
+    runs += [{"device": options.device, "budget": budget} for budget in options.budget]
+    runs += [{"device": options.device, "chunks": chunks} for chunks in options.chunks]
+    reference: list[float] = []
+    for run in runs:
+        found = measured(run)
+        reference = reference or found["losses"]
+        apart = max(abs(a / b - 1) for a, b in zip(found["losses"], reference, strict=True))
+        words = [f"{run['device']:9s} {run.get('budget', ''):>7s}"]
+        if "num" in found:
+            words.append(f"P {found['num']:3d}  peak {found['peak'] / _MIB:8.2f} MiB")
+        words.append(
+            f"epoch {found['cpu_s']:6.2f} CPU s {found['wall_s']:6.2f} s (first {found['first_s']:.1f} s)  "
+            f"loss {found['losses'][-1]:.6f}  accuracy {found['accuracy']:.4f}  apart {apart:.1e}"
+        )
+        print("  ".join(words), f"  load {os.getloadavg()[0]:.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

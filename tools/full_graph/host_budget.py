@@ -1,0 +1,159 @@
+"""Peak anonymous memory of full-graph runs on the CPU under budgets of host memory; whether bits are equal.
+
+Each run is a process of its own; its anonymous memory is read every 2 ms. Features, topology and labels are
+mapped from the folder's files. The first run has no budget, and the losses and weights of the others are
+compared with its.
+
+    python tools/full_graph/host_budget.py FOLDER --model gcn --hidden 128 --budget 512MiB 256MiB 64MiB
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_PAUSE_S = 0.002
+_MIB = 2**20
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("folder", type=Path, help="indptr, indices, x, y, train, val and test as .npy files")
+    asked.add_argument("--model", default="gcn")
+    asked.add_argument("--hidden", type=int, default=128)
+    asked.add_argument("--epochs", type=int, default=4)
+    asked.add_argument("--budget", nargs="+", default=["512MiB"])
+    asked.add_argument("--child", help=argparse.SUPPRESS)
+    return asked.parse_args()
+
+
+def opened(folder: Path) -> Any:
+    """The files as a graph, mapped to memory."""
+    import numpy as np
+
+    from hyrt.graph.graph import Graph
+    from hyrt.graph.row_source import DenseFeatures
+
+    def mapped(key: str) -> Any:
+        return np.load(folder / f"{key}.npy", mmap_mode="r")
+
+    labels = mapped("y").astype(np.int16)
+    masks = {split: np.zeros(len(labels), np.bool_) for split in ("train", "val", "test")}
+    for split, mask in masks.items():
+        mask[mapped(split)] = True
+    features = DenseFeatures(mapped("x"))
+    return Graph.of_arrays(folder.name, mapped("indptr"), mapped("indices"), features, labels, masks)
+
+
+def train(options: argparse.Namespace) -> None:
+    """One run; prints one JSON line."""
+    from hyrt.machine.process_settings import prepare_process
+
+    prepare_process()
+    import hyrt
+    from hyrt.observe.events import EpochEnded, StepGroup
+
+    graph = opened(options.folder)
+    losses: list[float] = []
+    ends = [(time.perf_counter(), time.process_time())]
+
+    def hear(event: Any) -> None:
+        if isinstance(event, StepGroup):
+            losses.extend(event.losses)
+        if isinstance(event, EpochEnded):
+            ends.append((time.perf_counter(), time.process_time()))
+            if len(ends) == options.epochs + 1:
+                # What follows is the evaluation, which has a budget of its own.
+                print("over", file=sys.stderr, flush=True)
+
+    print("begins", file=sys.stderr, flush=True)
+    result = hyrt.train(
+        graph,
+        {"kind": options.model, "hidden": options.hidden, "dropout": 0.0, "norm": "none"},
+        emit=hear,
+        full_graph=True,
+        train={"epochs": options.epochs, "lr": 0.01, "weight_decay": 0.0},
+        data={"normalize": "none"},
+        evaluate={"every": 0},
+        balance={"predict": False},
+        fullgraph={"host_memory": options.child or None},
+    )
+    digest = hashlib.sha256()
+    for parameter in result.model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    # The first epoch also computes what is kept for the others.
+    steps = list(pairwise(ends[1:]))
+    record = {
+        "losses": losses,
+        "weights": digest.hexdigest()[:16],
+        "wall_s": min(b[0] - a[0] for a, b in steps),
+        "cpu_s": min(b[1] - a[1] for a, b in steps),
+    }
+    print(json.dumps(record))
+
+
+def status_mib(process: int) -> dict[str, float]:
+    """Resident memory of a process by kind, in MiB; empty when it is gone."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    found = (line.split() for line in lines if line.startswith("Rss"))
+    return {key.rstrip(":"): int(value) / 1024 for key, value, _ in found}
+
+
+def measured(options: argparse.Namespace, budget: str) -> dict[str, Any]:
+    """The record of one run, with the peaks of its memory while it trains."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", budget]
+    peaks = {"RssAnon": 0.0, "RssFile": 0.0}
+    before: dict[str, float] = {}
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert child.stdout is not None
+        listener = threading.Thread(target=said.extend, args=(child.stderr,))
+        listener.start()
+        while child.poll() is None and "over\n" not in said:
+            now = status_mib(child.pid)
+            if "begins\n" in said and now:
+                before = before or now
+                peaks = {key: max(peak, now.get(key, 0.0)) for key, peak in peaks.items()}
+            time.sleep(_PAUSE_S)
+        out = child.stdout.read()
+        listener.join()
+    if child.returncode:
+        raise SystemExit(f"the run with {budget or 'no budget'} failed:\n{''.join(said)}")
+    return {**json.loads(out.splitlines()[-1]), **peaks, "before": before["RssAnon"]}
+
+
+def main() -> None:
+    options = arguments()
+    if options.child is not None:
+        train(options)
+        return
+    measured(options, "")  # Not counted: page cache, compiled kernels.
+    free: dict[str, Any] = {}
+    for budget in ("", *options.budget):
+        run = measured(options, budget)
+        free = free or run
+        equal = run["losses"] == free["losses"] and run["weights"] == free["weights"]
+        print(
+            f"{budget or 'no budget':>10s}: anonymous at most {run['RssAnon']:6,.0f} MiB "
+            f"({run['before']:,.0f} before), of files {run['RssFile']:6,.0f} MiB, epoch "
+            f"{run['cpu_s']:.2f} CPU s {run['wall_s']:.2f} s, loss {run['losses'][-1]:.6f}, "
+            f"bits {'equal' if equal else 'DIFFER'}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

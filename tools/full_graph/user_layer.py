@@ -1,0 +1,260 @@
+"""A user's own gated layer, fused by hyrt, beside the same layer as PyG's MessagePassing.
+
+Two layers as in docs/layers.md, trained on the whole graph. Either library is a process of its own with one
+thread, and both begin with the same weights, so that their losses are equal. PyG's products are done at the
+vertices, as its users know to do. `cpu_s` is that of the fastest epoch; `extra` is the peak resident memory
+beyond imports and data.
+
+With `--fanout` they train on sampled mini-batches instead: on the same ones, which hyrt has drawn before,
+with the rows that they need. `cpu_s` is then what forward, backward and the optimizer take, and sampling
+counts for neither.
+
+    python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64
+    python tools/full_graph/user_layer.py /data/tolokers.npz --hidden 64 --fanout 10,10
+    python tools/full_graph/user_layer.py synthetic:products-s,vertices=20k --hidden 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_MIB = 1024
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("data", help="what hyrt.load takes")
+    asked.add_argument("--hidden", type=int, default=64)
+    asked.add_argument("--epochs", type=int, default=6)
+    asked.add_argument("--fanout", default="", help="neighbours of each layer, the last one's first")
+    asked.add_argument("--batch-size", type=int, default=1024)
+    asked.add_argument("--steps", type=int, default=10, help="mini-batches of an epoch, at most")
+    asked.add_argument("--child", choices=("hyrt", "pyg"), help=argparse.SUPPRESS)
+    return asked.parse_args()
+
+
+def memory_mib(key: str) -> float:
+    """A line of what the system knows of this process."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) / _MIB
+    raise ValueError(key)
+
+
+def hyrt_model(widths: list[int]) -> Any:
+    """The layers of docs/layers.md."""
+    import torch
+
+    import hyrt
+
+    class Gated(hyrt.nn.SagaLayer):
+        def __init__(self, in_features: int, out_features: int) -> None:
+            super().__init__(in_features, out_features)
+            self.to = torch.nn.Linear(in_features, in_features)  # type: ignore[assignment]
+            self.come = torch.nn.Linear(in_features, in_features)
+            self.update = torch.nn.Linear(in_features, out_features)
+
+        def apply_edge(self, edge: Any) -> Any:
+            return torch.sigmoid(self.to(edge.dst) + self.come(edge.src)) * edge.src
+
+        def apply_vertex(self, vertex: Any, gathered: Any) -> Any:
+            return self.update(gathered)
+
+    torch.manual_seed(0)
+    return hyrt.nn.stack(Gated(widths[0], widths[1]), Gated(widths[1], widths[2]))
+
+
+def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
+    """Train; CPU seconds of each epoch, and losses."""
+    import hyrt
+    from hyrt.observe.events import EpochEnded, StepGroup
+
+    losses: list[float] = []
+    ends = [time.process_time()]
+
+    def hear(event: Any) -> None:
+        if isinstance(event, StepGroup):
+            losses.extend(event.losses)
+        if isinstance(event, EpochEnded):
+            ends.append(time.process_time())
+
+    hyrt.train(
+        graph,
+        model,
+        full_graph=True,
+        train={"epochs": epochs, "lr": 0.01, "weight_decay": 0.0},
+        evaluate={"every": 10 * epochs},
+        runtime={"train_threads": 1},
+        emit=hear,
+    )
+    return {"seconds": [b - a for a, b in pairwise(ends)], "losses": losses}
+
+
+def peers(model: Any) -> list[Any]:
+    """The layers of a model as PyG's, with the same parameters."""
+    import torch
+    from torch_geometric.nn import MessagePassing
+
+    class Peer(MessagePassing):
+        def __init__(self, layer: Any) -> None:
+            super().__init__(aggr="sum")
+            self.goes, self.comes, self.update_rows = layer.to, layer.come, layer.update
+
+        def forward(self, x: Any, edge_index: Any, num_dst: int | None = None, scale: Any = 1) -> Any:
+            """The layer; of a block, destinations are the first sources, and sums of drawn edges grow."""
+            own = x[:num_dst]
+            ends = {"x": (x, own), "a": (None, self.goes(own)), "b": (self.comes(x), None)}
+            gathered = self.propagate(edge_index, **ends, size=(len(x), len(own)))
+            return self.update_rows(gathered * scale)
+
+        def message(self, x_j: Any, a_i: Any, b_j: Any) -> Any:
+            return torch.sigmoid(a_i + b_j) * x_j
+
+    return [Peer(layer) for layer in model.layers]
+
+
+def train_pyg(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
+    """The same with PyG."""
+    import numpy as np
+    import torch
+
+    first, second = peers(model)
+    topology = graph.topology
+    rows = np.repeat(np.arange(graph.num_vertices), topology.in_degrees)
+    edges = torch.from_numpy(np.stack([topology.indices.astype(np.int64), rows]))
+    x, labels = torch.from_numpy(graph.features.matrix), torch.from_numpy(graph.labels.astype(np.int64))
+    targets = torch.from_numpy(graph.split("train").astype(np.int64))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    seconds, losses = [], []
+    for _ in range(epochs):
+        began = time.process_time()
+        optimizer.zero_grad()
+        scores = second(first(x, edges).relu(), edges)
+        loss = torch.nn.functional.cross_entropy(scores[targets], labels[targets])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        seconds.append(time.process_time() - began)
+    return {"seconds": seconds, "losses": losses}
+
+
+def batches_of(graph: Any, options: argparse.Namespace) -> list[tuple[Any, Any, Any]]:
+    """The blocks of each step of an epoch, the rows of their sources, and the labels."""
+    import numpy as np
+    import torch
+
+    from hyrt.machine.workers import Workers
+    from hyrt.sampling.neighbor import NeighborSampler
+
+    fanouts = [int(each) for each in options.fanout.split(",")]
+    sampler = NeighborSampler(graph, graph.split("train"), fanouts, options.batch_size, 0)
+    found = []
+    with Workers(1, "sample") as team:
+        for step in range(min(options.steps, sampler.steps_per_epoch())):
+            batch = sampler.sample(step, sampler.units(step), team, in_place=False)
+            rows = torch.from_numpy(graph.features.matrix[batch.blocks[0].sources])
+            labels = torch.from_numpy(graph.labels[batch.targets].astype(np.int64))
+            found.append((batch.blocks, rows, labels))
+    return found
+
+
+def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Either library on the same blocks."""
+    import numpy as np
+    import torch
+
+    from hyrt.machine.workers import Workers, working
+
+    batches, steps = batches_of(graph, options), []
+    if options.child == "hyrt":
+        steps = [(partial(model, blocks, rows), labels) for blocks, rows, labels in batches]
+    else:
+        layers = peers(model)
+
+        def scores(blocks: list[tuple[Any, ...]], rows: Any) -> Any:
+            for i, (layer, block) in enumerate(zip(layers, blocks, strict=True)):
+                rows = layer(rows if i == 0 else rows.relu(), *block)
+            return rows
+
+        for blocks, rows, labels in batches:
+            given = []
+            for block in blocks:
+                counts = np.diff(block.indptr)
+                rows_of = np.repeat(np.arange(block.num_dst), counts)
+                ends = torch.from_numpy(np.stack([block.columns, rows_of]).astype(np.int64))
+                scale = (block.degrees / np.maximum(counts, 1)).astype(np.float32)[:, None]
+                given.append((ends, block.num_dst, torch.from_numpy(scale)))
+            steps.append((partial(scores, given, rows), labels))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    seconds, losses = [], []
+    with Workers(1, "train") as team, working(team):
+        for _ in range(options.epochs):
+            began = time.process_time()
+            total = 0.0
+            for forward, labels in steps:
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(forward(), labels)
+                loss.backward()
+                optimizer.step()
+                total += float(loss.detach())
+            losses.append(total / len(steps))
+            seconds.append(time.process_time() - began)
+    return {"seconds": seconds, "losses": losses}
+
+
+def child(options: argparse.Namespace) -> None:
+    """One library; prints one JSON line."""
+    import torch
+
+    torch.set_num_threads(1)
+    import hyrt
+
+    if options.child == "pyg":
+        import torch_geometric.nn  # noqa: F401
+    graph = hyrt.load(options.data, normalize="standard")
+    model = hyrt_model([graph.num_features, options.hidden, graph.num_classes])
+    graph.topology.in_degrees  # noqa: B018
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = memory_mib("VmRSS")
+    if options.fanout:
+        found = train_on_blocks(graph, model, options)
+    else:
+        found = (train_hyrt if options.child == "hyrt" else train_pyg)(graph, model, options.epochs)
+    found["extra"] = memory_mib("VmHWM") - before
+    print(json.dumps(found))
+
+
+def main() -> None:
+    """Both libraries, and a table of them."""
+    options = arguments()
+    if options.child:
+        child(options)
+        return
+    print(f"{'':6} {'cpu_s':>8} {'extra MiB':>10}  losses")
+    # The first run of hyrt compiles the loops, which are then there.
+    for library in ("hyrt", "hyrt", "pyg"):
+        done = subprocess.run(
+            [sys.executable, __file__, *sys.argv[1:], "--child", library],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print(f"{library:6} failed: {done.stderr.strip().splitlines()[-1]}")
+            continue
+        found = json.loads(done.stdout.splitlines()[-1])
+        losses = " ".join(f"{loss:.5f}" for loss in found["losses"][-3:])
+        print(f"{library:6} {min(found['seconds']):8.3f} {found['extra']:10.0f}  {losses}")
+
+
+if __name__ == "__main__":
+    main()
