@@ -256,10 +256,16 @@ class BalanceConfig(Section):
 
 
 class DistributedConfig(Section):
-    strategy: Literal["model-centric", "home"] = "home"
+    strategy: Literal["model-centric", "hopgnn", "home", "local"] = "home"
     """Which rank trains which target where `torchrun` has started several. `home` trains each target on the
-    rank that has its features; `model-centric` cuts a step's targets into equal pieces. The weights are the
-    same up to rounding; what differs is how many feature rows travel."""
+    rank that has its features; `model-centric` cuts a step's targets into equal pieces; in `hopgnn`, these
+    pieces are trained by models that move from rank to rank. The weights are the same up to rounding; what
+    differs is how much travels. `local` draws targets from each part, which changes what is trained."""
+    time_steps: Count | None = None
+    """The number of time steps into which `hopgnn` divides a step, at most the number of ranks. By default it
+    starts with that, and merges one after each epoch as long as epochs get faster."""
+    pre_gather: bool = True
+    """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
 

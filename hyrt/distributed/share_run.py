@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from dataclasses import dataclass
+from functools import partial
 
 from hyrt.config import Config
 from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.own_units import OwnUnits
+from hyrt.distributed.model_migration import ModelMigration
+from hyrt.distributed.placed_steps import PlacedSteps
 from hyrt.distributed.rows.distributed_rows import DistributedRows
 from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.scores_by_home import ScoresByHome
+from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.distributed.strategies.registry import strategy
 from hyrt.distributed.sum_over_ranks import SumOverRanks
+from hyrt.distributed.time_steps import TimeSteps
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import FetchedRows, SparseFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
-from hyrt.objective import Objective
+from hyrt.pipeline.step_part import StepPart
+from hyrt.pipeline.synchronize import keep
+from hyrt.quantities import one_line
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.checkpoint import Checkpoint
 from hyrt.training.given.shared_run import SharedRun
+from hyrt.training.setup import PreparedRun
 
 
 def graph_of_all_rows(graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
@@ -43,15 +53,33 @@ def graph_of_all_rows(graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
     return graph.with_features(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """A rank's part of a run, and what of it the rank's session has to know."""
+
+    shared: SharedRun
+    """The part."""
+    reduction: SumOverRanks
+    """Adds the gradients, and knows when all ranks stop."""
+    time_steps: TimeSteps | None
+    """Chooses the number of time steps, where steps are divided; a hook of the run."""
+
+    __repr__ = one_line
+
+    def go_on_from(self, checkpoint: Checkpoint | None) -> None:
+        """Learn from the checkpoint of a run that goes on what has been examined before."""
+        if checkpoint is not None and self.time_steps is not None:
+            self.time_steps.restore(checkpoint.state["totals"]["epochs_s"])
+
+
 def share_run(
     config: Config,
     graph: Graph,
     own: OwnRows,
     ranks: JoinedRanks,
-    model: torch.nn.Module,
-    objective: Objective,
+    prepared: PreparedRun,
     stop_signal: Callable[[], int] = lambda: 0,
-) -> tuple[SharedRun, SumOverRanks]:
+) -> RankPart:
     """A rank's part of a run.
 
     Parameters
@@ -64,19 +92,16 @@ def share_run(
         The rows of this rank.
     ranks
         All ranks.
-    model, objective
-        The model to train, and for what.
+    prepared
+        The model, the objective and the sampler.
     stop_signal
         Gives the number of the signal that asks this rank to stop; 0 for none.
-
-    Returns
-    -------
-    The part, and its reduction, which knows when all ranks stop.
     """
+    model = prepared.model
     full = config.evaluate.mode == "full"
     by_layers = full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    reduction = SumOverRanks(ranks.gradients, parameters, objective.counts, stop_signal)
+    reduction = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal)
     scores = ScoresByHome(
         graph,
         own,
@@ -87,11 +112,47 @@ def share_run(
         seed=config.seed,
         agree=reduction.agree_to_stop,
     )
-    placed = strategy(config.distributed.strategy)
+    time_steps = None
+    if config.distributed.strategy == "hopgnn":
+        time_steps = TimeSteps(
+            ranks.control,
+            prepared.sampler.steps_per_epoch(),
+            ahead=config.runtime.depth if config.runtime.pipelined else 1,
+            given=config.distributed.time_steps,
+        )
+    placed = _placed_steps(config, graph, own, ranks, prepared, time_steps)
     shared = SharedRun(
-        num_processes=ranks.size,
+        part=StepPart(
+            num_processes=ranks.size,
+            own_units=placed.own_units,
+            most_times=1 if time_steps is None else ranks.size,
+            fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
+        ),
         reduction=reduction,
-        own_units=OwnUnits(placed, own.homes, ranks.rank, ranks.size),
+        pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )
-    return shared, reduction
+    return RankPart(shared, reduction, time_steps)
+
+
+def _placed_steps(
+    config: Config,
+    graph: Graph,
+    own: OwnRows,
+    ranks: JoinedRanks,
+    prepared: PreparedRun,
+    time_steps: TimeSteps | None,
+) -> PlacedSteps:
+    """Where the units of each step are trained."""
+    given, rank, size = config.distributed, ranks.rank, ranks.size
+    if time_steps is not None:
+        return PlacedSteps(lambda step: HopGnn(given.pre_gather, time_steps.of(step)), own.homes, rank, size)
+    chosen = strategy(given.strategy)
+    expected_rows = order = None
+    if chosen.draws_locally:
+        order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
+    if isinstance(config.sampler, NeighborSettings):
+        expected_rows = partial(
+            expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
+        )
+    return PlacedSteps(lambda step: chosen, own.homes, rank, size, expected_rows, order)

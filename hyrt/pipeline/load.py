@@ -19,6 +19,7 @@ from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Share
+from hyrt.pipeline.step_part import ALL, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
@@ -119,37 +120,40 @@ class LoadStage:
     trainers: Sequence[Trainer]
     schedule: Schedule
     workers: Workers
+    part: StepPart = ALL
 
     def together(self, shares: Iterable[Share]) -> Iterator[list[Share]]:
-        """Shares in the groups that are loaded together: one by one, or all of a step where its rows are
-        fetched at once.
+        """Shares in the groups that are loaded together: one by one, or all of a step, or of one of its time
+        steps, where their rows are fetched at once.
         """
         waiting: list[Share] = []
         for share in shares:
             waiting.append(share)
-            if self.loader.fetched is None or share.is_again or len(waiting) == len(self.trainers):
+            times = 1 if self.part.fetches_each_time else share.work.num_times
+            if self.loader.fetched is None or share.is_again or len(waiting) == len(self.trainers) * times:
                 yield waiting
                 waiting = []
 
     def fetch(self, shares: Sequence[Share]) -> None:
-        """Bring the rows of a step here, if that has to be done, or turn to those of one that is done again.
+        """Bring the rows of shares here, if that has to be done, or turn to those of one that is done again.
 
-        `shares` are the step's, as `together` gives them.
+        `shares` are those of a step or a time step, as `together` gives them.
         """
         source, step = self.loader.fetched, shares[0].work.step
         if source is None:
             return
         self.workers.resize(self.schedule.of(step).threads.load)
         batches = [share.batch for share in shares if share.batch is not None]
+        number = step * self.part.most_times + shares[0].time if self.part.fetches_each_time else step
         started = time.perf_counter()
-        source.fetch(step, [_sources(batch) for batch in batches], self.workers)
+        source.fetch(number, [_sources(batch) for batch in batches], self.workers)
         for share in shares:
             # They waited for it together.
             share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
         if not batches:
-            source.release(step)
+            source.release(number)
         elif not shares[0].is_again:
-            batches[0].when_released(lambda: source.release(step))
+            batches[0].when_released(lambda: source.release(number))
 
     def end(self) -> None:
         """No more rows are fetched: free a thread that waits for some."""

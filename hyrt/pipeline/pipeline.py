@@ -112,13 +112,14 @@ class Pipeline(_ThreadedSteps):
         self._credits: Channel[Share | None] = threads.channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
-        self._sampled: Channel[Share] = threads.channel("sampled", depth * len(names))
-        self._loaded: list[Channel[Share]] = [threads.channel(f"loaded.{name}", depth) for name in names]
+        most = depth * stages.most_times
+        self._sampled: Channel[Share] = threads.channel("sampled", most * len(names))
+        self._loaded: list[Channel[Share]] = [threads.channel(f"loaded.{name}", most) for name in names]
         self._staged: list[Channel[tuple[Share, Any]]] = [
-            threads.channel(f"staged.{name}", depth) for name in names
+            threads.channel(f"staged.{name}", most) for name in names
         ]
-        self._done: list[Channel[Share]] = [threads.channel(f"done.{name}", depth) for name in names]
-        # After a step's share: shares to do again, then None, to take the new weights.
+        self._done: list[Channel[Share]] = [threads.channel(f"done.{name}", most) for name in names]
+        # After a share: those to do again, then None, to go on: after a step's last, with the new weights.
         self._next: list[Channel[Share | None]] = [threads.channel(f"next.{name}", depth) for name in names]
         threads.add("hyrt.sample", "sample", "cpu", self._sample)
         threads.add("hyrt.load", "load", "cpu", self._load)
@@ -127,7 +128,7 @@ class Pipeline(_ThreadedSteps):
             threads.add(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
 
     def steps(self) -> Iterator[StepWork]:
-        """Steps whose gradients are there, in order.
+        """Steps whose gradients are there, in order; one of several time steps after each of them.
 
         Raises
         ------
@@ -137,15 +138,19 @@ class Pipeline(_ThreadedSteps):
             When nothing moved for the guard's timeout.
         """
         for step in self._steps:
-            work = self._take(step, range(len(self._done)))
-            while shares := self._stages.again(work):
-                for share in shares:
-                    self._credits.put(share)
-                    self._take(step, [share.trainer])
-            yield work
-            work.release()
-            for channel in self._next:
-                channel.put(None)
+            has_more_times = True
+            while has_more_times:
+                work = self._take(step, range(len(self._done)))
+                while shares := self._stages.again(work):
+                    for share in shares:
+                        self._credits.put(share)
+                        self._take(step, [share.trainer])
+                yield work
+                has_more_times = work.has_more_times
+                if not has_more_times:
+                    work.release()
+                for channel in self._next:
+                    channel.put(None)
             self._credits.put(None)
         self._credits.close_sender()
         # The trainers take the last weights too: who fails at it, or hangs, fails the run.
@@ -161,7 +166,9 @@ class Pipeline(_ThreadedSteps):
                 shares = [self._done[index].get() for index in trainers]
         except ChannelClosed:
             raise StageFailure(f"the pipeline ended before step {step}: a stage thread has ended") from None
-        return shares[0].work
+        work = shares[0].work
+        work.time = shares[0].time
+        return work
 
     def queues(self) -> Queues:
         """What the channels have seen so far."""
@@ -247,8 +254,9 @@ class Pipeline(_ThreadedSteps):
                 self._stages.propagate(again, staged)
                 del staged
                 self._done[index].put(again)
-            place.at(step, "synchronize")
-            self._stages.update(index, step)
+            if share.is_of_last_time:
+                place.at(step, "synchronize")
+                self._stages.update(index, step)
         self._done[index].close_sender()
 
 

@@ -151,7 +151,7 @@ class Recovery:
                 f"more, so it trains its share in several parts ({describe(failure.error)})"
             )
         for index, units in pieces:
-            work.shares.append(Share(work, index, units, len(work.shares), is_again=True))
+            work.shares.append(Share(work, index, units, len(work.shares), is_again=True, time=share.time))
 
 
 def _remedy(share: Share, failure: Failure) -> str:

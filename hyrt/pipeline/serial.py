@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
@@ -55,14 +55,14 @@ class SerialSteps:
             with self._named("sample", "cpu", step):
                 shares = self._stages.cut(step)
             work = shares[0].work
-            while shares:
-                for together in self._stages.load.together(self._sampled(shares)):
-                    with self._named("load", "cpu", step):
-                        self._stages.load.fetch(together)
-                    for share in together:
-                        self._finish(share)
-                shares = self._stages.again(work)
-            yield work
+            for number, share in enumerate(self._finished(shares), start=1):
+                if number % len(self._stages.trainers):
+                    continue
+                work.time = share.time
+                while again := self._stages.again(work):
+                    for _ in self._finished(again):
+                        """Its result is in the step."""
+                yield work
             work.release()
             for index, trainer in enumerate(self._stages.trainers):
                 with self._named("synchronize", trainer.name, step):
@@ -84,6 +84,15 @@ class SerialSteps:
             with self._named("sample", "cpu", share.work.step):
                 self._stages.sample(share)
             yield share
+
+    def _finished(self, shares: Sequence[Share]) -> Iterator[Share]:
+        """The shares, each through all stages when it is given."""
+        for together in self._stages.load.together(self._sampled(shares)):
+            with self._named("load", "cpu", together[0].work.step):
+                self._stages.load.fetch(together)
+            for share in together:
+                self._finish(share)
+                yield share
 
     def _finish(self, share: Share) -> None:
         """Load, transfer and propagate a share."""

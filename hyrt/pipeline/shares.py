@@ -42,6 +42,8 @@ class Share:
     """The share's place in `work.shares`."""
     is_again: bool = False
     """Whether it holds units of a share that failed."""
+    time: int = 0
+    """The time step of the step to which it belongs."""
     batch: MiniBatch | None = None
     """The share's mini-batch; None where there are no units."""
     result: StepResult | None = None
@@ -55,6 +57,11 @@ class Share:
     site: Site | None = None
     """The site of its work, in a run that has hooks."""
 
+    @property
+    def is_of_last_time(self) -> bool:
+        """Whether no time step of the step follows."""
+        return self.time + 1 == self.work.num_times
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
@@ -64,7 +71,7 @@ class StepTimes:
     """Wall time from the end of the step before to its own."""
     stage_s: Mapping[str, float]
     """Wall time of the work by stage: of all trainers for `sample` and `load` (with the fetch of remote
-    rows), of the slowest share for `transfer` and `propagate`, and of `synchronize`."""
+    rows), of the slowest share of each time step for `transfer` and `propagate`, and of `synchronize`."""
     trainers_s: Mapping[str, tuple[float, ...]]
     """Time of the work of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load`,
     `transfer`, `propagate`, and `update`; by the device's own clock where it measures it."""
@@ -76,13 +83,22 @@ class StepWork:
 
     step: int
     """The number of the step in the run, counted from 0."""
+    num_times: int = 1
+    """How many time steps it is divided into."""
+    time: int = 0
+    """The time step that has been propagated last."""
     shares: list[Share] = field(default_factory=list)
-    """One share for each trainer, in their order; then those that were done again, in the order of cutting.
-    """
+    """One share for each trainer, in their order, for each time step; then those that were done again, in the
+    order of cutting."""
     synchronize_s: float = 0.0
     """How long the reduction and the optimizer's step took."""
     redone: int = 0
     """How often shares were cut again because of memory."""
+
+    @property
+    def has_more_times(self) -> bool:
+        """Whether a time step follows the one that has been propagated."""
+        return self.time + 1 < self.num_times
 
     @property
     def num_trainers(self) -> int:
@@ -95,8 +111,12 @@ class StepWork:
         return sum(share.batch.num_edges for share in self.shares if share.result and share.batch)
 
     def results(self) -> list[tuple[int, StepResult]]:
-        """Trainer and result of every share that was done, in the fixed order of the sums."""
-        return [(share.trainer, share.result) for share in self.shares if share.result is not None]
+        """Trainer and result of every share of the newest time step, in the fixed order of the sums."""
+        return [
+            (share.trainer, share.result)
+            for share in self.shares
+            if share.result is not None and share.time == self.time
+        ]
 
     def chunks(self) -> dict[int, ChunkedStep]:
         """What it took each trainer that holds a whole graph in chunks."""
@@ -110,6 +130,12 @@ class StepWork:
                 share.seconds[stage] for share in self.shares for stage in stages if stage in share.seconds
             ]
 
+        def slowest(stage: str) -> float:
+            found = [0.0] * self.num_times
+            for share in self.shares:
+                found[share.time] = max(found[share.time], share.seconds.get(stage, 0.0))
+            return sum(found)
+
         trainers_s: dict[str, list[float]] = {stage: [0.0] * self.num_trainers for stage in _WORK}
         for share in self.shares:
             own = {} if share.result is None else share.result.seconds
@@ -120,8 +146,8 @@ class StepWork:
             stage_s={
                 "sample": sum(of_shares("sample", "sample_on_device")),
                 "load": sum(of_shares("fetch", "load")),
-                "transfer": max(of_shares("transfer"), default=0.0),
-                "propagate": max(of_shares("propagate"), default=0.0),
+                "transfer": slowest("transfer"),
+                "propagate": slowest("propagate"),
                 "synchronize": self.synchronize_s,
             },
             trainers_s={stage: tuple(seconds) for stage, seconds in trainers_s.items()},

@@ -16,10 +16,10 @@ from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.sample import SampleStage
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import Share, StepWork, cut
+from hyrt.pipeline.step_part import ALL, StepPart
 from hyrt.pipeline.synchronize import UpdateStage
 from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.transfer import TransferStage
-from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
 
 
@@ -46,10 +46,8 @@ class Stages:
         The threads of each trainer whose threads can change.
     hooks
         Called around every stage's work.
-    own_units
-        Gives those of a step's units, in their order, that this process trains, where several share a run.
-    num_processes
-        The number of processes that share it.
+    part
+        The part of every step that this process does, where several share a run.
     """
 
     def __init__(
@@ -67,8 +65,7 @@ class Stages:
         notify: Callable[[str], None] = lambda text: None,
         train_threads: int = 1,
         hooks: Sequence[Hook] = (),
-        own_units: Callable[[Ids], Ids] = lambda units: units,
-        num_processes: int = 1,
+        part: StepPart = ALL,
     ) -> None:
         self.trainers = trainers = list(trainers)
         for trainer in trainers:
@@ -77,11 +74,10 @@ class Stages:
         self.schedule = Schedule(Assignment(split=tuple(split), threads=threads))
         self._sampler = sampler
         self._hooks = hooks
-        self._own_units = own_units
-        self._num_processes = num_processes
+        self._part = part
         self._recovery = Recovery(trainers, self.schedule, continue_on_loss=continue_on_loss, notify=notify)
         self.sample = SampleStage(sampler, trainers, self.schedule, sample_workers, self._recovery)
-        self.load = LoadStage(loader, trainers, self.schedule, load_workers)
+        self.load = LoadStage(loader, trainers, self.schedule, load_workers, part)
         self.transfer = TransferStage(trainers, self._recovery)
         self.propagate = PropagateStage(trainers, self.schedule, parameters, counts, self._recovery)
         self.update = UpdateStage(trainers, parameters, self._recovery)
@@ -97,23 +93,30 @@ class Stages:
         return dict(zip(names, assignment.split, strict=True))
 
     @property
+    def most_times(self) -> int:
+        """The most time steps that a step has."""
+        return self._part.most_times
+
+    @property
     def simulated(self) -> tuple[str, ...]:
         """The names of the trainers' devices that do not work on the hardware they are named after."""
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
     def cut(self, step: int) -> list[Share]:
-        """A step's shares, one a trainer."""
+        """A step's shares, one a trainer, for each of its time steps in turn."""
         assignment = self.schedule.of(step)
         for hook in self._hooks:
             hook.cut(assignment)
-        work = StepWork(step)
-        units, most = self._sampler.units(step), sum(assignment.split) * self._num_processes
+        units, most = self._sampler.units(step), sum(assignment.split) * self._part.num_processes
         if len(units) > most:
             raise ConfigError(
                 f"the sampler gave a step {len(units)} units, more than the {most} that it declared"
             )
-        pieces = cut(self._own_units(units), assignment.split)
-        work.shares = [Share(work, index, units, index) for index, units in enumerate(pieces)]
+        own = self._part.own_units(step, units)
+        work = StepWork(step, num_times=len(own))
+        for time, of_time in enumerate(own):
+            for index, piece in enumerate(cut(of_time, assignment.split)):
+                work.shares.append(Share(work, index, piece, len(work.shares), time=time))
         return list(work.shares)
 
     def again(self, work: StepWork) -> list[Share]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol
 
@@ -68,15 +68,38 @@ def alone(own: StepTotals) -> StepTotals:
     return own
 
 
-def add_results(results: Sequence[StepResult], num_edges: int = 0) -> StepTotals:
-    """The sums over the results in their order, of so many sampled edges."""
+class PassOn(Protocol):
+    """Hands on what was computed in a time step, before the next one begins.
+
+    All processes call it at once.
+    """
+
+    def __call__(self, step: int, time: int, own: StepTotals) -> StepTotals:
+        """What this process goes on adding to.
+
+        Parameters
+        ----------
+        step, time
+            The step, and its time step that is over.
+        own
+            What this process holds of the step so far.
+        """
+        ...
+
+
+def keep(step: int, time: int, own: StepTotals) -> StepTotals:
+    """Nothing moves."""
+    return own
+
+
+def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
+    """The sums over the results in their order; edges are not counted."""
     gradients = [result.gradients for result in results if result.gradients]
     return StepTotals(
         loss_sum=sum(result.loss_sum for result in results),
         counts=added(result.counts for result in results),
         normalizer=sum(result.normalizer for result in results),
         gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
-        num_edges=num_edges,
     )
 
 
@@ -96,6 +119,8 @@ class Synchronizer:
         The run's seed, for messages.
     reduction
         Adds the sums of this process's trainers to those of any other process.
+    pass_on
+        Hands sums on between the time steps of a step.
     clip_norm
         The most that the norm of all of a step's gradients together may be; 0 does not clip.
     warm_up
@@ -109,6 +134,7 @@ class Synchronizer:
         trainers: Sequence[Trainer],
         seed: int,
         reduction: Reduction = alone,
+        pass_on: PassOn = keep,
         clip_norm: float = 0.0,
         warm_up: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
@@ -117,6 +143,8 @@ class Synchronizer:
         self._trainers = list(trainers)
         self._seed = seed
         self._reduction = reduction
+        self._pass_on = pass_on
+        self._held: StepTotals | None = None
         self._clip_norm = clip_norm
         self._warm_up = warm_up
 
@@ -131,14 +159,8 @@ class Synchronizer:
             If a loss, a gradient or the norm to be clipped is not finite, naming trainer, step and seed. The
             weights are unchanged.
         """
-        shares = work.results()
-        for index, result in shares:
-            finite = math.isfinite(result.loss_sum) and all(
-                math.isfinite(float(gradient.sum())) for gradient in result.gradients
-            )
-            if not finite:
-                raise self._diverged(f"the loss or a gradient of {self._trainers[index].name}", work.step)
-        total = self._reduction(add_results([result for _, result in shares], work.num_edges))
+        total = self._reduction(replace(self._sums(work), num_edges=work.num_edges))
+        self._held = None
         if total.gradients:
             for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
                 parameter.grad = gradient / total.normalizer
@@ -150,6 +172,28 @@ class Synchronizer:
             normalizer=total.normalizer,
             num_edges=total.num_edges,
         )
+
+    def end_time(self, work: StepWork) -> None:
+        """End a time step that others follow in its step: the weights stay, and the sums may go elsewhere.
+
+        Raises
+        ------
+        Diverged
+            As in `step`.
+        """
+        self._held = self._pass_on(work.step, work.time, self._sums(work))
+
+    def _sums(self, work: StepWork) -> StepTotals:
+        """What is held of the step, with the results of its newest time step."""
+        shares = work.results()
+        for index, result in shares:
+            finite = math.isfinite(result.loss_sum) and all(
+                math.isfinite(float(gradient.sum())) for gradient in result.gradients
+            )
+            if not finite:
+                raise self._diverged(f"the loss or a gradient of {self._trainers[index].name}", work.step)
+        held = [] if self._held is None else [self._held]
+        return add_results([*held, *(result for _, result in shares)])
 
     def _clip(self, step: int) -> None:
         if not self._clip_norm:

@@ -177,8 +177,9 @@ def compose_run(
     if predict is not None and config.balance.predict and not prepared.is_own_model:
         expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
     split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
-    if shared.num_processes > 1:
-        split = split_by_shares(math.ceil(sum(split) / shared.num_processes), split)
+    processes = shared.part.num_processes
+    if processes > 1:
+        split = split_by_shares(math.ceil(sum(split) / processes), split)
     host_trainers = sum(info.host_cores > 0 for _, info in found)
     return RunParts(
         config=config,

@@ -63,7 +63,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             torch.set_rng_state(state.torch_generator)
         num_scores = parts.evaluator.objective.num_scores(parts.graph.num_classes)
         stack.callback(check_scores(learner.model, num_scores).remove)
-        if parts.shared.num_processes > 1:
+        if parts.shared.part.num_processes > 1:
             refuse_global_dropout(learner.model)
         trainers = stack.enter_context(
             open_trainers(
@@ -95,8 +95,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             notify=parts.warn,
             train_threads=threads.train,
             hooks=parts.hooks,
-            own_units=parts.shared.own_units,
-            num_processes=parts.shared.num_processes,
+            part=parts.shared.part,
         )
         synchronizer = Synchronizer(
             learner.parameters,
@@ -104,6 +103,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             trainers,
             config.seed,
             parts.shared.reduction,
+            parts.shared.pass_on,
             clip_norm=config.train.clip_norm,
             warm_up=parts.warm_up,
         )

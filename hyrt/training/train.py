@@ -133,6 +133,8 @@ class Training:
         before = time.perf_counter()
         for work in source.steps():
             summary = self._synchronize(run, source, work)
+            if summary is None:
+                continue
             times = work.times(time.perf_counter() - before)
             self._count(summary, times.iteration_s)
             self._watch_loss(work.step, summary.loss)
@@ -160,17 +162,19 @@ class Training:
             before = time.perf_counter()
         return "finished"
 
-    def _synchronize(self, run: OpenRun, source: StepSource, work: StepWork) -> StepSummary:
+    def _synchronize(self, run: OpenRun, source: StepSource, work: StepWork) -> StepSummary | None:
+        """The step's summary; None after a time step that others follow."""
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
+        end = run.synchronizer.end_time if work.has_more_times else run.synchronizer.step
         try:
             with source.guarded(doing):
-                summary = self.parts.call("synchronize", work.step, lambda: run.synchronizer.step(work))
+                summary = self.parts.call("synchronize", work.step, lambda: end(work))
         except (HyrtError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise StageFailure(f"error in {doing}: {describe(error)}") from error
-        work.synchronize_s = time.perf_counter() - started
+        work.synchronize_s += time.perf_counter() - started
         return summary
 
     def _count(self, summary: StepSummary, seconds: float) -> None:

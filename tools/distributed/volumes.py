@@ -19,6 +19,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,8 @@ def _epoch(
         units = local.batch(step) if strategy.draws_locally else sampler.units(step)
         expected = None
         if name == EVEN:
-            expected = expected_remote_rows(setting.graph.topology, units, homes, ranks, setting.fanouts[0])
+            fanout = setting.fanouts[0]
+            expected = partial(expected_remote_rows, setting.graph.topology, units, homes, ranks, fanout)
         placement = strategy.place(Roots(homes[units], ranks, expected))
         of_ranks = np.bincount(placement.ranks, minlength=ranks)
         uneven.append(of_ranks.max() / of_ranks.mean())

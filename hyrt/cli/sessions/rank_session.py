@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +25,19 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.ranks_hook import RanksHook
 from hyrt.distributed.rows.own_rows import OwnRows
-from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.distributed.share_run import RankPart, graph_of_all_rows, share_run
 from hyrt.errors import ConfigError, DataError, RankLost
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.stop_signals import StopSignals
 from hyrt.observe.events import Event
+from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, load_checkpoint
 from hyrt.training.compose import compose_run
-from hyrt.training.given.shared_run import SharedRun
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -80,14 +80,12 @@ class RankSession:
             own = OwnRows(part.rows, part.homes, part.places)
             graph = graph_of_all_rows(part.graph, own, ranks)
             prepared = PreparedRun(config, graph)
-            shared, reduction = share_run(
-                *(config, part.graph, own, ranks, prepared.model, prepared.objective),
-                stop_signal=lambda: self.signals.first,
-            )
-            stop = AgreedStop(self.signals, reduction)
-            hook = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
+            mine = share_run(config, part.graph, own, ranks, prepared, stop_signal=lambda: self.signals.first)
+            stop = AgreedStop(self.signals, mine.reduction)
+            told = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
+            hooks = [told, *([mine.time_steps] if mine.time_steps is not None else [])]
             train = self._lead if ranks.rank == 0 else self._follow
-            code = train(ranks, prepared, shared, stop, hook)
+            code = train(ranks, prepared, mine, stop, hooks)
         if ranks.leaves_work_behind:
             _leave(code)
         return code
@@ -128,9 +126,9 @@ class RankSession:
         self,
         ranks: JoinedRanks,
         prepared: PreparedRun,
-        shared: SharedRun,
+        mine: RankPart,
         stop: AgreedStop,
-        hook: RanksHook,
+        hooks: Sequence[Hook],
     ) -> int:
         with ExitStack() as stack:
             folder = stack.enter_context(self.folder())
@@ -143,12 +141,13 @@ class RankSession:
                 if checkpoint is not None:
                     check_same_training(self.config, checkpoint.state["config"])
             _send_checkpoint(ranks, checkpoint)
+            mine.go_on_from(checkpoint)
             session = Session(
                 *(self.config, prepared.graph, folder, progress, stop),
                 tensorboard=self.tensorboard,
                 prepared=prepared,
-                shared=shared,
-                hooks=[hook],
+                shared=mine.shared,
+                hooks=hooks,
             )
             return session.run(checkpoint, is_new=self.is_new)
 
@@ -156,11 +155,12 @@ class RankSession:
         self,
         ranks: JoinedRanks,
         prepared: PreparedRun,
-        shared: SharedRun,
+        mine: RankPart,
         stop: AgreedStop,
-        hook: RanksHook,
+        hooks: Sequence[Hook],
     ) -> int:
         checkpoint = _take_checkpoint(ranks)
+        mine.go_on_from(checkpoint)
 
         def hear(event: Event) -> None:
             """Rank 0 tells of the run."""
@@ -172,9 +172,9 @@ class RankSession:
                 emit=hear,
                 should_stop=lambda: stop.requested,
                 on_stall=_print_stacks,
-                hooks=[*hooks_of_environment(), hook],
+                hooks=[*hooks_of_environment(), *hooks],
                 prepared=prepared,
-                shared=shared,
+                shared=mine.shared,
             )
         )
         if checkpoint is not None:

@@ -115,7 +115,7 @@ class Session:
                     checkpoints=self.folder.checkpoints,
                     should_stop=lambda: self.signals.requested,
                     on_stall=self._write_stacks,
-                    predict=predict_run if self.shared.num_processes == 1 else None,
+                    predict=predict_run if self.shared.part.num_processes == 1 else None,
                     hooks=[*hooks_of_environment(), *self.hooks],
                     shared=self.shared,
                     prepared=self.prepared,

@@ -43,7 +43,9 @@ class Home:
         if roots.remote_rows is None or not len(roots.homes):
             return stay(roots.homes, roots.num_ranks)
         most = math.ceil(len(roots.homes) / roots.num_ranks * self.most_over_mean)
-        added = _added_rows(roots.remote_rows, roots.homes)
+        if np.bincount(roots.homes).max() <= most:
+            return stay(roots.homes, roots.num_ranks)
+        added = _added_rows(roots.remote_rows(), roots.homes)
         return stay(cheapest_ranks(added, roots.homes, [most] * roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:

@@ -26,9 +26,9 @@ class Roots:
     """[n] unsigned or signed integers, the rank that has the features of each unit's root."""
     num_ranks: int
     """The number of ranks, N."""
-    remote_rows: NDArray[np.float64] | None = None
-    """[n, N] float64, the rows that each unit is expected to need from other ranks if that rank trains it;
-    None where nobody has counted, and no unit is then moved for the sake of balance."""
+    remote_rows: Callable[[], NDArray[np.float64]] | None = None
+    """Gives [n, N] float64, the rows that each unit is expected to need from other ranks if that rank trains
+    it; None where nobody can tell, and no unit is then moved for the sake of balance."""
 
     __repr__ = one_line
 

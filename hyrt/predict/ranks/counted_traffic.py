@@ -97,7 +97,9 @@ class CountedSteps:
         return self._in_bytes(total, most, time_steps, work)
 
     def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
-        expected = expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanout)
+        def expected() -> NDArray[np.float64]:
+            return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanout)
+
         return strategy.place(Roots(self._homes[units], self._num_ranks, expected))
 
     def _in_bytes(self, total: Traffic, most: float, time_steps: int, work: Workload) -> StepTraffic:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hyrt.inference.shared_scores import SharedScores
-from hyrt.pipeline.synchronize import Reduction, alone
+from hyrt.pipeline.step_part import ALL, StepPart
+from hyrt.pipeline.synchronize import PassOn, Reduction, alone, keep
 from hyrt.quantities import one_line
-from hyrt.sampling.block import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +18,12 @@ class SharedRun:
     `hyrt.graph.row_source.FetchedRows`.
     """
 
-    num_processes: int = 1
-    """How many processes there are."""
+    part: StepPart = ALL
+    """The part of every step that this process does."""
     reduction: Reduction = alone
-    """Adds the sums of their trainers."""
-    own_units: Callable[[Ids], Ids] = lambda units: units
-    """Gives those of a step's units, in their order, that this process trains."""
+    """Adds the sums of the trainers of all processes."""
+    pass_on: PassOn = keep
+    """Hands on, between two time steps, the sums that go to another process with their model."""
     scores: SharedScores | None = None
     """Scores vertices together with the other processes; None where each scores all of them."""
 

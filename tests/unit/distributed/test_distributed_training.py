@@ -14,6 +14,7 @@ from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.workers import Workers
@@ -33,16 +34,26 @@ def settings(model: str, **sections: Any) -> dict[str, Any]:
         "data": {"batch_size": 32},
         "sampler": {"fanout": [4, 3]},
         "train": {"epochs": 4, "lr": 0.01, "weight_decay": 0.0},
-        "runtime": {"sample_threads": 1, "load_threads": 1, "train_threads": 1},
+        "runtime": {
+            **{"sample_threads": 1, "load_threads": 1, "train_threads": 1},
+            **sections.pop("runtime", {}),
+        },
         "balance": {"policy": "static", "predict": False},
         "devices": ["cpu:0"],
         **sections,
     }
 
 
-def trained_alone(graph: Graph, given: dict[str, Any]) -> tuple[TrainResult, list[Event]]:
+def trained_alone(
+    graph: Graph, given: dict[str, Any], order: LocalOrder | None = None
+) -> tuple[TrainResult, list[Event]]:
+    """What one process trains, with batches in another order if one is given."""
     heard: list[Event] = []
-    parts = compose_run(build_config(given), graph, emit=heard.append)
+    config = build_config(given)
+    prepared = PreparedRun(config, graph)
+    if order is not None:
+        prepared.sampler.units = order.batch  # type: ignore[method-assign]
+    parts = compose_run(config, graph, emit=heard.append, prepared=prepared)
     return Training(parts).run(), heard
 
 
@@ -65,15 +76,16 @@ def trained_on(
     own = own_rows(graph, homes, ranks.rank)
     shared_graph = graph_of_all_rows(graph, own, ranks)
     prepared = PreparedRun(config, shared_graph)
-    shared, reduction = share_run(config, graph, own, ranks, prepared.model, prepared.objective)
+    mine = share_run(config, graph, own, ranks, prepared)
     heard: list[Event] = []
     parts = compose_run(
         config,
         shared_graph,
         prepared=prepared,
-        shared=shared,
+        shared=mine.shared,
+        hooks=[] if mine.time_steps is None else [mine.time_steps],
         emit=heard.append,
-        should_stop=lambda: reduction.agreed_signal != 0,
+        should_stop=lambda: mine.reduction.agreed_signal != 0,
     )
     return Training(parts).run(), heard
 
@@ -90,6 +102,12 @@ CASES = {
     "graphsage, home, uneven": ("graphsage", 2, "home", False, {}),
     "gcn, model-centric": ("gcn", 3, "model-centric", True, {}),
     "gat, home": ("gat", 4, "home", False, {"evaluate": {"mode": "sampled"}}),
+    "gat, hopgnn": ("gat", 3, "hopgnn", False, {}),
+    "graphsage, hopgnn, fetching in each of two time steps": (
+        *("graphsage", 4, "hopgnn", True),
+        {"distributed": {"time_steps": 2, "pre_gather": False}, "runtime": {"pipelined": False}},
+    ),
+    "gcn, local": ("gcn", 2, "local", False, {}),
 }
 
 
@@ -102,8 +120,10 @@ def test_ranks_train_the_model_of_one_process(case: str) -> None:
     homes = np.where(rng.random(graph.num_vertices) < 0.5, 0, rng.integers(0, size, graph.num_vertices))
     homes[graph.split("train")[homes[graph.split("train")] == size - 1]] = 0
     homes = homes.astype(np.uint8)
-    given = settings(model, distributed={"strategy": strategy}, **more)
-    alone, heard_alone = trained_alone(graph, given)
+    given = settings(model, **more)
+    given["distributed"] = {"strategy": strategy, **given.get("distributed", {})}
+    order = LocalOrder(graph.split("train"), homes, size, 32, 0) if strategy == "local" else None
+    alone, heard_alone = trained_alone(graph, given, order)
     found = results_of(size, lambda ranks: trained_on(ranks, graph, homes, given))
     wanted = weights(alone)
     for result, heard in found:

@@ -58,13 +58,13 @@ def test_homes_that_are_even_enough_move_nothing() -> None:
     homes = np.array([0, 1, 0, 1, 1])
     # The rows of another part would be cheaper for each unit alone.
     costs = np.where(np.arange(2) == homes[:, None], 5.0, 1.0)
-    np.testing.assert_array_equal(Home(1.2).place(Roots(homes, 2, costs)).ranks, homes)
+    np.testing.assert_array_equal(Home(1.2).place(Roots(homes, 2, lambda: costs)).ranks, homes)
 
 
 def test_uneven_homes_move_what_costs_least() -> None:
     homes = np.array([0, 0, 0, 0, 1])
     costs = np.array([[0, 9], [0, 2], [0, 8], [0, 3], [4, 0]], float)
-    assert Home(1.0).place(Roots(homes, 2, costs)).ranks.tolist() == [0, 1, 0, 0, 1]
+    assert Home(1.0).place(Roots(homes, 2, lambda: costs)).ranks.tolist() == [0, 1, 0, 0, 1]
     assert Home(1.0).place(Roots(homes, 2)).ranks.tolist() == [0, 0, 0, 0, 1]
 
 

@@ -22,6 +22,7 @@ from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps
 from hyrt.pipeline.stages import Stages
+from hyrt.pipeline.step_part import StepPart
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
@@ -78,7 +79,16 @@ class Run:
     """Twenty steps over devices, with the weights they end with and the edges they saw."""
 
     def __init__(
-        self, devices, split, *, pipelined=True, on_loss="stop", saint=False, kind="graphsage", policy=None
+        self,
+        devices,
+        split,
+        *,
+        pipelined=True,
+        on_loss="stop",
+        saint=False,
+        kind="graphsage",
+        policy=None,
+        times=1,
     ) -> None:
         graph = random_graph(vertices=240)
         torch.manual_seed(0)
@@ -109,6 +119,7 @@ class Run:
                 counts=Classification.counts,
                 continue_on_loss=on_loss == "continue",
                 notify=self.notices.append,
+                part=StepPart(own_units=lambda step, units: np.array_split(units, times), most_times=times),
             )
             synchronizer = Synchronizer(parameters, torch.optim.Adam(parameters, 0.01), trainers, 0)
             self.balanced: list[Balanced] = []
@@ -137,6 +148,9 @@ class Run:
 
     def _consume(self, works, synchronizer) -> None:
         for work in works:
+            if work.has_more_times:
+                synchronizer.end_time(work)
+                continue
             units = np.concatenate([share.units for share in work.shares])
             self.trained.append(sorted(units.tolist()))
             for share in work.shares:
@@ -196,6 +210,16 @@ def test_out_of_memory_moves_targets_and_changes_nothing_else(
     assert "step 0" in run.notices[0]
     # The log says a change once, not at every step.
     assert len(run.notices) <= 3
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_a_step_in_three_times_is_the_step_in_one(undisturbed, pipelined: bool) -> None:
+    run = Run(opened(Small, 2, room=5, stage="propagate"), [20, 12], pipelined=pipelined, times=3)
+    same(run, undisturbed)
+    assert "out of memory" in run.notices[0]
+    for step in range(3):
+        # Each trainer had a share in each time step.
+        assert len(run.stages.cut(step)) == 6
 
 
 @pytest.mark.parametrize("pipelined", [True, False])

@@ -1,0 +1,107 @@
+"""What ranks send in a run is what the strategies count, and time steps are merged as the paper says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import random_graph
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import ALONE, settings, trained_on, weights
+
+from hyrt.config import build_config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import Home
+from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.model_centric import ModelCentric
+from hyrt.distributed.strategies.strategy import Roots, Strategy
+from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.distributed.time_steps import TimeSteps
+from hyrt.observe.events import EpochEnded
+from hyrt.training.setup import PreparedRun
+
+RANKS = 3
+CASES: dict[str, tuple[Strategy, dict[str, Any]]] = {
+    "model-centric": (ModelCentric(), {}),
+    "home": (Home(), {}),
+    "hopgnn": (HopGnn(), {"time_steps": 3}),
+    "hopgnn, merged": (HopGnn(num_times=2), {"time_steps": 2}),
+    "hopgnn, fetching each time": (HopGnn(pre_gather=False), {"time_steps": 3, "pre_gather": False}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_and_models_travel_as_counted(case: str) -> None:
+    chosen, given = CASES[case]
+    graph = random_graph(seed=1)
+    homes = (np.random.default_rng(3).permutation(graph.num_vertices) % RANKS).astype(np.uint8)
+    told = settings("graphsage", distributed={"strategy": case.partition(",")[0], **given})
+    told["train"]["epochs"] = 1
+    prepared = PreparedRun(build_config(told), graph)
+    steps = prepared.sampler.steps_per_epoch()
+
+    def sent(ranks: JoinedRanks) -> dict[str, int]:
+        trained_on(ranks, graph, homes, told)
+        return ranks.counts.sent()
+
+    found = results_of(RANKS, sent)
+    counted = Traffic.none(RANKS)
+    for step in range(steps):
+        units = prepared.sampler.units(step)
+
+        def sampled(positions: Any, step: int = step, units: Any = units) -> Any:
+            return prepared.sampler.sample(step, units[positions], ALONE, in_place=False).blocks[0]
+
+        expected = expected_remote_rows(graph.topology, units, homes, RANKS, 4)
+        placement = chosen.place(Roots(homes[units], RANKS, lambda expected=expected: expected))
+        counted += chosen.traffic(placement, homes, sampled)
+    row_bytes = 4 * graph.num_features
+    model_bytes = 2 * sum(parameter.nbytes for parameter in prepared.model.parameters())
+    assert [each["rows"] for each in found] == (counted.rows.sum(axis=1) * row_bytes).tolist()
+    assert [each.get("models", 0) for each in found] == (counted.models.sum(axis=1) * model_bytes).tolist()
+
+
+def test_two_trainers_of_a_rank_share_each_time_step() -> None:
+    graph = random_graph(seed=1)
+    homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
+    one = settings("graphsage", distributed={"strategy": "hopgnn"})
+    two = {**one, "devices": ["cpu:0", "cpu:1"]}
+    (first, _), (second, _) = (
+        results_of(2, lambda ranks, given=given: trained_on(ranks, graph, homes, given))[0]
+        for given in (one, two)
+    )
+    assert len(second.summary["split"]) == 2
+    difference = (weights(first) - weights(second)).norm() / weights(first).norm()
+    assert difference < 1e-5
+
+
+def epoch(number: int, seconds: float) -> EpochEnded:
+    return EpochEnded(epoch=number, step=10 * number, seconds=seconds, loss=0.0, mteps=0.0, predicted_s=None)
+
+
+def test_ranks_merge_by_the_times_of_rank_0() -> None:
+    # Epochs of 10 steps; 4 more may have been cut when one ends. The second merged epoch is slower.
+    seconds = [9.0, 8.0, 7.0, 7.5, 7.4]
+
+    def numbers(ranks: JoinedRanks) -> list[int]:
+        steps = TimeSteps(ranks.control, 10, ahead=4)
+        for number, each in enumerate(seconds, start=1):
+            steps.hear(epoch(number, each + 100 * ranks.rank * number))
+        resumed = TimeSteps(ranks.control, 10, ahead=4)
+        resumed.restore(seconds)
+        assert [resumed.of(step) for step in range(60)] == [steps.of(step) for step in range(60)]
+        return [steps.of(step) for step in (0, 13, 14, 23, 24, 33, 34, 43, 44, 59)]
+
+    by_rank = results_of(5, numbers)
+    assert by_rank == [[5, 5, 4, 4, 3, 3, 2, 2, 3, 3]] * 5
+
+
+def test_a_given_number_of_time_steps_stays() -> None:
+    def number(ranks: JoinedRanks) -> int:
+        steps = TimeSteps(ranks.control, 10, ahead=4, given=7)
+        steps.hear(epoch(1, 1.0))
+        return steps.of(20)
+
+    assert results_of(2, number) == [2, 2]
