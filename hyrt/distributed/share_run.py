@@ -24,7 +24,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import FetchedRows, SparseFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
-from hyrt.pipeline.step_part import StepPart
+from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import keep
 from hyrt.quantities import one_line
 from hyrt.sampling.neighbor_settings import NeighborSettings

@@ -18,8 +18,7 @@ from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import Share
-from hyrt.pipeline.step_part import ALL, StepPart
+from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch

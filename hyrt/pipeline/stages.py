@@ -15,8 +15,7 @@ from hyrt.pipeline.propagate import PropagateStage
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.sample import SampleStage
 from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import Share, StepWork, cut
-from hyrt.pipeline.step_part import ALL, StepPart
+from hyrt.pipeline.shares import ALL, Share, StepPart, StepWork, cut
 from hyrt.pipeline.synchronize import UpdateStage
 from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.transfer import TransferStage

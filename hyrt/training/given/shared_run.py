@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hyrt.inference.shared_scores import SharedScores
-from hyrt.pipeline.step_part import ALL, StepPart
+from hyrt.pipeline.shares import ALL, StepPart
 from hyrt.pipeline.synchronize import PassOn, Reduction, alone, keep
 from hyrt.quantities import one_line
 

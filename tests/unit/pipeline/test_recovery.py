@@ -21,8 +21,8 @@ from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
 from hyrt.pipeline.serial import SerialSteps
+from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.stages import Stages
-from hyrt.pipeline.step_part import StepPart
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
