@@ -256,11 +256,10 @@ class BalanceConfig(Section):
 
 
 class DistributedConfig(Section):
-    strategy: Literal["model-centric", "hopgnn", "home", "local"] = "home"
-    """Which rank trains which target where `torchrun` has started several. `home` trains each target on the
-    rank that has its features; `model-centric` cuts a step's targets into equal pieces; in `hopgnn`, these
-    pieces are trained by models that move from rank to rank. The weights are the same up to rounding; what
-    differs is how much travels. `local` draws targets from each part, which changes what is trained."""
+    strategy: Literal["model-centric", "p3", "naive-migration", "hopgnn", "home", "local"] = "home"
+    """Which rank trains which target where `torchrun` has started several, and what travels for it: see
+    docs/distributed.md. `home` trains each target on the rank that has its features. The weights are the same
+    up to rounding with all but `local`, which draws targets from each part and so trains something else."""
     time_steps: Count | None = None
     """The number of time steps into which `hopgnn` divides a step, at most the number of ranks. By default it
     starts with that, and merges one after each epoch as long as epochs get faster."""

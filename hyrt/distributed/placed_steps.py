@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.strategies.local import LocalOrder
-from hyrt.distributed.strategies.placement import Ranks
+from hyrt.distributed.strategies.placement import Placement, Ranks
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.sampling.block import Ids
 
@@ -52,17 +52,25 @@ class PlacedSteps:
         """The units of a step that this rank trains, for each of its time steps."""
         if self._order is not None:
             units = self._order.batch(step)
+        placement = self._place(step, units)
+        if placement.num_times > 1:
+            self._paths[step] = placement.paths
+        return [np.ascontiguousarray(units[group]) for group in placement.groups_of(self._rank)]
+
+    def units_of_ranks(self, step: int, units: Ids) -> list[Ids]:
+        """The units of a step that each rank trains, of a strategy that has one time step."""
+        placement = self._place(step, units)
+        return [np.ascontiguousarray(units[placement.of_rank(rank)]) for rank in range(self._size)]
+
+    def _place(self, step: int, units: Ids) -> Placement:
         expected = self._expected_rows
-        placement = self._strategy(step).place(
+        return self._strategy(step).place(
             Roots(
                 homes=self._homes[units],
                 num_ranks=self._size,
                 remote_rows=None if expected is None else lambda: expected(units),
             )
         )
-        if placement.num_times > 1:
-            self._paths[step] = placement.paths
-        return [np.ascontiguousarray(units[group]) for group in placement.groups_of(self._rank)]
 
     def move(self, step: int, time: int) -> tuple[Ranks, Ranks]:
         """[N] int32, the rank of each model in a time step, and in the next; asked for once, in turn."""

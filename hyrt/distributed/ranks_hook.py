@@ -14,7 +14,10 @@ from hyrt.observe.events import EpochEnded, Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.quantities import size
 
-_PURPOSES = ("rows", "indices", "models", "gradients", "evaluation", "control")
+_PURPOSES = (
+    *("rows", "indices", "columns", "hidden", "partials", "models"),
+    *("gradients", "evaluation", "control"),
+)
 
 
 class RanksHook(Hook):

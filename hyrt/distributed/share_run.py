@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from hyrt.config import Config
+from hyrt.distributed.first_layer.shared_inputs import divided_columns, touring_models
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.model_migration import ModelMigration
 from hyrt.distributed.placed_steps import PlacedSteps
@@ -25,7 +27,7 @@ from hyrt.graph.row_source import FetchedRows, SparseFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 from hyrt.pipeline.shares import StepPart
-from hyrt.pipeline.synchronize import keep
+from hyrt.pipeline.synchronize import Reduction, keep
 from hyrt.quantities import one_line
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.training.checkpoint import Checkpoint
@@ -57,6 +59,8 @@ def graph_of_all_rows(graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
 class RankPart:
     """A rank's part of a run, and what of it the rank's session has to know."""
 
+    graph: Graph
+    """The graph whose rows its trainers get."""
     shared: SharedRun
     """The part."""
     reduction: SumOverRanks
@@ -121,6 +125,13 @@ def share_run(
             given=config.distributed.time_steps,
         )
     placed = _placed_steps(config, graph, own, ranks, prepared, time_steps)
+    trained, total = prepared.graph, cast(Reduction, reduction)
+    if config.distributed.strategy == "p3":
+        divided = divided_columns(config, graph, own, ranks, prepared, parameters, placed)
+        trained, total = graph.with_features(divided), divided.finishing(reduction)
+    elif config.distributed.strategy == "naive-migration":
+        touring = touring_models(config, graph, own, ranks, prepared, parameters, placed)
+        trained = graph.with_features(touring)
     shared = SharedRun(
         part=StepPart(
             num_processes=ranks.size,
@@ -128,11 +139,11 @@ def share_run(
             most_times=1 if time_steps is None else ranks.size,
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
         ),
-        reduction=reduction,
+        reduction=total,
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )
-    return RankPart(shared, reduction, time_steps)
+    return RankPart(trained, shared, reduction, time_steps)
 
 
 def _placed_steps(

@@ -53,7 +53,18 @@ class Multiplied:
     __repr__ = one_line
 
 
-Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied
+class DividedRows(ABC):
+    """What a first layer multiplies, its columns divided over processes: only products are there."""
+
+    @abstractmethod
+    def product(self, weight: torch.Tensor) -> torch.Tensor:
+        """[n, out], the rows times weight' ([out, width]); differentiable with respect to the weight.
+
+        The rows are aggregated where the layer does that first, and else those of the sources.
+        """
+
+
+Rows = torch.Tensor | SparseRows | Aggregated | InPlace | Multiplied | DividedRows
 
 
 def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
@@ -62,9 +73,9 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     Raises
     ------
     TypeError
-        If they were aggregated and are not there any more.
+        If they were aggregated and are not there any more, or are divided.
     """
-    if isinstance(x, Aggregated):
+    if isinstance(x, Aggregated | DividedRows):
         raise TypeError("the destinations' own rows are not kept where the load stage aggregates")
     if isinstance(x, Multiplied):
         return x.own
@@ -82,9 +93,9 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
     Raises
     ------
     TypeError
-        If they are not there any more: aggregated, or multiplied.
+        If they are not there any more: aggregated, multiplied, or divided.
     """
-    if isinstance(x, Aggregated | Multiplied):
+    if isinstance(x, Aggregated | Multiplied | DividedRows):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
     if isinstance(x, InPlace):
         return x.values

@@ -10,7 +10,7 @@ from torch import nn
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.inputs import Aggregated, Multiplied, Rows, own_rows, source_rows
+from hyrt.nn.inputs import Aggregated, DividedRows, Multiplied, Rows, own_rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.layer_parts import AttentionSum, LayerParts
 from hyrt.nn.operators.aggregate import aggregate
@@ -57,6 +57,9 @@ class ConvolutionLayer(Layer):
         """[num_dst, out] from [num_src, in] rows."""
         if isinstance(x, Multiplied | SparseRows) and self.aggregation.reduce != "max":
             return self._multiply_first(block, x, relu)
+        if isinstance(x, DividedRows):
+            total = x.product(self.weight) + self.bias
+            return total.relu() if relu else total
         if isinstance(x, Aggregated):
             combined = x.values
         else:
@@ -297,8 +300,10 @@ class GatLayer(Layer):
         if isinstance(x, Multiplied):
             products = x.products.reshape(-1, heads, width)
             per_head = attend(block, products, self.source, self.destination, mask=mask)
-        elif isinstance(x, SparseRows):
-            multiplied = sparse_linear(x, self.weight.flatten(0, 1)).view(-1, heads, width)
+        elif isinstance(x, SparseRows | DividedRows):
+            weight = self.weight.flatten(0, 1)
+            flat = x.product(weight) if isinstance(x, DividedRows) else sparse_linear(x, weight)
+            multiplied = flat.view(-1, heads, width)
             per_head = attend(block, multiplied, self.source, self.destination, mask=mask)
         else:
             u_src = torch.einsum("hdf,hd->hf", self.weight, self.source)

@@ -13,7 +13,7 @@ from torch import nn
 from hyrt.errors import ConfigError, UnsupportedModel
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription
-from hyrt.nn.inputs import Aggregated, DeclaresInputs, InPlace, ModelInputs, Multiplied, Rows, own_rows
+from hyrt.nn.inputs import DeclaresInputs, ModelInputs, Rows, own_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.models.model_kind import MODELS, find_model
 from hyrt.nn.operators.dropout import dropout
@@ -156,7 +156,7 @@ class GNN(nn.Module, DeclaresInputs):
             )
         if self.training and a.input_dropout > 0:
             first = blocks[0]
-            assert not isinstance(x, Aggregated | InPlace | Multiplied)
+            assert isinstance(x, torch.Tensor | SparseRows)
             assert first.sources is not None
             x = dropout(x, first.sources, rate=a.input_dropout, seed=first.seed, step=first.step, layer=0)
         for i, block in enumerate(blocks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,15 @@ from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
+
+
+@runtime_checkable
+class InputSource(FetchedRows, Protocol):
+    """Fetched rows that come in a form of their own."""
+
+    def inputs(self, batch: MiniBatch, workers: Workers) -> Any:
+        """The inputs of a mini-batch whose step has been fetched; its device is a CPU."""
+        ...
 
 
 class Loader:
@@ -55,6 +64,9 @@ class Loader:
         """
         block, source = batch.blocks[0], self._source
         if plan.form == "ids":
+            return
+        if isinstance(source, InputSource):
+            batch.inputs = source.inputs(batch, workers)
             return
         if batch.whole is not None:
             batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)

@@ -26,7 +26,7 @@ from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.ranks_hook import RanksHook
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.share_run import RankPart, graph_of_all_rows, share_run
-from hyrt.errors import ConfigError, DataError, RankLost
+from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.stop_signals import StopSignals
@@ -100,9 +100,16 @@ class RankSession:
             )
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
-        if config.sampler.unit != "target" and config.distributed.strategy != "model-centric":
+        strategy, devices = config.distributed.strategy, config.devices
+        one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
+        if strategy in ("p3", "naive-migration") and not one_cpu:
             raise ConfigError(
-                f"distributed.strategy={config.distributed.strategy} places targets, but sampler.kind="
+                f"distributed.strategy={strategy} trains on one CPU device a rank, not on {listed(devices)}: "
+                "give devices=cpu or another strategy"
+            )
+        if config.sampler.unit != "target" and strategy != "model-centric":
+            raise ConfigError(
+                f"distributed.strategy={strategy} places targets, but sampler.kind="
                 f"{config.sampler.kind} trains {config.sampler.unit}s: give "
                 "distributed.strategy=model-centric"
             )
@@ -143,7 +150,7 @@ class RankSession:
             _send_checkpoint(ranks, checkpoint)
             mine.go_on_from(checkpoint)
             session = Session(
-                *(self.config, prepared.graph, folder, progress, stop),
+                *(self.config, mine.graph, folder, progress, stop),
                 tensorboard=self.tensorboard,
                 prepared=prepared,
                 shared=mine.shared,
@@ -168,7 +175,7 @@ class RankSession:
         training = Training(
             compose_run(
                 self.config,
-                prepared.graph,
+                mine.graph,
                 emit=hear,
                 should_stop=lambda: stop.requested,
                 on_stall=_print_stacks,

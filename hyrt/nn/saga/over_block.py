@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hyrt.machine.workers import current_workers
 from hyrt.nn.fused.edges import Edges
-from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows
+from hyrt.nn.inputs import Aggregated, DividedRows, InPlace, Multiplied, Rows
 from hyrt.nn.operators.first_derivative import first_derivative
 from hyrt.nn.operators.result_memory import empty_array
 from hyrt.nn.operators.sparse import SparseRows
@@ -29,9 +29,9 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     Raises
     ------
     TypeError
-        If the sources' rows are not there any more: aggregated, or multiplied.
+        If the sources' rows are not there any more: aggregated, multiplied, or divided.
     """
-    if isinstance(x, Aggregated | Multiplied):
+    if isinstance(x, Aggregated | Multiplied | DividedRows):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
     if not isinstance(x, InPlace):
         return block, x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
 ALONE = Workers(1, "test")
+# Ranks that are threads share torch's generator, from which initial weights are drawn.
+ONE_GENERATOR = threading.Lock()
 
 
 def settings(model: str, **sections: Any) -> dict[str, Any]:
@@ -76,11 +79,13 @@ def trained_on(
     own = own_rows(graph, homes, ranks.rank)
     shared_graph = graph_of_all_rows(graph, own, ranks)
     prepared = PreparedRun(config, shared_graph)
+    with ONE_GENERATOR:
+        assert prepared.model
     mine = share_run(config, graph, own, ranks, prepared)
     heard: list[Event] = []
     parts = compose_run(
         config,
-        shared_graph,
+        mine.graph,
         prepared=prepared,
         shared=mine.shared,
         hooks=[] if mine.time_steps is None else [mine.time_steps],
@@ -98,6 +103,11 @@ def losses(heard: list[Event]) -> list[float]:
     return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
 
 
+# The last step of an epoch has one target.
+ONE_LEFT: dict[str, Any] = {
+    "data": {"batch_size": 53},
+    "train": {"epochs": 5, "lr": 0.01, "weight_decay": 0.0},
+}
 CASES = {
     "graphsage, home, uneven": ("graphsage", 2, "home", False, {}),
     "gcn, model-centric": ("gcn", 3, "model-centric", True, {}),
@@ -108,6 +118,12 @@ CASES = {
         {"distributed": {"time_steps": 2, "pre_gather": False}, "runtime": {"pipelined": False}},
     ),
     "gcn, local": ("gcn", 2, "local", False, {}),
+    "graphsage, p3": ("graphsage", 3, "p3", False, ONE_LEFT),
+    "gin, p3": ("gin", 2, "p3", True, {}),
+    "gat, p3": ("gat", 4, "p3", False, ONE_LEFT),
+    "gcn, naive-migration": ("gcn", 3, "naive-migration", False, ONE_LEFT),
+    "graphsage, naive-migration": ("graphsage", 4, "naive-migration", True, {}),
+    "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
 }
 
 

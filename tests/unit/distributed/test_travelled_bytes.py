@@ -16,6 +16,8 @@ from hyrt.distributed.strategies.evening.expected_rows import expected_remote_ro
 from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.model_centric import ModelCentric
+from hyrt.distributed.strategies.naive_migration import NaiveMigration
+from hyrt.distributed.strategies.p3 import P3
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.distributed.strategies.traffic import Traffic
 from hyrt.distributed.time_steps import TimeSteps
@@ -28,12 +30,14 @@ CASES: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "home": (Home(), {}),
     "hopgnn": (HopGnn(), {"time_steps": 3}),
     "hopgnn, merged": (HopGnn(num_times=2), {"time_steps": 2}),
+    "p3": (P3(), {}),
+    "naive-migration": (NaiveMigration(), {}),
     "hopgnn, fetching each time": (HopGnn(pre_gather=False), {"time_steps": 3, "pre_gather": False}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_and_models_travel_as_counted(case: str) -> None:
+def test_as_much_travels_as_is_counted(case: str) -> None:
     chosen, given = CASES[case]
     graph = random_graph(seed=1)
     homes = (np.random.default_rng(3).permutation(graph.num_vertices) % RANKS).astype(np.uint8)
@@ -59,8 +63,13 @@ def test_rows_and_models_travel_as_counted(case: str) -> None:
         counted += chosen.traffic(placement, homes, sampled)
     row_bytes = 4 * graph.num_features
     model_bytes = 2 * sum(parameter.nbytes for parameter in prepared.model.parameters())
-    assert [each["rows"] for each in found] == (counted.rows.sum(axis=1) * row_bytes).tolist()
-    assert [each.get("models", 0) for each in found] == (counted.models.sum(axis=1) * model_bytes).tolist()
+    for name, traffic, size in (
+        ("rows", counted.rows, row_bytes),
+        ("hidden", counted.hidden, 4 * 8),
+        ("partials", counted.partials, 2 * row_bytes),
+        ("models", counted.models, model_bytes),
+    ):
+        assert [each.get(name, 0) for each in found] == (traffic.sum(axis=1) * size).tolist(), name
 
 
 def test_two_trainers_of_a_rank_share_each_time_step() -> None:
