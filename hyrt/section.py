@@ -57,6 +57,28 @@ Bytes = Annotated[
 """A size in bytes, which people write as `512MiB`."""
 
 
+def _as_cache_size(value: Any) -> Any:
+    """A part of the whole for `20%` and 0.2, or bytes for what `_as_bytes` takes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    part = float(found[1]) / 100 if found else value
+    if not isinstance(part, float):
+        try:
+            return _as_bytes(value)
+        except ValueError as error:
+            raise ValueError("give a part such as 20%, or a size of at least 1MiB such as 2GiB") from error
+    if not 0 < part <= 1:
+        raise ValueError("give a part of more than 0% and at most 100%, or a size such as 2GiB")
+    return part
+
+
+CacheSize = Annotated[
+    int | float,
+    Field(json_schema_extra={"type": "part, such as 20%, or size, such as 2GiB"}),
+    BeforeValidator(_as_cache_size),
+]
+"""A size in bytes (int), which people write as `2GiB`; or a part of the whole (float), written as `20%`."""
+
+
 class Section(BaseModel):
     """One branch of the tree of settings: unknown keys are errors, and values never change.
 

@@ -16,7 +16,7 @@ from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
 from hyrt.quantities import counted
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler_settings import SamplerSettings
-from hyrt.section import Bytes, Count, Fraction, Index, Listed, NoTruth, Positive, Section, as_list
+from hyrt.section import Bytes, CacheSize, Count, Fraction, Index, Listed, NoTruth, Positive, Section, as_list
 
 # With fewer steps, first runs on small graphs end before they are good.
 _LEAST_EPOCHS, _LEAST_STEPS = 5, 400
@@ -25,6 +25,8 @@ _MOST_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
 # Settings of `fullgraph` for devices that train in chunks.
 _OF_CHUNKS = ("device_memory", "chunks", "order", "in_flight", "filter_below")
+# Strategies under which no input row travels.
+_WITHOUT_ROWS = ("p3", "naive-migration")
 OWN_MODEL = {"defaults of kinds": "left out"}
 """Validation context for settings that train a module of the user's own, whatever `model.kind` is."""
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
@@ -265,8 +267,28 @@ class DistributedConfig(Section):
     starts with that, and merges one after each epoch as long as epochs get faster."""
     pre_gather: bool = True
     """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
+    cache: CacheSize | None = None
+    """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%` of
+    the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs
+    `sampler.kind=neighbor`. `null` keeps none."""
+    wire: Literal["float32", "float16", "bfloat16"] = "float32"
+    """The type of the values of dense float32 rows that ranks send each other. `float16` and `bfloat16` halve
+    their bytes; rows of other ranks are rounded then, which changes training a bit."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
+
+    @model_validator(mode="after")
+    def _fetches_rows(self) -> DistributedConfig:
+        """Refuse settings of rows that travel where none do."""
+        given = [
+            name for name in ("cache", "wire") if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if given and self.strategy in _WITHOUT_ROWS:
+            raise ValueError(
+                f"distributed.{given[0]} is for strategies that fetch rows, and {self.strategy} fetches none: "
+                f"omit distributed.{given[0]}"
+            )
+        return self
 
 
 class CheckpointConfig(Section):

@@ -40,7 +40,8 @@ class PlacedSteps:
         expected_rows: Callable[[Ids], NDArray[np.float64]] | None = None,
         order: LocalOrder | None = None,
     ) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
+        """Gives the strategy of a step."""
         self._homes = homes
         self._rank = rank
         self._size = size
@@ -64,7 +65,7 @@ class PlacedSteps:
 
     def _place(self, step: int, units: Ids) -> Placement:
         expected = self._expected_rows
-        return self._strategy(step).place(
+        return self.strategy(step).place(
             Roots(
                 homes=self._homes[units],
                 num_ranks=self._size,

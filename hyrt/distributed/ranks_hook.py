@@ -15,7 +15,7 @@ from hyrt.observe.hook import Hook
 from hyrt.quantities import size
 
 _PURPOSES = (
-    *("rows", "indices", "columns", "hidden", "partials", "models"),
+    *("rows", "cache", "indices", "columns", "hidden", "partials", "models"),
     *("gradients", "evaluation", "control"),
 )
 

@@ -178,7 +178,7 @@ class ScoresByHome:
     def _rows_of(self, rows: DenseFeatures | SparseFeatures, places: NDArray[Any]) -> FetchedRows:
         if isinstance(rows, SparseFeatures):
             return DistributedSparseRows(rows, places, self._homes, self._group, _PURPOSE)
-        return DistributedRows(rows, places, self._homes, self._group, _PURPOSE)
+        return DistributedRows(rows, places, self._homes, self._group, purpose=_PURPOSE)
 
     def _given(self, rows: FetchedRows, sources: NDArray[Any], workers: Workers) -> Rows:
         """The rows of a block's sources."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -15,6 +15,8 @@ from hyrt.distributed.placed_steps import PlacedSteps
 from hyrt.distributed.rows.distributed_rows import DistributedRows
 from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
 from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.rows.row_cache import fill_cache
+from hyrt.distributed.rows.wire import RoundedRows
 from hyrt.distributed.scores_by_home import ScoresByHome
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.hopgnn import HopGnn
@@ -22,10 +24,12 @@ from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.distributed.strategies.registry import strategy
 from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.time_steps import TimeSteps
+from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import FetchedRows, SparseFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
+from hyrt.observe.hook import Hook
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, keep
 from hyrt.quantities import one_line
@@ -35,23 +39,35 @@ from hyrt.training.given.shared_run import SharedRun
 from hyrt.training.setup import PreparedRun
 
 
-def graph_of_all_rows(graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
+def graph_of_all_rows(config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks) -> Graph:
     """The graph with all rows, those of other ranks by exchange in the load stage.
 
     Parameters
     ----------
+    config
+        All settings; `distributed.wire` is of the rows.
     graph
         Topology, labels and splits.
     own
         The rows of this rank.
     ranks
         All ranks.
+
+    Raises
+    ------
+    ConfigError
+        If sparse rows are to be rounded.
     """
     rows: FetchedRows
     if isinstance(own.rows, SparseFeatures):
+        if config.distributed.wire != "float32":
+            raise ConfigError(
+                f"distributed.wire={config.distributed.wire} rounds dense rows, and {config.data.source} has "
+                "sparse ones, which travel as they are: omit distributed.wire"
+            )
         rows = DistributedSparseRows(own.rows, own.places, own.homes, ranks.rows)
     else:
-        rows = DistributedRows(own.rows, own.places, own.homes, ranks.rows)
+        rows = DistributedRows(own.rows, own.places, own.homes, ranks.rows, config.distributed.wire)
     return graph.with_features(rows)
 
 
@@ -66,7 +82,9 @@ class RankPart:
     reduction: SumOverRanks
     """Adds the gradients, and knows when all ranks stop."""
     time_steps: TimeSteps | None
-    """Chooses the number of time steps, where steps are divided; a hook of the run."""
+    """Chooses the number of time steps, where steps are divided."""
+    hooks: Sequence[Hook]
+    """Those of the run that come with it."""
 
     __repr__ = one_line
 
@@ -143,7 +161,12 @@ def share_run(
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )
-    return RankPart(trained, shared, reduction, time_steps)
+    hooks: list[Hook] = [] if time_steps is None else [time_steps]
+    if config.distributed.wire != "float32":
+        hooks.append(RoundedRows(config.distributed.wire))
+    if config.distributed.cache is not None:
+        hooks.append(fill_cache(config, graph, own, ranks, prepared, placed.strategy(0)))
+    return RankPart(trained, shared, reduction, time_steps, hooks)
 
 
 def _placed_steps(

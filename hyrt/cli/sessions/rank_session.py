@@ -78,14 +78,13 @@ class RankSession:
             part = self._part()
             ranks.agree("partition", {"the id of the partition": part.manifest.id})
             own = OwnRows(part.rows, part.homes, part.places)
-            graph = graph_of_all_rows(part.graph, own, ranks)
+            graph = graph_of_all_rows(config, part.graph, own, ranks)
             prepared = PreparedRun(config, graph)
             mine = share_run(config, part.graph, own, ranks, prepared, stop_signal=lambda: self.signals.first)
             stop = AgreedStop(self.signals, mine.reduction)
             told = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
-            hooks = [told, *([mine.time_steps] if mine.time_steps is not None else [])]
             train = self._lead if ranks.rank == 0 else self._follow
-            code = train(ranks, prepared, mine, stop, hooks)
+            code = train(ranks, prepared, mine, stop, [told, *mine.hooks])
         if ranks.leaves_work_behind:
             _leave(code)
         return code

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.rank_group import RankGroup
-from hyrt.distributed.rows.remote_vertices import RemoteVertices
-from hyrt.flow.channel import ChannelClosed
+from hyrt.distributed.rows.remote_rows import CacheCounts, RemoteRows
+from hyrt.distributed.rows.remote_vertices import CACHE, RemoteVertices, WantedRows
+from hyrt.distributed.rows.wire import wire_of
 from hyrt.graph.row_kernels import place_rows
-from hyrt.graph.row_source import RowSource
+from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 
@@ -35,27 +36,27 @@ class DistributedRows:
         [V] the rank that has each vertex's rows.
     group
         The ranks.
+    wire
+        The type of the values that travel: `float32`, `float16` or `bfloat16`.
     purpose
         The purpose of the rows, in the counts of bytes.
     """
 
     def __init__(
         self,
-        local: RowSource,
+        local: DenseFeatures,
         places: NDArray[Any],
         homes: NDArray[Any],
         group: RankGroup,
+        wire: str = "float32",
         purpose: str = "rows",
     ) -> None:
         self._local = local
         self._places = places
-        self._group = group
-        self._remote = RemoteVertices(homes, group, purpose)
+        self._wire = wire_of(wire, local.value_bytes)
+        self._vertices = RemoteVertices(homes, group, purpose)
         self._pool = BufferPool()
-        self._kept: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
-        # Halves that are stored travel as such: nothing is lost.
-        self._on_wire = np.dtype(np.float16 if local.value_bytes == 2 else np.float32)
-        self._fetched: NDArray[Any] = np.empty((0, local.width), self._on_wire)
+        self._remote = RemoteRows(self._vertices, self._brought, self._pool.give)
 
     @property
     def width(self) -> int:
@@ -67,53 +68,48 @@ class DistributedRows:
 
     @property
     def nbytes(self) -> int:
-        return self._local.nbytes
+        return self._local.nbytes + self.cache_counts().num_bytes
 
     @property
     def matrix(self) -> None:
         return None
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        kept = self._kept.get(step)
-        if kept is None:
-            kept = self._kept[step] = self._exchanged(ids, workers)
-        wanted, self._fetched = kept
-        self._remote.point_at(wanted)
+        self._remote.fetch(step, ids, workers)
 
     def release(self, step: int) -> None:
-        kept = self._kept.pop(step, None)
-        if kept is not None:
-            self._pool.give(kept[1])
+        self._remote.release(step)
 
     def end(self) -> None:
-        self._group.give_up(ChannelClosed("no more rows are fetched"))
+        self._remote.end()
+
+    def fitting(self, vertices: NDArray[Any], num_bytes: int, workers: Workers) -> NDArray[Any]:
+        """The first ones of some vertices, as many as have rows of so many bytes in the cache."""
+        return vertices[: num_bytes // max(1, self.width * self._wire.dtype.itemsize)]
+
+    def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
+        """As `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
+        self._remote.cache(vertices, workers)
+
+    def cache_counts(self) -> CacheCounts:
+        """What the cache holds, and what it was good for so far."""
+        return self._remote.cache_counts()
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        own, remote, slots = self._remote.find(ids)
-        here = self._pool.take((len(own), self.width), np.float32)
-        self._local.rows(self._places[ids[own]], here, workers)
-        _place(here, np.arange(len(own), dtype=np.int32), own, out, workers)
-        self._pool.give(here)
-        _place(self._fetched, slots, remote, out, workers)
+        own, remote = self._remote.find(ids)
+        places = self._places[ids[own]]
+        matrix = self._local.matrix
+        workers.run(lambda start, stop: place_rows(matrix, places, own, out, start, stop), len(own), _GRAIN)
+        for kept, slots, at in remote:
+            self._wire.place(kept, slots, at, out, workers)
 
-    def _exchanged(self, ids: Sequence[NDArray[Any]], workers: Workers) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The vertices of other ranks, and their rows in memory of the pool."""
-        rows = self._remote.ask(ids)
-        given = self._pool.take((len(rows.given), self.width), np.float32)
-        self._local.rows(self._places[rows.given], given, workers)
-        taken = self._pool.take((len(rows.wanted), self.width), self._on_wire)
-        self._remote.exchange(rows, given.astype(self._on_wire, copy=False), taken)
+    def _brought(self, asked: WantedRows, workers: Workers) -> NDArray[Any]:
+        """The rows that were wanted here, as they travelled, in memory of the pool unless they are cached."""
+        given = self._pool.take((len(asked.given), self.width), np.float32)
+        self._local.rows(self._places[asked.given], given, workers)
+        # The pool's memory is larger than what is asked of it.
+        room = np.empty if asked.purpose == CACHE else self._pool.take
+        taken = room((len(asked.wanted), self.width), self._wire.dtype)
+        self._vertices.exchange(asked, self._wire.packed(given), taken)
         self._pool.give(given)
-        return rows.wanted, taken
-
-
-def _place(
-    rows: NDArray[Any],
-    slots: NDArray[np.int32],
-    places: NDArray[np.intp],
-    out: NDArray[np.float32],
-    workers: Workers,
-) -> None:
-    """Write some of the rows, of float32 or float16, to their places."""
-    values = rows.view(np.uint16) if rows.dtype == np.float16 else rows
-    workers.run(lambda start, stop: place_rows(values, slots, places, out, start, stop), len(slots), _GRAIN)
+        return taken

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.rank_group import RankGroup
-from hyrt.distributed.rows.remote_vertices import RemoteVertices
-from hyrt.flow.channel import ChannelClosed
+from hyrt.distributed.rows.remote_rows import CacheCounts, RemoteRows
+from hyrt.distributed.rows.remote_vertices import RemoteVertices, WantedRows
 from hyrt.graph.row_kernels import densify, gather_sparse_rows
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 
 _GRAIN = 512
+# Of a cached row: its offset, and a column and a value an entry.
+_OFFSET_BYTES, _ENTRY_BYTES = 8, 8
 
 
 class DistributedSparseRows:
@@ -45,11 +47,8 @@ class DistributedSparseRows:
     ) -> None:
         self._local = local
         self._places = places
-        self._group = group
-        self._remote = RemoteVertices(homes, group, purpose)
-        self._kept: dict[int, tuple[NDArray[Any], SparseFeatures]] = {}
-        none = np.empty(0, np.int32)
-        self._fetched = SparseFeatures(np.zeros(1, np.int64), none, none.astype(np.float32), local.width)
+        self._vertices = RemoteVertices(homes, group, purpose)
+        self._remote = RemoteRows(self._vertices, self._brought)
 
     @property
     def width(self) -> int:
@@ -61,37 +60,53 @@ class DistributedSparseRows:
 
     @property
     def nbytes(self) -> int:
-        return self._local.nbytes
+        return self._local.nbytes + self.cache_counts().num_bytes
 
     @property
     def matrix(self) -> None:
         return None
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        kept = self._kept.get(step)
-        if kept is None:
-            kept = self._kept[step] = self._exchanged(ids, workers)
-        wanted, self._fetched = kept
-        self._remote.point_at(wanted)
+        self._remote.fetch(step, ids, workers)
 
     def release(self, step: int) -> None:
-        self._kept.pop(step, None)
+        self._remote.release(step)
 
     def end(self) -> None:
-        self._group.give_up(ChannelClosed("no more rows are fetched"))
+        self._remote.end()
+
+    def fitting(self, vertices: NDArray[Any], num_bytes: int, workers: Workers) -> NDArray[Any]:
+        """The first ones of some vertices of other ranks, as many as have rows of so many bytes in the cache;
+        every rank calls it at once, to ask for the lengths of rows.
+        """
+        asked = self._vertices.ask_to_cache(vertices[: num_bytes // _OFFSET_BYTES])
+        lengths = np.empty(len(asked.wanted), np.int64)
+        self._vertices.exchange(asked, self._lengths(asked.given), lengths)
+        of_vertices = np.zeros(len(self._places), np.int64)
+        of_vertices[asked.wanted] = _OFFSET_BYTES + _ENTRY_BYTES * lengths
+        sums = np.cumsum(of_vertices[vertices[: len(asked.wanted)]])
+        return vertices[: np.searchsorted(sums, num_bytes - _OFFSET_BYTES, side="right")]
+
+    def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
+        """As `hyrt.distributed.rows.remote_rows.RemoteRows.cache`."""
+        self._remote.cache(vertices, workers)
+
+    def cache_counts(self) -> CacheCounts:
+        """What the cache holds, and what it was good for so far."""
+        return self._remote.cache_counts()
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        own, remote, slots = self._remote.find(ids)
-        here = self._local.take(self._places[ids[own]], workers)
+        own, remote = self._remote.find(ids)
+        sources = [(self._local, self._places[ids[own]], own), *remote]
         lengths = np.empty(len(ids), np.int64)
-        lengths[own] = np.diff(here.indptr)
-        lengths[remote] = np.diff(self._fetched.indptr)[slots]
+        for rows, slots, at in sources:
+            lengths[at] = rows.indptr[slots + 1] - rows.indptr[slots]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         taken = SparseFeatures(
             indptr, np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32), self.width
         )
-        _place(here, np.arange(len(own), dtype=np.int32), own, taken, workers)
-        _place(self._fetched, slots, remote, taken, workers)
+        for rows, slots, at in sources:
+            _place(rows, slots, at, taken, workers)
         return taken
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
@@ -102,22 +117,25 @@ class DistributedSparseRows:
             _GRAIN,
         )
 
-    def _exchanged(
-        self, ids: Sequence[NDArray[Any]], workers: Workers
-    ) -> tuple[NDArray[Any], SparseFeatures]:
-        """The vertices of other ranks, and their rows."""
-        rows = self._remote.ask(ids)
-        given = self._local.take(self._places[rows.given], workers)
+    def _lengths(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
+        """[n] how many entries the rows of own vertices have."""
+        at = self._places[vertices]
+        lengths: NDArray[np.int64] = self._local.indptr[at + 1] - self._local.indptr[at]
+        return lengths
+
+    def _brought(self, asked: WantedRows, workers: Workers) -> SparseFeatures:
+        """The rows that were wanted here."""
+        given = self._local.take(self._places[asked.given], workers)
         given_lengths = np.diff(given.indptr)
-        lengths = np.empty(len(rows.wanted), np.int64)
-        self._remote.exchange(rows, given_lengths, lengths)
+        lengths = np.empty(len(asked.wanted), np.int64)
+        self._vertices.exchange(asked, given_lengths, lengths)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-        given_entries = _sums(given_lengths, rows.given_counts)
-        entries = _sums(lengths, rows.wanted_counts)
+        given_entries = _sums(given_lengths, asked.given_counts)
+        entries = _sums(lengths, asked.wanted_counts)
         for mine, theirs in ((given.columns, columns), (given.values, values)):
-            self._remote.exchange_counted(mine, given_entries, theirs, entries)
-        return rows.wanted, SparseFeatures(indptr, columns, values, self.width)
+            self._vertices.exchange_counted(mine, given_entries, theirs, entries, asked.purpose)
+        return SparseFeatures(indptr, columns, values, self.width)
 
 
 def _sums(lengths: NDArray[np.int64], counts: Sequence[int]) -> list[int]:
@@ -130,7 +148,7 @@ def _sums(lengths: NDArray[np.int64], counts: Sequence[int]) -> list[int]:
 
 def _place(
     rows: SparseFeatures,
-    slots: NDArray[np.int32],
+    slots: NDArray[Any],
     places: NDArray[np.intp],
     taken: SparseFeatures,
     workers: Workers,

@@ -77,7 +77,7 @@ def trained_on(
 ) -> tuple[TrainResult, list[Event]]:
     config = build_config(given)
     own = own_rows(graph, homes, ranks.rank)
-    shared_graph = graph_of_all_rows(graph, own, ranks)
+    shared_graph = graph_of_all_rows(config, graph, own, ranks)
     prepared = PreparedRun(config, shared_graph)
     with ONE_GENERATOR:
         assert prepared.model
@@ -88,7 +88,7 @@ def trained_on(
         mine.graph,
         prepared=prepared,
         shared=mine.shared,
-        hooks=[] if mine.time_steps is None else [mine.time_steps],
+        hooks=mine.hooks,
         emit=heard.append,
         should_stop=lambda: mine.reduction.agreed_signal != 0,
     )

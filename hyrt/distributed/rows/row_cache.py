@@ -1,0 +1,116 @@
+"""The rows of other ranks that a rank fetches once, before the first step, and keeps for the whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hyrt.config import Config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.cache_choice import RemoteReads, remote_reads
+from hyrt.distributed.rows.distributed_rows import DistributedRows
+from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.strategies.strategy import Strategy
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import current_workers
+from hyrt.observe.events import Notice
+from hyrt.observe.hook import Hook
+from hyrt.quantities import size
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.setup import PreparedRun
+
+
+class RowCache(Hook):
+    """Tells how many of the rows that were needed of other ranks the caches of all ranks had.
+
+    Parameters
+    ----------
+    rows
+        The rows of all ranks.
+    reads
+        What this rank is expected to need.
+    ranks
+        All ranks.
+    """
+
+    def __init__(
+        self, rows: DistributedRows | DistributedSparseRows, reads: RemoteReads, ranks: JoinedRanks
+    ) -> None:
+        self._rows = rows
+        self._reads = reads
+        self._group = ranks.control
+
+    def end(self, summary: dict[str, Any]) -> Notice:
+        """Add the rows, the bytes and the hit rates."""
+        counts = self._rows.cache_counts()
+        expected = [self._reads.of_first(counts.rows), self._reads.of_first(len(self._reads.steps))]
+        figures = torch.tensor([*counts, *expected], dtype=torch.float64)
+        self._group.add(figures, "control")
+        rows, num_bytes, hits, lookups, expected_hits, expected_lookups = figures.tolist()
+        measured = hits / lookups if lookups else 0.0
+        predicted = expected_hits / expected_lookups if expected_lookups else 0.0
+        summary["row_cache"] = {
+            "rows": int(rows),
+            "bytes": int(num_bytes),
+            "hit_rate": measured,
+            "predicted_hit_rate": predicted,
+        }
+        text = (
+            f"{rows:,.0f} rows of other ranks were cached, {size(num_bytes)} in all: {measured:.1%} of those "
+            f"that were needed ({predicted:.1%} predicted)"
+        )
+        return Notice(kind="info", text=text)
+
+
+def fill_cache(
+    config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, prepared: PreparedRun, strategy: Strategy
+) -> RowCache:
+    """Fetch the rows that this rank keeps; every rank does so at once.
+
+    Parameters
+    ----------
+    config
+        All settings; `distributed.cache` is how much is kept.
+    graph
+        The topology.
+    own
+        Who has which rows.
+    ranks
+        All ranks.
+    prepared
+        The training vertices, and the graph with the rows of all ranks.
+    strategy
+        Says who needs which rows.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler does not draw neighbours: what it needs cannot be expected.
+    """
+    asked, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
+    assert asked is not None and isinstance(rows, DistributedRows | DistributedSparseRows)
+    if not isinstance(settings, NeighborSettings):
+        raise ConfigError(
+            f"distributed.cache keeps the rows that sampler.kind=neighbor is expected to need, and "
+            f"sampler.kind is {settings.kind}: omit distributed.cache"
+        )
+    reads = remote_reads(
+        graph.topology,
+        prepared.targets,
+        own.homes,
+        ranks.rank,
+        ranks.size,
+        strategy,
+        config.data.batch_size,
+        config.fanouts,
+    )
+    workers = current_workers()
+    if isinstance(asked, float):
+        chosen = reads.vertices[: int(asked * graph.num_vertices)]
+    else:
+        chosen = rows.fitting(reads.vertices, asked, workers)
+    rows.cache(chosen, workers)
+    return RowCache(rows, reads, ranks)
