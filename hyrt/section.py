@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 def _refuse_truth(value: Any) -> Any:
@@ -73,7 +73,7 @@ def _as_cache_size(value: Any) -> Any:
 
 CacheSize = Annotated[
     int | float,
-    Field(json_schema_extra={"type": "part, such as 20%, or size, such as 2GiB"}),
+    WithJsonSchema({"type": "part, such as 20%, or size, such as 2GiB,"}),
     BeforeValidator(_as_cache_size),
 ]
 """A size in bytes (int), which people write as `2GiB`; or a part of the whole (float), written as `20%`."""

@@ -268,8 +268,8 @@ class DistributedConfig(Section):
     pre_gather: bool = True
     """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
     cache: CacheSize | None = None
-    """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%` of
-    the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs
+    """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%`
+    of the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs
     `sampler.kind=neighbor`. `null` keeps none."""
     wire: Literal["float32", "float16", "bfloat16"] = "float32"
     """The type of the values of dense float32 rows that ranks send each other. `float16` and `bfloat16` halve
@@ -285,8 +285,8 @@ class DistributedConfig(Section):
         ]
         if given and self.strategy in _WITHOUT_ROWS:
             raise ValueError(
-                f"distributed.{given[0]} is for strategies that fetch rows, and {self.strategy} fetches none: "
-                f"omit distributed.{given[0]}"
+                f"distributed.{given[0]} is for strategies that fetch rows, and {self.strategy} fetches "
+                f"none: omit distributed.{given[0]}"
             )
         return self
 

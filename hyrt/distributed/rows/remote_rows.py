@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.distributed.rows.remote_vertices import RemoteVertices, WantedRows
 from hyrt.flow.channel import ChannelClosed
-from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 
-Rows = TypeVar("Rows", NDArray[Any], SparseFeatures)
+
+class _HasBytes(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Rows = TypeVar("Rows", bound=_HasBytes)
 
 
 class CacheCounts(NamedTuple):

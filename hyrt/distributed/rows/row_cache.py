@@ -91,7 +91,8 @@ def fill_cache(
         If the sampler does not draw neighbours: what it needs cannot be expected.
     """
     asked, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
-    assert asked is not None and isinstance(rows, DistributedRows | DistributedSparseRows)
+    assert asked is not None
+    assert isinstance(rows, DistributedRows | DistributedSparseRows)
     if not isinstance(settings, NeighborSettings):
         raise ConfigError(
             f"distributed.cache keeps the rows that sampler.kind=neighbor is expected to need, and "

@@ -1,0 +1,109 @@
+"""The cache of remote rows: who is expected to need what, and that training is the same with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from unit.distributed.placed_steps import ALONE
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import settings, trained_on, weights
+from unit.sampling.small_graphs import graph_of
+
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.cache_choice import remote_reads
+from hyrt.distributed.rows.expected_visits import expected_reads, visited
+from hyrt.distributed.strategies.home import Home
+from hyrt.distributed.strategies.model_centric import ModelCentric
+from hyrt.distributed.strategies.strategy import Roots, Strategy
+from hyrt.errors import ConfigError
+from hyrt.sampling.neighbor import NeighborSampler
+
+
+def test_visits_of_a_tree_are_products_of_probabilities() -> None:
+    # 0 draws 1 of its neighbours 1 and 2, and 2 draws 2 of its 3; nobody else has neighbours.
+    tree = graph_of([np.array([1, 2]), np.array([]), np.array([3, 4, 5]), *[np.array([])] * 3]).topology
+    drawn = np.array([0.5, 0.0, 0.0, 0.25, 0.0, 0.0])
+    once = [0.5, 0.25, 0.25, 0.25, 0.0, 0.0]
+    np.testing.assert_allclose(visited(tree, drawn, [1]), once)
+    by_2 = 0.25 * 2 / 3
+    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[4:], [by_2, by_2])
+    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[3], 1 - (1 - by_2) * (1 - 0.25))
+    # Vertex 0 draws 1 and 2 both, now; they are missed if that and the first draw miss them.
+    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[:3], [0.5, 1 - 0.75 * 0.5, 1 - 0.75 * 0.5])
+    np.testing.assert_allclose(visited(tree, np.ones(6), [-1]), np.ones(6))
+
+
+@pytest.mark.parametrize("strategy", [Home(), ModelCentric()])
+def test_expected_reads_are_the_mean_over_many_epochs(strategy: Strategy) -> None:
+    graph, ranks, rank, batch, fanouts = random_graph(seed=4), 3, 1, 30, [3, 2]
+    rng = np.random.default_rng(5)
+    homes = rng.integers(0, ranks, graph.num_vertices)
+    targets = graph.split("train")
+    reads = remote_reads(graph.topology, targets, homes, rank, ranks, strategy, batch, fanouts)
+    epochs = 300
+    counted = np.zeros(graph.num_vertices)
+    sampler = NeighborSampler(graph, targets, fanouts, batch, 0)
+    for step in range(epochs * sampler.steps_per_epoch()):
+        units = sampler.units(step)
+        mine = strategy.place(Roots(homes[units], ranks)).of_rank(rank)
+        minibatch = sampler.sample(step, units[mine], ALONE, in_place=False)
+        counted[minibatch.blocks[0].sources] += 1 / epochs
+        minibatch.release()
+    counted[homes == rank] = 0
+    assert np.all(np.diff(reads.steps) <= 0)
+    assert set(np.flatnonzero(counted)) <= set(reads.vertices)
+    of_vertices = np.zeros(graph.num_vertices)
+    of_vertices[reads.vertices] = reads.steps
+    assert of_vertices.sum() == pytest.approx(counted.sum(), rel=0.05)
+    assert np.corrcoef(of_vertices, counted)[0, 1] > 0.97
+    few = len(reads.vertices) // 5
+    share = counted[reads.vertices[:few]].sum() / counted.sum()
+    assert reads.of_first(few) / reads.of_first(len(reads.steps)) == pytest.approx(share, abs=0.03)
+
+
+def test_a_short_last_step_counts_with_its_own_size() -> None:
+    tree = graph_of([np.array([1]), np.array([])]).topology
+    reads = expected_reads(tree, np.array([0.1, 0.0]), [4, 4, 2], [1])
+    np.testing.assert_allclose(reads, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("sparse", "cache"), [(False, "30%"), (True, "30%"), (False, "1MiB")])
+def test_a_cache_changes_no_weight(sparse: bool, cache: str) -> None:
+    graph, size = random_graph(seed=1, sparse=sparse), 3
+    homes = np.random.default_rng(2).integers(0, size, graph.num_vertices).astype(np.uint8)
+
+    def trained(ranks: JoinedRanks, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, int], Any]:
+        result, _ = trained_on(ranks, graph, homes, settings("graphsage", distributed=given))
+        return weights(result), ranks.counts.sent(), result.summary.get("row_cache")
+
+    without, with_cache = (
+        results_of(size, lambda ranks, given=given: trained(ranks, given)) for given in ({}, {"cache": cache})
+    )
+    for (before, sent_before, none), (after, sent, told) in zip(without, with_cache, strict=True):
+        assert torch.equal(before, after)
+        assert none is None
+        assert told == with_cache[0][2]
+        assert "cache" not in sent_before
+        assert sent["cache"] > 0
+    rows_before, rows = (sum(sent["rows"] for _, sent, _ in found) for found in (without, with_cache))
+    if cache == "1MiB":
+        # Everything fits.
+        assert (told["hit_rate"], told["predicted_hit_rate"], rows) == (1.0, pytest.approx(1.0), 0)
+        return
+    assert told["rows"] == size * int(0.3 * graph.num_vertices)
+    assert told["hit_rate"] == pytest.approx(told["predicted_hit_rate"], abs=0.05)
+    if not sparse:
+        assert rows == round(rows_before * (1 - told["hit_rate"]))
+
+
+def test_a_cache_needs_a_sampler_whose_visits_are_known() -> None:
+    graph = random_graph(seed=1)
+    homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
+    given = settings("graphsage", distributed={"cache": "20%", "strategy": "model-centric"})
+    given["sampler"] = {"kind": "saint"}
+    with pytest.raises(ConfigError, match=r"sampler\.kind is saint.*omit distributed\.cache"):
+        results_of(2, lambda ranks: trained_on(ranks, graph, homes, given))
