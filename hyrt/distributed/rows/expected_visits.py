@@ -15,10 +15,10 @@ from hyrt.graph.topology import Topology
 def visited(topology: Topology, drawn: NDArray[np.float64], fanouts: Sequence[int]) -> NDArray[np.float64]:
     """The probability that a mini-batch reads each vertex's row.
 
-    A vertex with d neighbours draws min(d, f) of them, each with probability min(1, f / d), and a vertex is
-    reached unless none of those around it draws it. Each hop is drawn from all vertices that were reached
-    before. The draws are taken to be independent of each other. They are, but for two things: targets are
-    drawn without replacement, and two ways to a vertex may begin at the same one.
+    A vertex with d neighbours draws min(d, f) of them, each with probability min(1, f / d), in every hop
+    after the one that reached it. A vertex is reached unless it is no target and none of those around it
+    draws it, which are taken to be independent of each other. They are, but for two things: targets are drawn
+    without replacement, and ways to a vertex may have come from the same one, or from itself.
 
     Parameters
     ----------
@@ -33,11 +33,19 @@ def visited(topology: Topology, drawn: NDArray[np.float64], fanouts: Sequence[in
     -------
     [V] float64 from 0 to 1.
     """
+    degrees = np.maximum(topology.in_degrees, 1)
     reached = drawn
+    # [V] the probability that a vertex has been reached and has drawn a given one of its neighbours.
+    drawing = np.zeros(len(drawn))
     for fanout in fanouts:
-        logs = np.zeros(len(reached))
-        _add_logs(topology.indptr, topology.indices, reached, fanout, logs)
-        reached = 1 - (1 - reached) * np.exp(logs)
+        part = np.minimum(1.0, fanout / degrees) if fanout >= 0 else 1.0
+        drawing += part * (reached - drawing)
+        # The logarithm of 0 would make others of it not a number.
+        missed = np.zeros(len(drawn))
+        _add_to_neighbours(
+            topology.indptr, topology.indices, np.log1p(-np.minimum(drawing, 1 - 1e-15)), missed
+        )
+        reached = 1 - (1 - drawn) * np.exp(missed)
     return reached
 
 
@@ -71,15 +79,9 @@ def expected_reads(
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
-def _add_logs(indptr, indices, reached, fanout, logs):
-    """logs[u] += log(1 - P(v is reached and draws u)), for every edge from u into v."""
+def _add_to_neighbours(indptr, indices, values, sums):
+    """sums[u] += values[v], for every edge from u into v."""
     for v in range(len(indptr) - 1):
-        first, stop = indptr[v], indptr[v + 1]
-        if reached[v] == 0 or first == stop:
-            continue
-        degree = stop - first
-        part = 1.0 if fanout < 0 or degree < fanout else fanout / degree
-        # The logarithm of 0 would make others of it not a number.
-        log = np.log1p(-min(reached[v] * part, 1 - 1e-15))
-        for e in range(first, stop):
-            logs[indices[e]] += log
+        if values[v] != 0:
+            for e in range(indptr[v], indptr[v + 1]):
+                sums[indices[e]] += values[v]

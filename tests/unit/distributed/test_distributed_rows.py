@@ -169,5 +169,5 @@ def test_a_feature_that_halves_cannot_hold_is_an_error() -> None:
         source = DistributedRows(local, places, homes, ranks.rows, "float16")
         source.fetch(0, [np.arange(VERTICES, dtype=np.int32)], Workers(1, "test"))
 
-    with pytest.raises(DataError, match="a feature is -70000.*at most 65,504.*bfloat16"):
+    with pytest.raises(DataError, match=r"a feature is -70000.*at most 65,504.*bfloat16"):
         results_of(2, work)

@@ -24,16 +24,17 @@ from hyrt.sampling.neighbor import NeighborSampler
 
 
 def test_visits_of_a_tree_are_products_of_probabilities() -> None:
-    # 0 draws 1 of its neighbours 1 and 2, and 2 draws 2 of its 3; nobody else has neighbours.
+    # 0 has the neighbours 1 and 2, and 2 has 3, 4 and 5; nobody else has any.
     tree = graph_of([np.array([1, 2]), np.array([]), np.array([3, 4, 5]), *[np.array([])] * 3]).topology
     drawn = np.array([0.5, 0.0, 0.0, 0.25, 0.0, 0.0])
-    once = [0.5, 0.25, 0.25, 0.25, 0.0, 0.0]
-    np.testing.assert_allclose(visited(tree, drawn, [1]), once)
+    np.testing.assert_allclose(visited(tree, drawn, [1]), [0.5, 0.25, 0.25, 0.25, 0.0, 0.0])
+    # In the second hop 0 draws both of its neighbours, so they are reached whenever 0 is; 2 draws two of its
+    # three if the first hop has reached it.
     by_2 = 0.25 * 2 / 3
-    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[4:], [by_2, by_2])
-    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[3], 1 - (1 - by_2) * (1 - 0.25))
-    # Vertex 0 draws 1 and 2 both, now; they are missed if that and the first draw miss them.
-    np.testing.assert_allclose(visited(tree, drawn, [1, 2])[:3], [0.5, 1 - 0.75 * 0.5, 1 - 0.75 * 0.5])
+    twice = [0.5, 0.5, 0.5, 1 - (1 - by_2) * 0.75, by_2, by_2]
+    np.testing.assert_allclose(visited(tree, drawn, [1, 2]), twice)
+    # Of two draws of one neighbour each, one finds 1 with probability 3 / 4.
+    np.testing.assert_allclose(visited(tree, drawn, [1, 1])[1:3], [0.375, 0.375])
     np.testing.assert_allclose(visited(tree, np.ones(6), [-1]), np.ones(6))
 
 
@@ -58,8 +59,8 @@ def test_expected_reads_are_the_mean_over_many_epochs(strategy: Strategy) -> Non
     assert set(np.flatnonzero(counted)) <= set(reads.vertices)
     of_vertices = np.zeros(graph.num_vertices)
     of_vertices[reads.vertices] = reads.steps
-    assert of_vertices.sum() == pytest.approx(counted.sum(), rel=0.05)
-    assert np.corrcoef(of_vertices, counted)[0, 1] > 0.97
+    assert of_vertices.sum() == pytest.approx(counted.sum(), rel=0.03)
+    assert np.corrcoef(of_vertices, counted)[0, 1] > 0.99
     few = len(reads.vertices) // 5
     share = counted[reads.vertices[:few]].sum() / counted.sum()
     assert reads.of_first(few) / reads.of_first(len(reads.steps)) == pytest.approx(share, abs=0.03)
