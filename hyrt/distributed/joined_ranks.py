@@ -61,11 +61,11 @@ class JoinedRanks:
         self._report = on_loss
         self._fellows = FellowRanks(store, rank, size, self._lose, silent_s)
         self._groups: list[RankGroup] = []
-        self.control = self._group("control")
+        self.control = self.group("control")
         """For the thread that drives the run: agreements, evaluations."""
-        self.gradients = self._group("gradients")
+        self.gradients = self.group("gradients")
         """For the thread that drives the run: the sums of a step."""
-        self.rows = self._group("rows")
+        self.rows = self.group("rows")
         """For the load stage: the rows of a step."""
         self._fellows.start()
 
@@ -145,7 +145,8 @@ class JoinedRanks:
             group.give_up(loss)
         self._report(loss)
 
-    def _group(self, name: str) -> RankGroup:
+    def group(self, name: str) -> RankGroup:
+        """A group for one more thread; every rank asks for it at once."""
         try:
             group = RankGroup(
                 name,

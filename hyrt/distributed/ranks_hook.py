@@ -15,7 +15,7 @@ from hyrt.observe.hook import Hook
 from hyrt.quantities import size
 
 _PURPOSES = (
-    *("rows", "cache", "indices", "columns", "hidden", "partials", "models"),
+    *("edges", "rows", "cache", "indices", "columns", "hidden", "partials", "models"),
     *("gradients", "evaluation", "control"),
 )
 

@@ -15,6 +15,7 @@ from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.rows.distributed_rows import DistributedRows
 from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
 from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.split_edges.asked_hops import AskedHops
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, FetchedRows, SparseFeatures, SparseSource
 from hyrt.inference.infer import full_block, needed_vertices, with_own_sources
@@ -49,6 +50,8 @@ class ScoresByHome:
         The targets and the seed of those mini-batches.
     agree
         Called before each chunk, by all ranks.
+    edges_are_split
+        Whether the graph has the edges into this rank's vertices alone.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ScoresByHome:
         batch_size: int,
         seed: int,
         agree: Callable[[], None],
+        edges_are_split: bool = False,
     ) -> None:
         self._graph = graph
         self._own = own
@@ -73,6 +77,9 @@ class ScoresByHome:
         self._seed = seed
         self._agree = agree
         self._is_own = own.homes == group.rank
+        self._hops = None
+        if edges_are_split:
+            self._hops = AskedHops(graph.topology, own.homes, group, sampled or [], seed)
 
     def scores(
         self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
@@ -114,7 +121,7 @@ class ScoresByHome:
     ) -> NDArray[np.float32]:
         """[n, C], of own vertices with all their neighbours."""
         depth = len(model.layers)
-        needed = needed_vertices(self._graph, vertices, depth, self._chunk_bytes)
+        needed = needed_vertices(self._graph, vertices, depth, self._chunk_bytes, self._together)
         rows = self._rows_of(self._own.rows, self._own.places)
         places = np.zeros(self._graph.num_vertices, np.int32 if len(self._homes) < 2**31 else np.int64)
         local = np.full(self._graph.num_vertices, -1, np.int32)
@@ -143,6 +150,14 @@ class ScoresByHome:
         scores: NDArray[np.float32] = out[places[mine]]
         return scores
 
+    def _together(self, grown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """What any rank has marked, where each of them can only follow its own edges."""
+        if self._hops is None:
+            return grown
+        marks = torch.from_numpy(grown.astype(np.int32))
+        self._group.add(marks, _PURPOSE)
+        return marks.numpy() > 0
+
     def _by_batches(
         self, model: torch.nn.Module, mine: Ids, workers: Workers, before_chunk: Callable[[], None]
     ) -> NDArray[np.float32]:
@@ -156,7 +171,9 @@ class ScoresByHome:
             [mine[start : start + self._batch_size] for start in starts], before_chunk
         ):
             # Steps below zero are never trained: evaluation draws from streams of its own.
-            batch = sampler.sample(-1, units.astype(sampler.ids), workers, in_place=False)
+            units = units.astype(sampler.ids)
+            hops = None if self._hops is None else self._hops.of_step(-1, units, workers)
+            batch = sampler.sample(-1, units, workers, in_place=False, hops=hops)
             sources = batch.blocks[0].sources
             assert sources is not None
             given = self._given(rows, sources, workers)

@@ -18,6 +18,8 @@ from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.rows.row_cache import fill_cache
 from hyrt.distributed.rows.wire import RoundedRows
 from hyrt.distributed.scores_by_home import ScoresByHome
+from hyrt.distributed.split_edges.asked_hops import AskedHops
+from hyrt.distributed.split_edges.joint_sampler import JointSampler
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.local import LocalOrder
@@ -27,6 +29,7 @@ from hyrt.distributed.time_steps import TimeSteps
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import FetchedRows, SparseFeatures
+from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 from hyrt.observe.hook import Hook
@@ -101,6 +104,8 @@ def share_run(
     ranks: JoinedRanks,
     prepared: PreparedRun,
     stop_signal: Callable[[], int] = lambda: 0,
+    *,
+    edges_are_split: bool = False,
 ) -> RankPart:
     """A rank's part of a run.
 
@@ -118,6 +123,14 @@ def share_run(
         The model, the objective and the sampler.
     stop_signal
         Gives the number of the signal that asks this rank to stop; 0 for none.
+    edges_are_split
+        Whether the graph has the edges into this rank's vertices alone, with the degrees of all
+        (`hyrt.distributed.split_edges.all_degrees`).
+
+    Raises
+    ------
+    ConfigError
+        If the strategy or the sampler cannot do with those edges, or the model not with the strategy.
     """
     model = prepared.model
     full = config.evaluate.mode == "full"
@@ -133,6 +146,7 @@ def share_run(
         batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
         seed=config.seed,
         agree=reduction.agree_to_stop,
+        edges_are_split=edges_are_split,
     )
     time_steps = None
     if config.distributed.strategy == "hopgnn":
@@ -142,7 +156,14 @@ def share_run(
             ahead=config.runtime.depth if config.runtime.pipelined else 1,
             given=config.distributed.time_steps,
         )
-    placed = _placed_steps(config, graph, own, ranks, prepared, time_steps)
+    placed = _placed_steps(config, graph, own, ranks, prepared, time_steps, edges_are_split=edges_are_split)
+    own_units, end = placed.own_units, _nothing
+    if edges_are_split:
+        hops = _asked_hops(config, graph, own, ranks)
+        joint = JointSampler(
+            *(prepared.sampler, hops, placed.own_units), Workers(1, "hyrt.edges"), config.runtime.depth
+        )
+        prepared.sampler, own_units, end = joint, joint.own_units, hops.end
     trained, total = prepared.graph, cast(Reduction, reduction)
     if config.distributed.strategy == "p3":
         divided = divided_columns(config, graph, own, ranks, prepared, parameters, placed)
@@ -153,7 +174,8 @@ def share_run(
     shared = SharedRun(
         part=StepPart(
             num_processes=ranks.size,
-            own_units=placed.own_units,
+            own_units=own_units,
+            end=end,
             most_times=1 if time_steps is None else ranks.size,
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
         ),
@@ -176,6 +198,8 @@ def _placed_steps(
     ranks: JoinedRanks,
     prepared: PreparedRun,
     time_steps: TimeSteps | None,
+    *,
+    edges_are_split: bool,
 ) -> PlacedSteps:
     """Where the units of each step are trained."""
     given, rank, size = config.distributed, ranks.rank, ranks.size
@@ -185,8 +209,34 @@ def _placed_steps(
     expected_rows = order = None
     if chosen.draws_locally:
         order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
-    if isinstance(config.sampler, NeighborSettings):
+    if isinstance(config.sampler, NeighborSettings) and not edges_are_split:
         expected_rows = partial(
             expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
         )
     return PlacedSteps(lambda step: chosen, own.homes, rank, size, expected_rows, order)
+
+
+def _asked_hops(config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks) -> AskedHops:
+    """What asks other ranks for neighbours."""
+    chosen, sampler = config.distributed.strategy, config.sampler
+    if chosen in ("p3", "naive-migration"):
+        raise ConfigError(
+            f"distributed.strategy={chosen} samples the mini-batches of all ranks, and the edges are split "
+            "among the parts: partition with --topology replicated, or give another strategy"
+        )
+    if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
+        raise ConfigError(
+            "the edges are split among the parts, and only the neighbor sampler on the host asks other ranks "
+            "for theirs: partition with --topology replicated, or give sampler.kind=neighbor "
+            "sampler.on_device=false"
+        )
+    if config.distributed.cache is not None:
+        raise ConfigError(
+            "distributed.cache chooses rows by the edges of all vertices, and these are split among the parts: "
+            "omit it, or partition with --topology replicated"
+        )
+    return AskedHops(graph.topology, own.homes, ranks.group("edges"), config.fanouts, config.seed)
+
+
+def _nothing() -> None:
+    """Nobody waits for neighbours."""

@@ -227,13 +227,22 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
     return _step(model, 0, Cost(cost.row + source, cost.edge + source), given)
 
 
-def needed_vertices(graph: Graph, vertices: Ids, depth: int, chunk_bytes: int) -> list[NDArray[np.bool_]]:
-    """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones."""
+def needed_vertices(
+    graph: Graph,
+    vertices: Ids,
+    depth: int,
+    chunk_bytes: int,
+    together: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
+) -> list[NDArray[np.bool_]]:
+    """[V] per layer: the vertices whose rows it must give; the last layer's are the wanted ones.
+
+    Where several processes have edges each, `together` joins what they find.
+    """
     wanted = np.zeros(graph.num_vertices, np.bool_)
     wanted[vertices] = True
     needed = [wanted]
     for _ in range(depth - 1):
-        needed.insert(0, _with_neighbors(graph, needed[0], chunk_bytes))
+        needed.insert(0, together(_with_neighbors(graph, needed[0], chunk_bytes)))
     return needed
 
 

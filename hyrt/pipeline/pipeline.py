@@ -46,7 +46,7 @@ class _ThreadedSteps:
             on_stall=on_stall,
             on_failure=failed,
             watch=watch,
-            on_close=stages.load.end,
+            on_close=stages.end,
         )
         self.guarded = self._threads.waiting
         """What the consumer does in the block has to end within the stall timeout too: `guarded(doing)`."""

@@ -182,6 +182,8 @@ class StepPart:
     """The most time steps that a step has."""
     fetches_each_time: bool = False
     """Whether remote rows are fetched in each time step; else once for all of a step."""
+    end: Callable[[], None] = lambda: None
+    """Called when no more steps are cut: a thread that waits in `own_units` raises `ChannelClosed`."""
 
     __repr__ = one_line
 

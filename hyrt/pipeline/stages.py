@@ -118,6 +118,11 @@ class Stages:
                 work.shares.append(Share(work, index, piece, len(work.shares), time=time))
         return list(work.shares)
 
+    def end(self) -> None:
+        """No more steps are cut, and no more rows fetched: free the threads that wait for other processes."""
+        self._part.end()
+        self.load.end()
+
     def again(self, work: StepWork) -> list[Share]:
         """The shares of a step that have to be done again (see `Recovery.again`); empty where none failed."""
         return self._recovery.again(work)

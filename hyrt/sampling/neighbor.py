@@ -15,7 +15,8 @@ from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
+from hyrt.sampling.draw_hop import draw_hop
+from hyrt.sampling.kernels import relabel
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
@@ -73,7 +74,7 @@ class NeighborSampler:
             key = stream_key(self._seed, SAMPLE, step, layer)
             reads_in_place = in_place and layer == 1
             if hops is None:
-                hop = self._draw(destinations, fanout, key, workers, arrays)
+                hop = draw_hop(self._graph.topology, destinations, fanout, key, workers, self._pool, arrays)
             else:
                 hop = hops.draw(destinations, fanout, key, relabel=not reads_in_place)
             block = self._block(destinations, hop, layer, step, workers, reads_in_place, arrays)
@@ -91,38 +92,6 @@ class NeighborSampler:
         )
         batch.when_released(arrays.give_back)
         return batch
-
-    def _draw(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers, arrays: TakenArrays) -> Hop:
-        indptr, indices = self._graph.topology.indptr, self._graph.topology.indices
-        num = len(vertices)
-        degrees = arrays.take(num, np.int32)
-        counts = np.empty(num, np.int32)
-
-        def count(start: int, stop: int) -> None:
-            count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts)
-
-        workers.run(count, num, 4 * _GRAIN)
-        offsets = arrays.take(num + 1, np.int32)
-        edges = int(counts.sum(dtype=np.int64))
-        if edges >= 2**31:
-            raise OverflowError(
-                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
-            )
-        prefix_sum(counts, offsets)
-        neighbors = arrays.take(edges, self.ids)
-        positions = self._pool.take(edges, np.int64)
-        types = self._graph.topology.edge_types
-        drawn = None if types is None else arrays.take(edges, types.dtype)
-
-        def draw(start: int, stop: int) -> None:
-            draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors)
-            if types is not None and drawn is not None:
-                of_rows = slice(offsets[start], offsets[stop])
-                np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
-
-        workers.run(draw, num, _GRAIN)
-        self._pool.give(positions)
-        return Hop(degrees, offsets, neighbors, edge_types=drawn)
 
     def _block(
         self,

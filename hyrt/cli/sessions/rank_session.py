@@ -26,6 +26,7 @@ from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.ranks_hook import RanksHook
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.share_run import RankPart, graph_of_all_rows, share_run
+from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.partition.one_part import OpenPart, open_part
@@ -78,9 +79,12 @@ class RankSession:
             part = self._part()
             ranks.agree("partition", {"the id of the partition": part.manifest.id})
             own = OwnRows(part.rows, part.homes, part.places)
-            graph = graph_of_all_rows(config, part.graph, own, ranks)
-            prepared = PreparedRun(config, graph)
-            mine = share_run(config, part.graph, own, ranks, prepared, stop_signal=lambda: self.signals.first)
+            is_split = part.manifest.topology == "split"
+            graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
+            prepared = PreparedRun(config, graph_of_all_rows(config, graph, own, ranks))
+            mine = share_run(
+                *(config, graph, own, ranks, prepared, lambda: self.signals.first), edges_are_split=is_split
+            )
             stop = AgreedStop(self.signals, mine.reduction)
             told = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
             train = self._lead if ranks.rank == 0 else self._follow
@@ -105,6 +109,12 @@ class RankSession:
             raise ConfigError(
                 f"distributed.strategy={strategy} trains on one CPU device a rank, not on {listed(devices)}: "
                 "give devices=cpu or another strategy"
+            )
+        given = config.distributed
+        if strategy in ("p3", "naive-migration") and (given.cache is not None or given.wire != "float32"):
+            raise ConfigError(
+                f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
+                "distributed.wire to round: omit both"
             )
         if config.sampler.unit != "target" and strategy != "model-centric":
             raise ConfigError(

@@ -47,9 +47,12 @@ def read_parts(folder: Path, name: str, *, check: bool = False) -> Dataset:
     for number in numbers:
         files.part_array(number, VERTICES)
     if manifest.topology == "split":
-        pointers = [files.part_array(number, "indptr") for number in numbers]
-        sources = [files.part_array(number, "indices") for number in numbers]
-        arrays["indptr"], (arrays["indices"],) = joined_rows(pointers, [sources], homes)
+        edges = [files.part_edges(number) for number in numbers]
+        keys = [key for key in edges[0] if key != "indptr"]
+        arrays["indptr"], joined = joined_rows(
+            [each["indptr"] for each in edges], [[each[key] for each in edges] for key in keys], homes
+        )
+        arrays |= dict(zip(keys, joined, strict=True))
     form = manifest.features
     if form.kind == "sparse":
         pointers, columns, values = (

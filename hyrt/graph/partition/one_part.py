@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
@@ -31,7 +32,8 @@ class OpenPart:
     number: int
     """The part that is here."""
     graph: Graph
-    """The whole graph, with the rows of this part alone: its features are a `PartedRows`."""
+    """The graph, with the rows of this part alone: its features are a `PartedRows`. All edges, or of split
+    topology those into the vertices of this part; others seem to have none."""
     homes: Array
     """[V] uint8 or uint16, the part of each vertex."""
     places: Array
@@ -62,8 +64,8 @@ def open_part(folder: str | Path, number: int, *, normalize: Normalize = "none")
     Raises
     ------
     DataError
-        If there is no such part; a file is missing, damaged, or of another partition (named); the topology
-        is split; or the features cannot be scaled here.
+        If there is no such part; a file is missing, damaged, or of another partition (named); or the features
+        cannot be scaled here.
     """
     name = str(folder)
     files = PartFiles.of(Path(folder).expanduser(), name)
@@ -73,17 +75,18 @@ def open_part(folder: str | Path, number: int, *, normalize: Normalize = "none")
             f"{name}: there is no part {number}: it has {counted(manifest.num_parts, 'part')}, numbered "
             "from 0"
         )
-    if manifest.topology == "split":
-        raise DataError(
-            f"{name}: its edges are split among the parts, and ranks cannot sample across parts yet: "
-            "partition with --topology replicated, or train on one process"
-        )
     arrays = files.shared_arrays()
     homes = arrays.pop(HOME)
     places = places_of(homes, manifest.num_parts)
+    vertices = files.part_array(number, VERTICES)
+    if manifest.topology == "split":
+        arrays |= files.part_edges(number)
+        lengths = np.zeros(len(homes), np.int64)
+        lengths[vertices] = np.diff(arrays["indptr"])
+        arrays["indptr"] = np.concatenate([[0], np.cumsum(lengths)])
     rows = _scaled(files.part_rows(number), normalize, name, manifest)
     graph = graph_of(name, arrays, PartedRows({number: rows}, homes, places), manifest.symmetric)
-    return OpenPart(manifest, number, graph, homes, places, files.part_array(number, VERTICES), rows)
+    return OpenPart(manifest, number, graph, homes, places, vertices, rows)
 
 
 def _scaled(

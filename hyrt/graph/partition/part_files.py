@@ -17,6 +17,8 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 Array = NDArray[Any]
 
 HOME = "home"
+EDGE_KEYS = ("indices", "edge_type")
+"""Arrays that have an entry for each edge."""
 VERTICES = "vertices"
 _OTHER_PARTS = ", or is of another partition"
 
@@ -74,6 +76,11 @@ class PartFiles:
     def part_array(self, number: int, key: str, *, verify: bool = True) -> Array:
         """One array of one part; see `array`."""
         return self.array(f"{part_folder(number)}/{key}", verify=verify)
+
+    def part_edges(self, number: int) -> dict[str, Array]:
+        """The edges into a part's vertices, of split topology: `indptr` and the keys of `EDGE_KEYS`."""
+        keys = [key for key in EDGE_KEYS if f"{part_folder(number)}/{key}.npy" in self.manifest.files]
+        return {key: self.part_array(number, key) for key in ("indptr", *keys)}
 
     def part_rows(self, number: int, *, verify: bool = True) -> DenseFeatures | SparseFeatures:
         """The feature rows of a part's vertices; see `array`."""

@@ -41,7 +41,7 @@ from hyrt.graph.partition.manifest import (
     write_manifest,
 )
 from hyrt.graph.partition.methods.registry import partition_method
-from hyrt.graph.partition.part_files import HOME, VERTICES
+from hyrt.graph.partition.part_files import EDGE_KEYS, HOME, VERTICES
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
@@ -166,9 +166,8 @@ def _written(
         path = f"{part}/{VERTICES}.npy"
         files[path] = write_npy(folder / path, vertices.astype(ids))
         if job.topology == "split":
-            files |= _rows_of(
-                topology.indptr, {"indices": topology.indices}, "indptr", vertices, folder, part
-            )
+            edges = {key: data.arrays[key] for key in EDGE_KEYS if key in data.arrays}
+            files |= _rows_of(topology.indptr, edges, "indptr", vertices, folder, part)
         if data.rows is None:
             indptr, columns, values, _ = (data.arrays[key] for key in SPARSE_KEYS)
             entries = dict(zip(SPARSE_KEYS[1:3], (columns, values), strict=True))
@@ -208,7 +207,7 @@ def _form(data: Dataset) -> RowForm:
 def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterator[tuple[str, NpyRecord]]:
     """Write what every rank reads."""
     (folder / GRAPH).mkdir()
-    apart = {*SPARSE_KEYS, *(() if whole else ("indptr", "indices"))}
+    apart = {*SPARSE_KEYS, *(() if whole else ("indptr", *EDGE_KEYS))}
     arrays = {key: array for key, array in data.arrays.items() if key not in apart}
     for key, array in (arrays | {HOME: homes}).items():
         path = f"{GRAPH}/{key}.npy"

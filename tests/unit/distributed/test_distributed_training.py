@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import Evaluated, Event, StepGroup
 from hyrt.training.compose import compose_run
@@ -72,16 +75,30 @@ def own_rows(graph: Graph, homes: np.ndarray, rank: int) -> OwnRows:
     return OwnRows(features.take(mine, ALONE), homes, places)
 
 
+def own_edges(graph: Graph, homes: np.ndarray, rank: int) -> Graph:
+    """The graph with the edges into one rank's vertices, as `open_part` gives it."""
+    topology = graph.topology
+    mine = np.repeat(homes == rank, np.diff(topology.indptr))
+    counts = np.where(homes == rank, np.diff(topology.indptr), 0)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    types = None if topology.edge_types is None else topology.edge_types[mine]
+    return replace(graph, topology=Topology(indptr, topology.indices[mine], types))
+
+
 def trained_on(
-    ranks: JoinedRanks, graph: Graph, homes: np.ndarray, given: dict[str, Any]
+    ranks: JoinedRanks, graph: Graph, homes: np.ndarray, given: dict[str, Any], *, split: bool = False
 ) -> tuple[TrainResult, list[Event]]:
     config = build_config(given)
     own = own_rows(graph, homes, ranks.rank)
+    if split:
+        graph = with_all_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
     shared_graph = graph_of_all_rows(config, graph, own, ranks)
     prepared = PreparedRun(config, shared_graph)
     with ONE_GENERATOR:
         assert prepared.model
-    mine = share_run(config, graph, own, ranks, prepared)
+    # Nobody seeds the generator for the run while another still draws.
+    ranks.control.add(torch.zeros(1), "control")
+    mine = share_run(config, graph, own, ranks, prepared, edges_are_split=split)
     heard: list[Event] = []
     parts = compose_run(
         config,

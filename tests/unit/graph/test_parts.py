@@ -248,11 +248,23 @@ def test_a_damaged_manifest_is_named(tmp_path):
         open_part(tmp_path, 0)
 
 
-def test_ranks_cannot_sample_from_split_edges(tmp_path):
-    folder = written(make_arrays(3), tmp_path, 2, topology="split")
-    assert not (folder / "graph" / "indices.npy").exists()
-    with pytest.raises(DataError, match="partition with --topology replicated, or train on one process"):
-        open_part(folder, 0)
+def test_a_part_of_split_edges_has_those_into_its_vertices(tmp_path):
+    arrays = make_arrays(3)
+    arrays["edge_type"] = np.random.default_rng(3).integers(0, 4, len(arrays["indices"])).astype(np.int8)
+    folder = written(arrays, tmp_path, 3, topology="split")
+    for key in ("indptr", "indices", "edge_type"):
+        assert not (folder / "graph" / f"{key}.npy").exists()
+    whole = open_graph(folder).topology
+    assert np.array_equal(whole.indices, arrays["indices"])
+    assert np.array_equal(whole.edge_types, arrays["edge_type"])
+    for number in range(3):
+        part = open_part(folder, number)
+        own = part.graph.topology
+        for vertex, (low, high) in enumerate(pairwise(arrays["indptr"])):
+            here = slice(own.indptr[vertex], own.indptr[vertex + 1])
+            wanted = slice(low, high) if part.homes[vertex] == number else slice(0, 0)
+            assert np.array_equal(own.indices[here], arrays["indices"][wanted])
+            assert np.array_equal(own.edge_types[here], arrays["edge_type"][wanted])
 
 
 def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):

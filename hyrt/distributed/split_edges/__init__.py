@@ -1,0 +1,1 @@
+"""Sampling where each rank has the edges into its own vertices alone."""

@@ -1,0 +1,79 @@
+"""The neighbours of some vertices in one layer of a step, drawn on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hyrt.graph.topology import Topology
+from hyrt.machine.buffer_pool import BufferPool, TakenArrays
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum
+from hyrt.sampling.sampler import Hop
+
+_GRAIN = 1024
+
+
+def draw_hop(
+    topology: Topology,
+    vertices: Ids,
+    fanout: int,
+    key: np.uint64,
+    workers: Workers,
+    pool: BufferPool,
+    arrays: TakenArrays,
+) -> Hop:
+    """Sample neighbours without replacement; a vertex's depend on the key and its number alone.
+
+    Parameters
+    ----------
+    topology
+        The edges; those into the given vertices have to be there.
+    vertices
+        [n] distinct vertices.
+    fanout
+        Neighbours of each; -1 takes all.
+    key
+        The key from `hyrt.machine.generator.stream_key`.
+    workers
+        The team of threads that runs the chunks.
+    pool
+        Where memory is taken from for the time of the call.
+    arrays
+        Where the memory of the result is taken from.
+
+    Raises
+    ------
+    OverflowError
+        If there are too many edges for int32.
+    """
+    indptr, indices = topology.indptr, topology.indices
+    num = len(vertices)
+    degrees = arrays.take(num, np.int32)
+    counts = np.empty(num, np.int32)
+
+    def count(start: int, stop: int) -> None:
+        count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts)
+
+    workers.run(count, num, 4 * _GRAIN)
+    offsets = arrays.take(num + 1, np.int32)
+    edges = int(counts.sum(dtype=np.int64))
+    if edges >= 2**31:
+        raise OverflowError(
+            f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+        )
+    prefix_sum(counts, offsets)
+    neighbors = arrays.take(edges, vertices.dtype)
+    positions = pool.take(edges, np.int64)
+    types = topology.edge_types
+    drawn = None if types is None else arrays.take(edges, types.dtype)
+
+    def draw(start: int, stop: int) -> None:
+        draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors)
+        if types is not None and drawn is not None:
+            of_rows = slice(offsets[start], offsets[stop])
+            np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
+
+    workers.run(draw, num, _GRAIN)
+    pool.give(positions)
+    return Hop(degrees, offsets, neighbors, edge_types=drawn)
