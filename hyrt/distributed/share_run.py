@@ -232,8 +232,8 @@ def _asked_hops(config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks) 
         )
     if config.distributed.cache is not None:
         raise ConfigError(
-            "distributed.cache chooses rows by the edges of all vertices, and these are split among the parts: "
-            "omit it, or partition with --topology replicated"
+            "distributed.cache chooses rows by the edges of all vertices, and these are split among the "
+            "parts: omit it, or partition with --topology replicated"
         )
     return AskedHops(graph.topology, own.homes, ranks.group("edges"), config.fanouts, config.seed)
 
