@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
     from hyrt.sampling.minibatch import MiniBatch
-    from hyrt.sampling.saint import SaintSampler
+    from hyrt.sampling.saint.saint_sampler import SaintSampler
 
 _COUNT_BYTES = 4
 
@@ -78,7 +78,7 @@ class SaintSettings(SamplerSettings):
     ) -> SaintSampler:
         from hyrt.machine.cores import available_cores
         from hyrt.machine.workers import Workers
-        from hyrt.sampling.saint import SaintSampler
+        from hyrt.sampling.saint.saint_sampler import SaintSampler
 
         with Workers(available_cores(), "hyrt.presample") as team:
             return SaintSampler(

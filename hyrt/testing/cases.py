@@ -23,7 +23,7 @@ from hyrt.sampling.block import Block
 from hyrt.sampling.full.full_sampler import FullSampler
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 from hyrt.sampling.sampler import HopSampler
 
 VERTICES = 240

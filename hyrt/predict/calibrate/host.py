@@ -24,7 +24,7 @@ from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 from hyrt.sampling.saint_settings import SaintSettings
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15

@@ -15,7 +15,7 @@ from hyrt.config import build_config
 from hyrt.graph import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.predict.dataset_sizes import generated_sizes
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 
 
 @pytest.mark.parametrize(("roots", "walk_length"), [(20, 2), (200, 2), (100, 4)])

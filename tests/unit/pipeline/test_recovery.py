@@ -26,7 +26,7 @@ from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.pipeline.trainer import InputPlan, Trainer
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 
 STEPS = 20
 BATCH = 32

@@ -16,7 +16,7 @@ from hyrt.machine.generator import PRESAMPLE, WALK
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 
 ALONE = Workers(1, "test")
 

@@ -14,7 +14,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation, Reduce, SelfPath
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 
 VERTICES = 60
 UNITS = 40

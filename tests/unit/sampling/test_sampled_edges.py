@@ -20,7 +20,7 @@ from small_graphs import graphs, random_graph, row, sampled_rows
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint import SaintSampler
+from hyrt.sampling.saint.saint_sampler import SaintSampler
 from hyrt.sampling.sampler import Hop
 
 ALONE = Workers(1, "test")

@@ -18,7 +18,7 @@ from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.saint_kernels import (
+from hyrt.sampling.saint.saint_kernels import (
     count_edges,
     count_members,
     distinct,

@@ -1,0 +1,1 @@
+"""GraphSAINT: subgraphs of random walks as mini-batches."""
