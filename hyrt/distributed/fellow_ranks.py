@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from torch.distributed import DistError
@@ -30,6 +30,8 @@ class FellowRanks:
         The number of this rank, and how many there are.
     on_loss
         Called once, in a thread of its own, with the error to end with when another rank is lost.
+    keeper
+        Whose process keeps the store, for messages.
     silent_s
         For how long nothing may be heard of a rank before it counts as lost.
     """
@@ -40,12 +42,14 @@ class FellowRanks:
         rank: int,
         size: int,
         on_loss: Callable[[RankLost], None],
+        keeper: str,
         silent_s: float = SILENT_S,
     ) -> None:
         self._store = store
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
         self._on_loss = on_loss
+        self._keeper = keeper
         self._silent_s = silent_s
         self._stop = threading.Event()
         self._loss: RankLost | None = None
@@ -58,10 +62,9 @@ class FellowRanks:
         ]
 
     def start(self) -> None:
-        """Begin to tell and to hear."""
-        now = time.monotonic()
-        self._answered = now
-        self._heard = dict.fromkeys(self._others, (b"", now))
+        """Begin to tell and to hear; a rank that was never heard is not there yet."""
+        self._answered = time.monotonic()
+        self._heard = dict.fromkeys(self._others, (b"", math.inf))
         for thread in self._threads:
             thread.start()
 
@@ -83,6 +86,11 @@ class FellowRanks:
     def tell_end(self) -> None:
         """Tell the others that this rank leaves because all is done."""
         self._store.set(f"beat/{self._rank}", "done")
+
+    @property
+    def known_loss(self) -> RankLost | None:
+        """The error to end with, once another rank is lost."""
+        return self._loss
 
     def loss(self, doing: str, error: Exception) -> RankLost:
         """Why an operation with the others failed: waits a moment for what they say.
@@ -117,7 +125,6 @@ class FellowRanks:
 
     def _beat(self) -> None:
         number = 0
-        self._store.set_timeout(timedelta(seconds=self._silent_s))
         while not self._stop.is_set():
             number += 1
             try:
@@ -126,7 +133,7 @@ class FellowRanks:
             except (DistError, RuntimeError) as error:
                 if not self._stop.is_set():
                     text = one_line(str(error))
-                    self._lose(RankLost(f"the store of the ranks does not answer any more: {text}"))
+                    self._lose(RankLost(f"{self._keeper} was lost: it keeps the store of the ranks ({text})"))
                 return
             self._answered = time.monotonic()
             self._stop.wait(_BEAT_S)
@@ -155,8 +162,8 @@ class FellowRanks:
             if silent_s > self._silent_s + _BEAT_S:
                 self._lose(
                     RankLost(
-                        f"the store of the ranks has not answered for {silent_s:.0f} s: its machine or the "
-                        "network to it is down"
+                        f"{self._keeper} was lost: it keeps the store of the ranks, which has not answered "
+                        f"for {silent_s:.0f} s"
                     )
                 )
                 return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
 from hyrt.distributed.rank_group import RankGroup
-from hyrt.errors import ConfigError, RankLost, one_line
+from hyrt.errors import ConfigError, HyrtError, RankLost, listed, one_line
 
 _LEAVE_S = 5.0
 
@@ -41,6 +43,8 @@ class JoinedRanks:
         For how long nothing may be heard of a rank before it counts as lost.
     on_loss
         Called in a thread of its own when another rank is lost, with the error that the run then ends with.
+    keeper
+        Whose process keeps the store, for messages.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class JoinedRanks:
         timeout_s: float,
         silent_s: float = SILENT_S,
         on_loss: Callable[[RankLost], None] = lambda loss: None,
+        keeper: str = "rank 0",
     ) -> None:
         self.rank = rank
         self.size = size
@@ -59,15 +64,20 @@ class JoinedRanks:
         self._store = store
         self._timeout_s = timeout_s
         self._report = on_loss
-        self._fellows = FellowRanks(store, rank, size, self._lose, silent_s)
+        self._fellows = FellowRanks(store, rank, size, self._lose, keeper, silent_s)
         self._groups: list[RankGroup] = []
-        self.control = self.group("control")
-        """For the thread that drives the run: agreements, evaluations."""
-        self.gradients = self.group("gradients")
-        """For the thread that drives the run: the sums of a step."""
-        self.rows = self.group("rows")
-        """For the load stage: the rows of a step."""
+        # Before the groups: to make one is to wait for all ranks.
         self._fellows.start()
+        try:
+            self.control = self.group("control")
+            """For the thread that drives the run: agreements, evaluations."""
+            self.gradients = self.group("gradients")
+            """For the thread that drives the run: the sums of a step."""
+            self.rows = self.group("rows")
+            """For the load stage: the rows of a step."""
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def leaves_work_behind(self) -> bool:
@@ -78,9 +88,10 @@ class JoinedRanks:
         """Let all ranks end because this one fails; what it waits for is given up."""
         if not isinstance(error, RankLost):
             self._fellows.tell_failure(error)
-        own = RankLost(f"given up, because this rank has failed: {error}")
+        given_up = RankLost(f"given up, because this rank has failed: {error}")
         for group in self._groups:
-            group.give_up(own)
+            # Whichever thread ends the run is to name the cause.
+            group.give_up(error if isinstance(error, HyrtError) else given_up)
 
     def agree(self, subject: str, facts: Mapping[str, Any]) -> None:
         """Compare what has to be the same at every rank.
@@ -100,10 +111,7 @@ class JoinedRanks:
         mine = {name: json.dumps(value, default=str) for name, value in facts.items()}
         self._store.set(f"{subject}/{self.rank}", json.dumps(mine))
         keys = [f"{subject}/{rank}" for rank in range(self.size)]
-        try:
-            self._store.wait(keys, timedelta(seconds=self._timeout_s))
-        except (dist.DistError, RuntimeError) as error:
-            raise self._fellows.loss(f"comparing the {subject}", error) from error
+        self._wait_for(keys, f"comparing the {subject}")
         others = [json.loads(self._store.get(key)) for key in keys]
         self._wait_for_readers(subject)
         first = others[0]
@@ -114,6 +122,20 @@ class JoinedRanks:
                         f"{name} is {other.get(name)} at rank {rank}, but {first.get(name)} at rank 0: start "
                         f"all ranks with the same {subject}"
                     )
+
+    def _wait_for(self, keys: list[str], doing: str) -> None:
+        """Until all ranks have written, or one is lost: `store.wait` would not hear of that."""
+        end = time.monotonic() + self._timeout_s
+        try:
+            while not self._store.check(keys):
+                if self._fellows.known_loss is not None:
+                    raise self._fellows.known_loss
+                if time.monotonic() > end:
+                    late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+                    raise RankLost(f"rank {listed(late)} did not come to {doing} in {self._timeout_s:g} s")
+                time.sleep(0.01)
+        except (dist.DistError, RuntimeError) as error:
+            raise self._fellows.loss(doing, error) from error
 
     def _wait_for_readers(self, subject: str) -> None:
         """The store may end with rank 0, so that waits until the others have read what is there."""
@@ -158,11 +180,15 @@ class JoinedRanks:
                 lost=self._fellows.loss,
             )
         except (dist.DistError, RuntimeError) as error:
+            if self._fellows.known_loss is not None:
+                raise self._fellows.known_loss from error
             raise RankLost(
                 f"the ranks could not be joined within {self._timeout_s:g} s: {one_line(str(error))}. Check "
                 "that all of them have started, and GLOO_SOCKET_IFNAME, which names the network interface"
             ) from error
         self._groups.append(group)
+        if self._fellows.known_loss is not None:
+            group.give_up(self._fellows.known_loss)
         return group
 
 
@@ -184,15 +210,11 @@ def joined_by_launcher(
     RankLost
         If the ranks cannot be joined, or one of them is lost.
     """
-    limit = timedelta(seconds=timeout_s)
-    try:
-        store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
-    except (dist.DistError, RuntimeError, ValueError) as error:
-        raise RankLost(
-            f"the store of the ranks could not be reached within {timeout_s:g} s: {one_line(str(error))}. "
-            "Check MASTER_ADDR and MASTER_PORT, and that a firewall lets them through"
-        ) from error
-    ranks = JoinedRanks(PrefixStore("hyrt", store), rank, size, timeout_s=timeout_s, on_loss=on_loss)
+    keeper = "torchrun" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0"
+    store, rank, size = _found_store(timeout_s, keeper)
+    ranks = JoinedRanks(
+        PrefixStore("hyrt", store), rank, size, timeout_s=timeout_s, on_loss=on_loss, keeper=keeper
+    )
     try:
         yield ranks
         ranks.leave()
@@ -201,3 +223,39 @@ def joined_by_launcher(
         raise
     finally:
         ranks.close()
+
+
+def _found_store(timeout_s: float, keeper: str) -> tuple[Any, int, int]:
+    """The store that the environment names, the number of this rank, and how many there are."""
+    found: list[tuple[Any, int, int] | Exception] = []
+
+    def find() -> None:
+        try:
+            # torch tries twice, and tells of the first time in its own words: by then this is over.
+            found.append(next(iter(rendezvous("env://", timeout=timedelta(seconds=2 * timeout_s)))))
+        except (dist.DistError, RuntimeError, ValueError) as error:
+            found.append(error)
+
+    finding = threading.Thread(target=find, name="hyrt.ranks.store", daemon=True)
+    finding.start()
+    finding.join(timeout_s)
+    first = found[0] if found else TimeoutError("nothing answers")
+    if isinstance(first, tuple):
+        return first
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if keeper != f"rank {os.environ['RANK']}":
+        raise RankLost(
+            f"the store of the ranks at {where}, which {keeper} keeps, could not be reached within "
+            f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, that {keeper} has "
+            "started, and that a firewall lets them through"
+        ) from first
+    if not found:
+        raise RankLost(
+            f"not all of {os.environ['WORLD_SIZE']} ranks came to the store of this one at {where} within "
+            f"{timeout_s:g} s. Check that all of them have started, with this MASTER_ADDR and MASTER_PORT, "
+            "and that a firewall lets them through"
+        )
+    raise RankLost(
+        f"the store of the ranks cannot be kept at {where}: {one_line(str(first))}. Check MASTER_ADDR, and "
+        "that MASTER_PORT is free"
+    ) from first

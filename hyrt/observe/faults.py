@@ -4,12 +4,14 @@ They are off unless HYRT_FAULT is set, and never silent.
 
 HYRT_FAULT is a list, separated by commas, of `<stage>:<place>:<when>:<kind>`:
 
-- stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights), `synchronize` or
-  `checkpoint`;
-- place: the trainer whose share it is (`opencl:0`), `host` for synchronize, an operation of the atomic write
-  for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` is any;
+- stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer takes the weights), `synchronize`,
+  `evaluate` or `checkpoint`;
+- place: the trainer whose share it is (`opencl:0`), `host` for synchronize and evaluate, an operation of the
+  atomic write for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` is any. Where several ranks
+  train together, each has the fault, but with a rank in front of the place (`rank1.opencl:0`, `rank1.*`) that
+  one alone has it;
 - when: `first`, `middle` or `last` step, or a step's number, at which or after which it happens once;
-  `<when>+` is from there on always. For checkpoint a step is the number of steps done;
+  `<when>+` is from there on always. For evaluate and checkpoint a step is the number of steps done;
 - kind: one of `KINDS`.
 
 They are injected by a hook (`hyrt.observe.injected_faults`), which a run without them does not have.
@@ -17,6 +19,7 @@ They are injected by a hook (`hyrt.observe.injected_faults`), which a run withou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,7 +28,9 @@ from hyrt_perfmodel.assignment import STAGES
 from hyrt.errors import ConfigError
 
 VARIABLE = "HYRT_FAULT"
-_STAGES = (*STAGES, "update", "checkpoint")
+_STAGES = (*STAGES, "update", "evaluate", "checkpoint")
+OF_HOST = ("synchronize", "evaluate")
+"""The stages that belong to no trainer."""
 WRITES = ("open", "write", "fsync", "replace", "sync")
 _WHEN = ("first", "middle", "last")
 
@@ -35,6 +40,7 @@ KINDS = {
     "exit": "the thread is asked to exit (SystemExit)",
     "leave": "the thread leaves its loop without a word",
     "hang": "waits for ever",
+    "kill": "the process is killed (SIGKILL)",
     "oom": "DeviceOutOfMemory, of transfer and propagate",
     "fault": "DeviceFault, of transfer, propagate and update; terminal",
     "nan-loss": "propagate hands back a loss that is not finite",
@@ -59,7 +65,13 @@ class Fault:
     place: str
     when: str
     kind: str
-    """`stage`, `place`, `when` and `kind`: as in the environment variable."""
+    """`stage`, `place`, `when` and `kind`: as in the environment variable, the place without its rank."""
+    rank: int | None = None
+    """The rank that has the fault; None for all."""
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f"rank{self.rank}."
+        return f"{self.stage}:{rank}{self.place}:{self.when}:{self.kind}"
 
     @property
     def stays(self) -> bool:
@@ -71,7 +83,7 @@ class Fault:
         when = self.when.removesuffix("+")
         if when not in _WHEN:
             return int(when)
-        last = num_steps if self.stage == "checkpoint" else num_steps - 1
+        last = num_steps if self.stage in ("evaluate", "checkpoint") else num_steps - 1
         return {"first": 0, "middle": num_steps // 2, "last": last}[when]
 
 
@@ -90,7 +102,8 @@ def _parse(entry: str) -> Fault:
     parts = entry.split(":")
     if len(parts) < 4:
         raise ConfigError(f"{VARIABLE}: {entry!r} is not <stage>:<place>:<when>:<kind>")
-    fault = Fault(parts[0], ":".join(parts[1:-2]), parts[-2], parts[-1])
+    rank, place = _rank_and_place(":".join(parts[1:-2]))
+    fault = Fault(parts[0], place, parts[-2], parts[-1], rank)
     when = fault.when.removesuffix("+")
     if fault.stage not in _STAGES:
         raise ConfigError(f"{VARIABLE}: {entry!r}: the stages are {', '.join(_STAGES)}")
@@ -107,6 +120,14 @@ def _parse(entry: str) -> Fault:
         raise ConfigError(f"{VARIABLE}: {entry!r}: the kind {fault.kind} belongs to {stages}")
     if fault.stage == "checkpoint" and fault.place not in (*WRITES, "*"):
         raise ConfigError(f"{VARIABLE}: {entry!r}: the places of checkpoint are {', '.join(WRITES)} and *")
-    if fault.stage == "synchronize" and fault.place not in ("host", "*"):
-        raise ConfigError(f"{VARIABLE}: {entry!r}: the place of synchronize is host")
+    if fault.stage == "checkpoint" and fault.rank:
+        raise ConfigError(f"{VARIABLE}: {entry!r}: checkpoints are written by rank 0")
+    if fault.stage in OF_HOST and fault.place not in ("host", "*"):
+        raise ConfigError(f"{VARIABLE}: {entry!r}: the place of {fault.stage} is host")
     return fault
+
+
+def _rank_and_place(text: str) -> tuple[int | None, str]:
+    """`rank1.cpu:0` in two."""
+    found = re.fullmatch(r"rank([0-9]+)\.(.+)", text)
+    return (int(found[1]), found[2]) if found else (None, text)

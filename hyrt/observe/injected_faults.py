@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,8 +16,9 @@ from hyrt.device import Device, StepResult
 from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
 from hyrt.flow.channel import ChannelClosed
 from hyrt.observe.events import Notice
-from hyrt.observe.faults import VARIABLE, Fault
+from hyrt.observe.faults import OF_HOST, VARIABLE, Fault
 from hyrt.observe.hook import Hook, Site
+from hyrt.quantities import counted
 
 T = TypeVar("T")
 
@@ -40,11 +42,15 @@ class InjectedFaults(Hook):
     Parameters
     ----------
     wanted
-        The faults that were asked for.
+        The faults that were asked for, at all ranks.
+    rank, size
+        The number of this process among those that train together, and how many there are.
     """
 
-    def __init__(self, wanted: Sequence[Fault]) -> None:
+    def __init__(self, wanted: Sequence[Fault], rank: int = 0, size: int = 1) -> None:
         self._wanted = wanted
+        self._rank = rank
+        self._size = size
         self._armed: list[_Armed] = []
         self._lock = threading.Lock()
         # As of every device: a fault is terminal.
@@ -56,16 +62,22 @@ class InjectedFaults(Hook):
         Raises
         ------
         ConfigError
-            If a fault is of a trainer that the run does not have.
+            If a fault is of a trainer or of a rank that the run does not have.
         """
         names = [device.info.name for device in devices]
         for fault in self._wanted:
-            if fault.stage not in ("synchronize", "checkpoint") and fault.place not in (*names, "*"):
+            if fault.rank is not None and fault.rank >= self._size:
+                raise ConfigError(
+                    f"{VARIABLE}: {str(fault)!r}: the run has {counted(self._size, 'rank')}, numbered from 0"
+                )
+        own = [fault for fault in self._wanted if fault.rank in (None, self._rank)]
+        for fault in own:
+            if fault.stage not in (*OF_HOST, "checkpoint") and fault.place not in (*names, "*"):
                 raise ConfigError(
                     f"{VARIABLE}: {fault.place!r} of {fault.stage} is not a trainer of this run: "
                     f"{', '.join(names)}"
                 )
-        self._armed = [_Armed(fault, fault.first_step(steps.stop)) for fault in self._wanted]
+        self._armed = [_Armed(fault, fault.first_step(steps.stop)) for fault in own]
         return Notice(kind="warning", text=self._warning)
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
@@ -133,6 +145,8 @@ class InjectedFaults(Hook):
                 raise ChannelClosed(what)
             case "hang":
                 threading.Event().wait()
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "slow":
                 time.sleep(_SLOW_S)
             case "oom":
@@ -155,4 +169,4 @@ def _spoiled(result: StepResult, kind: str) -> StepResult:
 
 
 def _listed(faults: Sequence[Fault]) -> str:
-    return ", ".join(f"{f.stage}:{f.place}:{f.when}:{f.kind}" for f in faults)
+    return ", ".join(map(str, faults))

@@ -74,6 +74,9 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     assert (code, other_code) == (0, 0), (errors, other_errors)
     assert "2 ranks (home) sent" in output
     assert not other_output
+    told = summary(tmp_path / "runs" / "two")["distributed"]
+    assert len({each["pid"] for each in told["by_rank"]}) == 2
+    assert "Their steps are bounded by " in (tmp_path / "runs" / "two" / "report.html").read_text()
     hyrt("run", *words, "--name", "one", cwd=tmp_path)
     two, one = tmp_path / "runs" / "two", tmp_path / "runs" / "one"
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)

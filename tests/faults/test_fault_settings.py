@@ -51,6 +51,10 @@ def test_what_is_asked_for() -> None:
     assert (first.first_step(20), first.stays) == (10, False)
     assert (second.place, second.first_step(20), second.stays) == ("replace", 3, True)
     assert [Fault("load", "*", when, "raise").first_step(20) for when in ("first", "last")] == [0, 19]
+    (third,) = parse_faults("load:rank12.opencl:0:4:kill")
+    assert third == Fault("load", "opencl:0", "4", "kill", rank=12)
+    assert str(third) == "load:rank12.opencl:0:4:kill"
+    assert str(first) == "propagate:opencl:0:middle:hang"
     # A checkpoint is of steps that are done.
     assert Fault("checkpoint", "*", "last", "eio").first_step(20) == 20
 
@@ -68,6 +72,8 @@ def test_what_is_asked_for() -> None:
         ("load:cpu:0:first:nan-loss", "the kind nan-loss belongs to propagate"),
         ("checkpoint:rename:first:eio", "the places of checkpoint are open"),
         ("synchronize:cpu:0:first:raise", "the place of synchronize is host"),
+        ("evaluate:rank1.cpu:0:first:raise", "the place of evaluate is host"),
+        ("checkpoint:rank1.write:first:eio", "checkpoints are written by rank 0"),
         ("sample:cpu:0:first:raise,", r"'' is not <stage>"),
     ],
 )
@@ -90,6 +96,25 @@ def test_once_or_from_then_on() -> None:
     assert [happens("load", "cpu:0", step) for step in (3, 4, 5)] == [False, True, False]
     assert [happens("load", "cpu:1", step) for step in (3, 4, 5)] == [False, True, True]
     assert not happens("sample", "cpu:0", 9)
+
+
+def test_a_fault_of_one_rank_happens_there_alone() -> None:
+    devices = cast(list[Device], [SimpleNamespace(info=SimpleNamespace(name="cpu:0"))])
+    wanted = parse_faults("load:rank1.*:2:raise,sample:cpu:0:2:raise")
+
+    def happens(rank: int, stage: str) -> bool:
+        faults = InjectedFaults(wanted, rank, 3)
+        # All ranks say it: the run as a whole is a test.
+        assert "load:rank1.*:2:raise, sample:cpu:0:2:raise" in faults.begin(devices, range(20)).text
+        try:
+            return faults.around(stage, Site("cpu:0", 2), lambda: False)
+        except RuntimeError:
+            return True
+
+    assert [happens(rank, "load") for rank in range(3)] == [False, True, False]
+    assert [happens(rank, "sample") for rank in range(3)] == [True, True, True]
+    with pytest.raises(ConfigError, match=r"'load:rank1\.\*:2:raise': the run has 1 rank, numbered from 0"):
+        InjectedFaults(wanted).begin(devices, range(20))
 
 
 def test_who_asks_for_none_imports_none() -> None:

@@ -23,15 +23,15 @@ from hyrt.config.command_line import check_same_training
 from hyrt.config.yaml_text import leaves
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
-from hyrt.distributed.ranks_hook import RanksHook
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.share_run import RankPart, graph_of_all_rows, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
+from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.stop_signals import StopSignals
-from hyrt.observe.events import Event
+from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.report.records.run_folder import RunFolder
@@ -179,7 +179,9 @@ class RankSession:
         mine.go_on_from(checkpoint)
 
         def hear(event: Event) -> None:
-            """Rank 0 tells of the run."""
+            # Rank 0 tells of the run, but knows nothing of this process.
+            if isinstance(event, Notice) and event.kind == "warning":
+                print(f"warning: {rank_prefix()}{event.text}", file=sys.stderr, flush=True)
 
         training = Training(
             compose_run(
@@ -188,7 +190,7 @@ class RankSession:
                 emit=hear,
                 should_stop=lambda: stop.requested,
                 on_stall=_print_stacks,
-                hooks=[*hooks_of_environment(), *hooks],
+                hooks=[*hooks_of_environment(ranks.rank, ranks.size), *hooks],
                 prepared=prepared,
                 shared=mine.shared,
             )

@@ -116,7 +116,7 @@ class Session:
                     should_stop=lambda: self.signals.requested,
                     on_stall=self._write_stacks,
                     predict=predict_run if self.shared.part.num_processes == 1 else None,
-                    hooks=[*hooks_of_environment(), *self.hooks],
+                    hooks=[*hooks_of_environment(size=self.shared.part.num_processes), *self.hooks],
                     shared=self.shared,
                     prepared=self.prepared,
                 )

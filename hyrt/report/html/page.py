@@ -14,6 +14,7 @@ from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_tex
 from hyrt.quantities import duration, size
 from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
 from hyrt.report.html.charts_of_run import charts_beside, charts_of
+from hyrt.report.html.ranks_of_run import purpose_rows, rank_rows, ranks_text
 from hyrt.report.html.render import pairs, render
 from hyrt.report.records.run_record import Line, RunRecord, median
 from hyrt.report.terminal.printed_lines import shell_word
@@ -46,6 +47,10 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
         channels=any(row.waits or row.queue for row in stages),
         trainers=trainer_rows(run),
         bottleneck=bottleneck_text(run),
+        ranks=rank_rows(run),
+        ranks_text=ranks_text(run),
+        purposes=purpose_rows(run),
+        stage_names=STAGES,
         facts=facts(run),
         predicted=predicted_rows(run),
         decisions=decisions,

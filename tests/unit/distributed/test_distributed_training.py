@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import Evaluated, Event, StepGroup
+from hyrt.observe.hook import Hook
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
@@ -86,7 +88,13 @@ def own_edges(graph: Graph, homes: np.ndarray, rank: int) -> Graph:
 
 
 def trained_on(
-    ranks: JoinedRanks, graph: Graph, homes: np.ndarray, given: dict[str, Any], *, split: bool = False
+    ranks: JoinedRanks,
+    graph: Graph,
+    homes: np.ndarray,
+    given: dict[str, Any],
+    *,
+    split: bool = False,
+    hooks: Sequence[Hook] = (),
 ) -> tuple[TrainResult, list[Event]]:
     config = build_config(given)
     own = own_rows(graph, homes, ranks.rank)
@@ -105,7 +113,7 @@ def trained_on(
         mine.graph,
         prepared=prepared,
         shared=mine.shared,
-        hooks=mine.hooks,
+        hooks=[*hooks, *mine.hooks],
         emit=heard.append,
         should_stop=lambda: mine.reduction.agreed_signal != 0,
     )

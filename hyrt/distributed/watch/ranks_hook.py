@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from hyrt.device import Device
 from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.watch.rank_figures import RankFigures, told_by_all, what_bounds
 from hyrt.errors import HyrtError, listed
-from hyrt.observe.events import EpochEnded, Event, Notice
+from hyrt.observe.events import EpochEnded, Event, Notice, StepGroup
 from hyrt.observe.hook import Hook
 from hyrt.quantities import size
 
@@ -37,19 +39,26 @@ class RanksHook(Hook):
         self._ranks = ranks
         self._parameters = list(parameters)
         self._strategy = strategy
+        self._figures = RankFigures(ranks.counts)
+
+    def begin(self, devices: Sequence[Device], steps: range) -> None:
+        """Note the devices of this rank."""
+        self._figures.devices = [device.info.name for device in devices]
 
     def fail(self, failure: BaseException) -> None:
         """Let the others know at once; this rank's own end may take seconds."""
         self._ranks.tell_failure(failure)
 
     def hear(self, event: Event) -> None:
-        """Compare the weights after each epoch.
+        """Note the times of steps, and compare the weights after each epoch.
 
         Raises
         ------
         HyrtError
             At all ranks, naming those whose weights are not those of rank 0.
         """
+        if isinstance(event, StepGroup):
+            self._figures.hear(event)
         if not isinstance(event, EpochEnded):
             return
         checksum = 0
@@ -66,7 +75,7 @@ class RanksHook(Hook):
             )
 
     def end(self, summary: dict[str, Any]) -> Notice:
-        """Add what all ranks have sent, by purpose."""
+        """Add what all ranks have sent, by purpose, and what each took."""
         group = self._ranks.control
         sent = self._ranks.counts.sent()
         bytes_sent = torch.zeros(group.size, len(_PURPOSES), dtype=torch.int64)
@@ -75,11 +84,16 @@ class RanksHook(Hook):
         group.add(bytes_sent, "control")
         by_rank = [dict(zip(_PURPOSES, each, strict=True)) for each in bytes_sent.tolist()]
         totals = {purpose: sum(each[purpose] for each in by_rank) for purpose in _PURPOSES}
+        of_each = told_by_all(group, self._figures.record())
+        bounded = what_bounds(of_each)
         summary["distributed"] = {
             "ranks": group.size,
             "strategy": self._strategy,
             "bytes_sent": totals,
             "bytes_sent_by_rank": by_rank,
+            "bounded_by": bounded,
+            "by_rank": of_each,
         }
         text = ", ".join(f"{size(count)} of {purpose}" for purpose, count in totals.items() if count)
-        return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}")
+        slowest = f"; their steps are bounded by {bounded}" if bounded else ""
+        return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}{slowest}")
