@@ -18,11 +18,14 @@ from hyrt.config import Config
 from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
+from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
+from hyrt.graph.partition.part_files import HOME
 from hyrt.predict.any_machine import prepared
 from hyrt.predict.fpga_kernels import with_kernels
 from hyrt.predict.ranks.counted_traffic import steps_of
 from hyrt.predict.workload import assumptions_of, terms_of
 from hyrt.quantities import counted
+from hyrt.sampling.neighbor_settings import NeighborSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class RanksQuestion:
     locality: float | None = None
     """The part of the input rows of roots at home that is at home, too; None for that of random homes."""
     homes: Path | None = None
-    """A file with the rank of each vertex: what travels is then counted, and not expected from `locality`."""
+    """A file with the rank of each vertex: what travels is then counted, and not expected from `locality`.
+    None for the homes of a dataset in as many parts."""
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
@@ -143,6 +147,7 @@ def predict_on_ranks(
         )
     terms = None if config is None else terms_of(config)
 
+    question, not_of_parts = _with_own_homes(question, config)
     counted_steps = None
     if question.homes is not None:
         if config is None:
@@ -174,9 +179,24 @@ def predict_on_ranks(
         assumptions=[
             *([] if config is None else assumptions_of(config)),
             *no_kernels,
+            *not_of_parts,
             _spread_sentence(question),
         ],
     )
+
+
+def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[RanksQuestion, list[str]]:
+    """The question with the homes of a dataset in parts, and a sentence where those are of other ranks."""
+    if config is None or question.homes is not None or question.locality is not None:
+        return question, []
+    folder = Path(config.data.source)
+    if not is_partition(folder) or not isinstance(config.sampler, NeighborSettings):
+        return question, []
+    parts = read_manifest(folder).num_parts
+    if parts != question.ranks:
+        ranks = counted(question.ranks, "rank")
+        return question, [f"{folder} has {counted(parts, 'part')}, so its homes are not those of {ranks}"]
+    return replace(question, homes=folder / GRAPH / f"{HOME}.npy"), []
 
 
 def _spread_sentence(question: RanksQuestion) -> str:

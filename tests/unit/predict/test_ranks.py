@@ -18,9 +18,10 @@ from unit.sampling.small_graphs import random_graph
 from hyrt.config import Config, build_config
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
+from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.machine.workers import Workers
 from hyrt.predict.ranks.counted_traffic import CountedSteps
-from hyrt.predict.ranks.on_ranks import RanksQuestion, predict_on_ranks
+from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion, predict_on_ranks
 from hyrt.predict.workload import configured_workload
 from hyrt.report.tables.ranks_table import ranks_lines
 from hyrt.sampling.neighbor import NeighborSampler
@@ -178,6 +179,27 @@ def test_homes_are_counted(tmp_path: Path) -> None:
     saint = build_config({"data": {"source": "synthetic:tiny"}, "sampler": {"kind": "saint"}})
     with pytest.raises(ConfigError, match="kind=saint does not draw"):
         predict_on_ranks(H200, TRAINING, saint, question)
+
+
+def test_parts_have_their_homes(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    write_parts(PartitionJob("synthetic:tiny", parts, num_parts=3, method="random"))
+    config = build_config({"data": {"source": str(parts), "batch_size": 90}})
+
+    def predicted(**more: object) -> RanksComparison:
+        question = RanksQuestion(**{"ranks": 3, "network_name": "1gbit", **more})  # type: ignore[arg-type]
+        return predict_on_ranks(H200, TRAINING, config, question)
+
+    found, given = predicted(), predicted(homes=parts / "graph" / "home.npy")
+    assert found.to_json() == given.to_json()
+    assert found.assumptions[-1].endswith("counted with the homes in " + str(parts / "graph" / "home.npy"))
+    assert "give --locality" not in " ".join(found.assumptions)
+    assert predicted(locality=0.5).assumptions[-1].startswith("50% of the input rows")
+    assert predicted(ranks=2).assumptions[-2:] == [
+        f"{parts} has 3 parts, so its homes are not those of 2 ranks",
+        "homes are random, so 1 of 2 rows of a mini-batch is at home: give --locality for parts of a better "
+        "method",
+    ]
 
 
 def test_work_that_cannot_be_divided_is_refused() -> None:
