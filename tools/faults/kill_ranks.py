@@ -1,0 +1,261 @@
+"""kill -9 of random ranks at random times; each run is started again and must end bit-equal.
+
+    python tools/faults/kill_ranks.py --kills 100
+
+A rank is killed at any time since the start: while it joins the others, in any stage, in evaluations, while
+checkpoints are written, and at the end. The others must end within ten seconds. Then all ranks are started
+again, as torchrun does with --max-restarts, and the run must end as one that was not disturbed. Every tenth
+rank is stopped (SIGSTOP) instead, as on a machine that hangs: then the others may also wait for as long as
+they bear to hear nothing, and the rank must end, too, once it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fault_case import SETTINGS, different, newest_problems
+from forked_runs import ForkedRun, ForkedRuns, processes_of
+from trials import DATA, Trials, parser, print_table, workplace
+
+from hyrt.distributed.fellow_ranks import SILENT_S
+
+ENDS_S = 10.0
+# A run goes on to its end in a second or two, on a machine that does nothing else.
+LIMIT_S = 90.0
+MORE = (
+    *("train.epochs=12", "checkpoint.every_steps=3", "runtime.sample_threads=1", "runtime.load_threads=1"),
+    # What ranks that are not joined yet wait for one that never comes.
+    *("runtime.train_threads=1", "distributed.timeout_s=8"),
+)
+GIVEN = {setting.partition("=")[0] for setting in MORE}
+CHOSEN = (*(setting for setting in SETTINGS if setting.partition("=")[0] not in GIVEN), *MORE)
+
+
+@dataclass(frozen=True)
+class Team:
+    """Ranks that train together, and how."""
+
+    size: int
+    strategy: str
+    settings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.size} ranks, {self.strategy}"
+
+
+TEAMS = (
+    Team(2, "home"),
+    # Otherwise the number of time steps, and so the order of sums, follows from measured times.
+    Team(3, "hopgnn", ("distributed.time_steps=2",)),
+    Team(2, "p3"),
+    Team(3, "home"),
+    Team(2, "naive-migration"),
+    Team(2, "model-centric"),
+    Team(2, "local"),
+)
+
+
+@dataclass
+class RankKill:
+    """What became of one run. `problems` is empty where all held."""
+
+    team: Team
+    rank: int = 0
+    is_stop: bool = False
+    step: int = 0
+    ended_s: float = 0.0
+    named: int = 0
+    others: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.team}: rank {self.rank} {'stopped' if self.is_stop else 'killed'} after step {self.step}"
+        )
+
+
+class RankKills:
+    """Runs on ranks in a folder.
+
+    Parameters
+    ----------
+    folder
+        The folder for the data and the runs; one run's are deleted when all held.
+    runs
+        Starts processes.
+    """
+
+    def __init__(self, folder: Path, runs: ForkedRuns) -> None:
+        self._folder = folder
+        self._runs = runs
+        self._whole: dict[Team, tuple[Path, float]] = {}
+        self._count = 0
+
+    def check(self, team: Team, draw: random.Random, *, is_stop: bool = False) -> RankKill:
+        """Kill a rank of a run, start all again, and compare the end."""
+        whole, length_s = self._undisturbed(team)
+        folder, kill = self._new_folder(), RankKill(team, is_stop=is_stop)
+        path = folder / "runs" / "run"
+        kill.rank = draw.randrange(team.size)
+        ranks = self._start(team, folder)
+        time.sleep(draw.random() * length_s)
+        began = time.monotonic()
+        os.kill(ranks[kill.rank].pid, signal.SIGSTOP if is_stop else signal.SIGKILL)
+        kill.step = max((int(found.name[5:13]) for found in path.glob("checkpoints/step-*")), default=0)
+        others = [run for number, run in enumerate(ranks) if number != kill.rank]
+        limit_s = ENDS_S + (SILENT_S if is_stop else 0.0)
+        self._await(others, began, limit_s, kill)
+        kill.ended_s = time.monotonic() - began
+        if is_stop:
+            os.kill(ranks[kill.rank].pid, signal.SIGCONT)
+            self._await([ranks[kill.rank]], time.monotonic(), limit_s, kill, is_other=False)
+        else:
+            self._runs.wait(ranks[kill.rank], ENDS_S)
+        kill.problems += [
+            f"processes left: {left}" for run in ranks if (left := processes_of(run.pid)) and kill.others
+        ]
+        if path.is_dir():
+            kill.problems += newest_problems(path)
+        kill.problems += self._go_on(team, folder) or different(path, whole)
+        if not kill.problems:
+            shutil.rmtree(folder)
+        return kill
+
+    def _await(
+        self, ranks: list[ForkedRun], began: float, limit_s: float, kill: RankKill, *, is_other: bool = True
+    ) -> None:
+        """Wait for ranks that have to end, and note what is wrong with how they do."""
+        for run in ranks:
+            code = self._runs.wait(run, max(0.0, began + limit_s - time.monotonic()))
+            said = run.errors.read_text()
+            if code is None:
+                kill.problems.append(f"a rank runs on after {limit_s:g} s: {said}")
+                os.kill(run.pid, signal.SIGKILL)
+                self._runs.wait(run, LIMIT_S)
+            elif code not in (0, 1):
+                kill.problems.append(f"a rank ends with {code}: {said}")
+            if "Traceback" in said:
+                kill.problems.append(f"a rank shows a traceback: {said}")
+            # Whoever has ended well had nothing to do any more.
+            if is_other and code == 1:
+                kill.others += 1
+                kill.named += f" rank {kill.rank} was lost" in said
+
+    def _go_on(self, team: Team, folder: Path) -> list[str]:
+        """Start all ranks once more."""
+        ranks = self._start(team, folder, TORCHELASTIC_RESTART_COUNT="1")
+        codes = [self._runs.wait(run, LIMIT_S) for run in ranks]
+        for run, code in zip(ranks, codes, strict=True):
+            if code is None:
+                os.kill(run.pid, signal.SIGKILL)
+                self._runs.wait(run, LIMIT_S)
+        told = [
+            f"started again, rank {number} ends with {code}: {run.errors.read_text()}"
+            for number, (run, code) in enumerate(zip(ranks, codes, strict=True))
+            if code != 0
+        ]
+        if not told and "warning" in (text := ranks[0].output.read_text()):
+            told.append(f"started again, it warns: {text}")
+        return told
+
+    def _undisturbed(self, team: Team) -> tuple[Path, float]:
+        """The run that nothing happened to, and how long it took."""
+        if team not in self._whole:
+            # The first one also compiles.
+            for _ in range(2):
+                folder = self._new_folder()
+                began = time.monotonic()
+                ranks = self._start(team, folder)
+                codes = [self._runs.wait(run, LIMIT_S) for run in ranks]
+                if any(codes) or None in codes:
+                    raise RuntimeError(f"{team}: {codes}: {[run.errors.read_text() for run in ranks]}")
+                self._whole[team] = folder / "runs" / "run", time.monotonic() - began
+        return self._whole[team]
+
+    def _start(self, team: Team, folder: Path, **environment: str) -> list[ForkedRun]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        words = ["run", "--data", str(self._parts(team.size)), "--name", "run", *CHOSEN]
+        words += [f"distributed.strategy={team.strategy}", *team.settings]
+        found = []
+        for rank in range(team.size):
+            own = folder / f"rank-{rank}"
+            own.mkdir(exist_ok=True)
+            there = {"RANK": str(rank), "WORLD_SIZE": str(team.size), "GLOO_SOCKET_IFNAME": "lo"}
+            there |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
+            found.append(self._runs.start(words, folder, is_quick=True, apart=own, **there))
+        return found
+
+    def _parts(self, count: int) -> Path:
+        path = self._folder / f"parts-{count}"
+        if not path.is_dir():
+            words = [
+                "partition",
+                "--data",
+                DATA,
+                "--parts",
+                str(count),
+                "--method",
+                "random",
+                "-o",
+                str(path),
+            ]
+            self._runs.complete(words, self._folder, LIMIT_S)
+        return path
+
+    def _new_folder(self) -> Path:
+        self._count += 1
+        folder = self._folder / f"run-{self._count}"
+        folder.mkdir()
+        return folder
+
+
+def main() -> int:
+    asked = parser(__doc__)
+    asked.add_argument("--kills", type=int, default=100)
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--seconds", type=float, help="begin none after these")
+    options = asked.parse_args()
+    if options.kills < 1:
+        asked.error("--kills: at least 1")
+    trials, draw = Trials(), random.Random(options.seed)
+    found: list[RankKill] = []
+    with workplace("kill-ranks") as (folder, runs):
+        kills = RankKills(folder, runs)
+        for index in range(options.kills):
+            if options.seconds is not None and trials.seconds > options.seconds:
+                break
+            kill = kills.check(TEAMS[index % len(TEAMS)], draw, is_stop=index % 10 == 9)
+            found.append(kill)
+            trials.add([kill.team], f"{index}: {kill}", kill.problems)
+    of_team = Counter(kill.team for kill in found)
+    print_table(
+        ("ranks", "held", "of", "slowest end of the others, s"),
+        [
+            (team, trials.held[team], count, f"{max(k.ended_s for k in found if k.team == team):.1f}")
+            for team, count in of_team.items()
+        ],
+    )
+    steps = sorted(kill.step for kill in found)
+    print(
+        f"{trials.count - trials.failed} of {trials.count} runs ended in time and, started again, bit-equal; "
+        f"{sum(kill.is_stop for kill in found)} ranks stopped, the others killed, rank 0 in "
+        f"{sum(kill.rank == 0 for kill in found)}; {sum(kill.named for kill in found)} of "
+        f"{sum(kill.others for kill in found)} other ranks named the rank that was lost; newest checkpoint "
+        f"then: step {steps[0]} to {steps[-1]}, median {steps[len(steps) // 2]}; {trials.seconds:.0f} s"
+    )
+    return trials.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
