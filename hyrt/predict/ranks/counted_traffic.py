@@ -12,6 +12,7 @@ from hyrt_perfmodel.workloads.workload import Workload
 from numpy.typing import NDArray
 
 from hyrt.config import Config
+from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.distributed.strategies.placement import Placement
@@ -19,6 +20,7 @@ from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.distributed.strategies.traffic import Traffic
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block
@@ -48,6 +50,10 @@ class CountedSteps:
         The seed of the run.
     split
         The number of the split, of a graph that has several.
+    wire_part
+        What a row takes on its way, over what it takes in memory.
+    cache
+        How much each rank keeps of others' rows: bytes, or a part of all rows; None for nothing.
     """
 
     def __init__(
@@ -59,10 +65,14 @@ class CountedSteps:
         batch_size: int,
         seed: int,
         split: int = 0,
+        *,
+        wire_part: float = 1.0,
+        cache: int | float | None = None,
     ) -> None:
         targets = graph.split("train", split)
         self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
-        self._fanout = fanouts[0]
+        self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
+        self._wire_part, self._cache = wire_part, cache
         self._sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
         self._local = LocalOrder(targets.astype(self._sampler.ids), homes, num_ranks, batch_size, seed)
         # The last step of an epoch is short.
@@ -94,19 +104,49 @@ class CountedSteps:
                 of_ranks = np.bincount(placement.ranks, minlength=self._num_ranks)
                 most += float(of_ranks.max() / of_ranks.mean()) / len(self._steps)
                 time_steps = placement.num_times
-        return self._in_bytes(total, most, time_steps, work)
+        row_bytes = work.row_bytes * self._wire_part
+        rows = total.rows * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
+        return self._in_bytes(total, rows, most, time_steps, work)
 
     def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
         def expected() -> NDArray[np.float64]:
-            return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanout)
+            return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanouts[0])
 
         return strategy.place(Roots(self._homes[units], self._num_ranks, expected))
 
-    def _in_bytes(self, total: Traffic, most: float, time_steps: int, work: Workload) -> StepTraffic:
+    def _missed(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
+        """[N] the part of the rows that each rank needs of others that it is expected not to have cached."""
+        missed = np.ones(self._num_ranks)
+        if self._cache is None:
+            return missed
+        share = isinstance(self._cache, float)
+        kept = int(self._cache * (self._topology.num_vertices if share else 1 / row_bytes))
+        for rank in range(self._num_ranks):
+            reads = remote_reads(
+                self._topology,
+                self._targets,
+                self._homes,
+                rank,
+                self._num_ranks,
+                strategy,
+                self._batch_size,
+                self._fanouts,
+            )
+            missed[rank] = 1 - reads.of_first(kept) / max(reads.of_first(len(reads.steps)), 1e-30)
+        return missed
+
+    def _in_bytes(
+        self,
+        total: Traffic,
+        row_bytes: NDArray[np.float64],
+        most: float,
+        time_steps: int,
+        work: Workload,
+    ) -> StepTraffic:
         steps, peers = len(self._steps), self._num_ranks - 1
         migrates_once = total.partials.any()
         counted = {
-            ROWS: PurposeTraffic(total.rows * work.row_bytes / steps, peers),
+            ROWS: PurposeTraffic(row_bytes, peers),
             "hidden": PurposeTraffic(total.hidden * hidden_bytes(work) / steps, 2 * peers),
             "partials": PurposeTraffic(total.partials * partial_bytes(work) / steps, self._num_ranks),
             "models": PurposeTraffic(
@@ -161,5 +201,14 @@ def steps_of(config: Config, file: Path, num_ranks: int) -> CountedSteps:
         )
     fanouts = settings.fanouts(config.model.layers)
     return CountedSteps(
-        graph, homes, num_ranks, fanouts, config.data.batch_size, config.seed, config.data.split
+        *(graph, homes, num_ranks, fanouts, config.data.batch_size, config.seed, config.data.split),
+        wire_part=wire_part(config, graph),
+        cache=config.distributed.cache,
     )
+
+
+def wire_part(config: Config, graph: Graph) -> float:
+    """What a row takes on its way, over what it takes in memory: `distributed.wire` rounds dense float32."""
+    features = graph.features
+    rounds = config.distributed.wire != "float32" and not isinstance(features, SparseSource)
+    return 2 / features.value_bytes if rounds else 1.0

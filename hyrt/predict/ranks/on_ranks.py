@@ -181,6 +181,7 @@ def predict_on_ranks(
             *no_kernels,
             *not_of_parts,
             _spread_sentence(question),
+            *_not_counted(config, question),
         ],
     )
 
@@ -197,6 +198,16 @@ def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[Ran
         ranks = counted(question.ranks, "rank")
         return question, [f"{folder} has {counted(parts, 'part')}, so its homes are not those of {ranks}"]
     return replace(question, homes=folder / GRAPH / f"{HOME}.npy"), []
+
+
+def _not_counted(config: Config | None, question: RanksQuestion) -> list[str]:
+    """What of the settings only counting knows."""
+    if config is None or question.homes is not None:
+        return []
+    settings = config.distributed
+    given = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
+    given += [f"distributed.wire={settings.wire}"] * (settings.wire != "float32")
+    return [f"{each} is not in what travels: give --homes" for each in given]
 
 
 def _spread_sentence(question: RanksQuestion) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graphs import random_graph as graph_of_sparse
 from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
 from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
 from hyrt_perfmodel.communication.network import find_network
@@ -16,11 +17,13 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_pro
 from unit.sampling.small_graphs import random_graph
 
 from hyrt.config import Config, build_config
+from hyrt.distributed.rows.cache_choice import remote_reads
+from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.machine.workers import Workers
-from hyrt.predict.ranks.counted_traffic import CountedSteps
+from hyrt.predict.ranks.counted_traffic import CountedSteps, wire_part
 from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion, predict_on_ranks
 from hyrt.predict.workload import configured_workload
 from hyrt.report.tables.ranks_table import ranks_lines
@@ -56,6 +59,36 @@ def test_counted_rows_are_those_of_the_mini_batches_of_the_first_steps() -> None
     assert found.purposes["rows"].messages == RANKS - 1
     assert found.largest_share == pytest.approx(1.0)
     assert found.gradient_bytes == WEIGHT_BYTES
+
+
+def test_cached_rows_do_not_travel_and_rounded_ones_take_half() -> None:
+    sampler = NeighborSampler(GRAPH, GRAPH.split("train"), [3, 2], BATCH, SEED)
+    cached = [
+        remote_reads(GRAPH.topology, GRAPH.split("train"), HOMES, rank, RANKS, Home(), BATCH, [3, 2])
+        for rank in range(RANKS)
+    ]
+    fetched, steps = 0, 200
+    with Workers(1, "test") as workers:
+        for step in range(steps):
+            units = sampler.units(step)
+            for rank in range(RANKS):
+                block = sampler.sample(step, units[HOMES[units] == rank], workers, in_place=False).blocks[0]
+                assert block.sources is not None
+                remote = block.sources[HOMES[block.sources] != rank]
+                fetched += len(np.setdiff1d(remote, cached[rank].vertices[:40]))
+    found = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_part=0.5, cache=0.2)
+    sent = found.traffic(Home(), WORK).purposes["rows"].sent
+    # Four steps are counted, and the part that is cached is expected.
+    assert sent.sum() == pytest.approx(fetched / steps * 200, rel=0.1)
+    in_bytes = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_part=0.5, cache=40 * 200)
+    np.testing.assert_allclose(in_bytes.traffic(Home(), WORK).purposes["rows"].sent, sent)
+
+
+@pytest.mark.parametrize(("wire", "part"), [("float32", 1.0), ("bfloat16", 0.5)])
+def test_the_wire_rounds_dense_rows(wire: str, part: float) -> None:
+    config = build_config({"distributed": {"wire": wire}})
+    assert wire_part(config, GRAPH) == part
+    assert wire_part(config, graph_of_sparse(sparse=True)) == 1.0
 
 
 def test_counted_models_hop_between_all_time_steps() -> None:
