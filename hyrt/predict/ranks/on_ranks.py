@@ -104,6 +104,7 @@ class RanksComparison:
             "network": {
                 "name": self.network.name,
                 "gb_s": self.network.gb_s,
+                "uneven_part": self.network.uneven_part,
                 "latency_s": self.network.latency_s,
                 "source": self.network.source,
             },

@@ -34,7 +34,7 @@ def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
         The network.
     """
     ranks = len(sent)
-    return network.seconds(busiest_bytes(sent), ranks - 1) if ranks > 1 else 0.0
+    return network.uneven_s(busiest_bytes(sent), ranks - 1) if ranks > 1 else 0.0
 
 
 def all_reduce_bytes(num_bytes: float, ranks: int) -> float:

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hyrt_perfmodel.checks import NotNegative, Unbounded, check_numbers
+from hyrt_perfmodel.checks import NotNegative, Positive, Unbounded, check_numbers
 
 # Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
 _ETHERNET_PART = 1460 / 1538
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
+# Between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
+_UNEVEN_PART = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,9 @@ class Network:
     """What a message costs whatever its size (alpha)."""
     gb_s: Unbounded
     """1e9 bytes a second into a rank, and as many out of it (the inverse of beta)."""
+    uneven_part: Positive = 1.0
+    """The part of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
+    links end early, and the others do not get faster."""
     source: str = "assumed"
     """Where the numbers are from."""
 
@@ -39,13 +44,19 @@ class Network:
         """What messages take that follow each other on one link (alpha-beta)."""
         return messages * self.latency_s + num_bytes / (self.gb_s * 1e9)
 
+    def uneven_s(self, num_bytes: float, messages: int) -> float:
+        """What an exchange of blocks of different sizes takes, of so many bytes on the busiest link."""
+        return self.seconds(num_bytes / self.uneven_part, messages)
+
 
 def _ethernet(name: str, gbit_s: float, latency_s: float) -> Network:
     return Network(
         name=name,
         latency_s=latency_s,
         gb_s=gbit_s / 8 * _ETHERNET_PART,
-        source=f"assumed: {gbit_s:g} Gbit/s less headers, {latency_s * 1e6:g} us a message through sockets",
+        uneven_part=_UNEVEN_PART,
+        source=f"assumed: {gbit_s:g} Gbit/s less headers, {_UNEVEN_PART:.0%} of that for uneven exchanges, "
+        f"{latency_s * 1e6:g} us a message through sockets",
     )
 
 

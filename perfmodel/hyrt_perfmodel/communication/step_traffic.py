@@ -55,7 +55,7 @@ class StepTraffic:
         found = dict.fromkeys(PURPOSES, 0.0)
         for name, traffic in self.purposes.items():
             if traffic.sent.any():
-                found[name] = network.seconds(busiest_bytes(traffic.sent), traffic.messages)
+                found[name] = network.uneven_s(busiest_bytes(traffic.sent), traffic.messages)
         found[GRADIENTS] = all_reduce_s(self.gradient_bytes, self.ranks, network)
         return found
 
@@ -63,4 +63,4 @@ class StepTraffic:
         """How long the busiest link is busy with all of it."""
         sent = sum((traffic.sent for traffic in self.purposes.values()), np.zeros((self.ranks, self.ranks)))
         reduced = all_reduce_bytes(self.gradient_bytes, self.ranks)
-        return network.seconds(busiest_bytes(sent) + reduced, 0)
+        return network.uneven_s(busiest_bytes(sent), 0) + network.seconds(reduced, 0)

@@ -42,6 +42,10 @@ def test_an_all_to_all_takes_its_busiest_link_and_a_message_a_peer() -> None:
     assert busiest_bytes(sent) == 5e6
     assert all_to_all_v_s(sent, SLOW) == pytest.approx(2 * 0.01 + 5.0)
     assert all_to_all_v_s(sent[:1, :1], SLOW) == 0
+    # The busiest link reaches 85 % of the rate.
+    ethernet = find_network("200mbit")
+    assert all_to_all_v_s(sent, ethernet) == pytest.approx(2 * 5e-5 + 5e6 / (25e6 * 1460 / 1538 * 0.85))
+    assert all_reduce_s(2e6, 3, ethernet) == pytest.approx(4 * 5e-5 + 4 / 3 * 2e6 / (25e6 * 1460 / 1538))
 
 
 def test_an_all_reduce_sends_two_parts_less_one() -> None:
