@@ -208,7 +208,7 @@ def _not_counted(config: Config | None, question: RanksQuestion) -> list[str]:
     settings = config.distributed
     given = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
     given += [f"distributed.wire={settings.wire}"] * (settings.wire != "float32")
-    return [f"{each} is not in what travels: give --homes" for each in given]
+    return [f"{each} is not in what travels: give parts or --homes" for each in given]
 
 
 def _spread_sentence(question: RanksQuestion) -> str:
