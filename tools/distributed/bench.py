@@ -32,7 +32,7 @@ _CLUSTER = Path(__file__).with_name("cluster.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class EpochOnCluster:
     """What one run has shown."""
 
     epoch_s: float
@@ -49,7 +49,7 @@ class Measured:
 
 def measure(
     data: Path, nodes: int, rate: str, settings: Sequence[str], epochs: int, limit_s: float
-) -> Measured:
+) -> EpochOnCluster:
     """Run hyrt once on the cluster.
 
     Raises
@@ -86,14 +86,14 @@ def _environment() -> dict[str, str]:
 
 def _measured(
     summary: dict[str, Any], events: Sequence[dict[str, Any]], received: int, nodes: int
-) -> Measured:
+) -> EpochOnCluster:
     sent, epochs = summary["distributed"]["bytes_sent"], summary["epochs"]
     times = [event["seconds"] for event in events if event["event"] == "epoch_ended"]
     last = [event for event in events if event["event"] == "steps" and event["epoch"] == epochs]
     accuracies = [event["train_accuracy"] for event in last]
     weights = [len(event["losses"]) for event in last]
     cache = summary.get("row_cache")
-    return Measured(
+    return EpochOnCluster(
         epoch_s=statistics.median(times[1:] or times),
         bytes={purpose: sent.get(purpose, 0) / nodes / epochs for purpose in PURPOSES},
         cached=(sent["cache"] + sent.get("columns", 0)) / nodes,
@@ -115,7 +115,7 @@ def head() -> list[str]:
     ]
 
 
-def row(rate: str, name: str, found: Measured) -> str:
+def row(rate: str, name: str, found: EpochOnCluster) -> str:
     """A row of the table."""
     purposes = " | ".join(f"{found.bytes[purpose] / 1e6:,.1f}" for purpose in PURPOSES)
     rates = "" if found.hit_rates is None else f"{found.hit_rates[0]:.3f} ({found.hit_rates[1]:.3f})"
