@@ -24,7 +24,8 @@ from hyrt.config.yaml_text import leaves
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
-from hyrt.distributed.share_run import RankPart, graph_of_all_rows, share_run
+from hyrt.distributed.sharing.all_rows import graph_of_all_rows
+from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed

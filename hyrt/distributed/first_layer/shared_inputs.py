@@ -14,8 +14,8 @@ from hyrt.distributed.first_layer.divided_weight import divided_weight
 from hyrt.distributed.first_layer.every_rank import EveryRank
 from hyrt.distributed.first_layer.touring_models import TouringModels
 from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.placed_steps import PlacedSteps
 from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.sharing.placed_steps import PlacedSteps
 from hyrt.distributed.strategies.p3 import column_owners
 from hyrt.graph.graph import Graph
 from hyrt.machine.cores import available_cores

@@ -61,6 +61,10 @@ class JointSampler:
         self._asked.pop(step - self._in_flight - 1, None)
         return own
 
+    def end(self) -> None:
+        """No more steps are cut: a thread that asks raises `ChannelClosed`. Any thread may call it."""
+        self._hops.end()
+
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:

@@ -16,7 +16,8 @@ from unit.distributed.ranks_in_threads import results_of
 from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
-from hyrt.distributed.share_run import graph_of_all_rows, share_run
+from hyrt.distributed.sharing.all_rows import graph_of_all_rows
+from hyrt.distributed.sharing.share_run import share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.graph.graph import Graph

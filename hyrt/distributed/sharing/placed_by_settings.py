@@ -1,0 +1,43 @@
+"""The placement of steps that the settings ask for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hyrt.config import Config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.sharing.placed_steps import PlacedSteps
+from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.local import LocalOrder
+from hyrt.distributed.strategies.registry import strategy
+from hyrt.distributed.time_steps import TimeSteps
+from hyrt.graph.graph import Graph
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.setup import PreparedRun
+
+
+def placed_steps(
+    config: Config,
+    graph: Graph,
+    own: OwnRows,
+    ranks: JoinedRanks,
+    prepared: PreparedRun,
+    time_steps: TimeSteps | None,
+    *,
+    edges_are_split: bool,
+) -> PlacedSteps:
+    """Where the units of each step are trained."""
+    given, rank, size = config.distributed, ranks.rank, ranks.size
+    if time_steps is not None:
+        return PlacedSteps(lambda step: HopGnn(given.pre_gather, time_steps.of(step)), own.homes, rank, size)
+    chosen = strategy(given.strategy)
+    expected_rows = order = None
+    if chosen.draws_locally:
+        order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
+    if isinstance(config.sampler, NeighborSettings) and not edges_are_split:
+        expected_rows = partial(
+            expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
+        )
+    return PlacedSteps(lambda step: chosen, own.homes, rank, size, expected_rows, order)

@@ -1,0 +1,70 @@
+"""The sampler of a run whose edges are split among the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hyrt.config import Config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.split_edges.asked_hops import AskedHops
+from hyrt.distributed.split_edges.joint_sampler import JointSampler
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.training.setup import PreparedRun
+
+
+def sample_jointly(
+    config: Config,
+    graph: Graph,
+    own: OwnRows,
+    ranks: JoinedRanks,
+    prepared: PreparedRun,
+    own_units: Callable[[int, Ids], list[Ids]],
+) -> JointSampler:
+    """A sampler that asks the other ranks for neighbours.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        The edges into this rank's vertices, with the degrees of all.
+    own
+        Where every vertex is at home.
+    ranks
+        All ranks; each calls it at once.
+    prepared
+        The sampler over the edges that are here.
+    own_units
+        Gives this rank's units of a step, for each of its time steps.
+
+    Raises
+    ------
+    ConfigError
+        If the strategy, the sampler or the cache needs all edges.
+    """
+    chosen, sampler = config.distributed.strategy, config.sampler
+    if chosen in ("p3", "naive-migration"):
+        raise ConfigError(
+            f"distributed.strategy={chosen} samples the mini-batches of all ranks, and the edges are split "
+            "among the parts: partition with --topology replicated, or give another strategy"
+        )
+    if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
+        raise ConfigError(
+            "the edges are split among the parts, and only the neighbor sampler on the host asks other ranks "
+            "for theirs: partition with --topology replicated, or give sampler.kind=neighbor "
+            "sampler.on_device=false"
+        )
+    if config.distributed.cache is not None:
+        raise ConfigError(
+            "distributed.cache chooses rows by the edges of all vertices, and these are split among the "
+            "parts: omit it, or partition with --topology replicated"
+        )
+    hops = AskedHops(graph.topology, own.homes, ranks.group("edges"), config.fanouts, config.seed)
+    return JointSampler(
+        prepared.sampler, hops, own_units, Workers(1, "hyrt.edges"), in_flight=config.runtime.depth
+    )
