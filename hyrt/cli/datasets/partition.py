@@ -26,9 +26,9 @@ def partition(
     method: Annotated[
         str,
         typer.Option(
-            metavar="random|block|metis",
-            help="Which vertices go together: any, consecutive ones, or those with many edges between them "
-            "(metis needs hyrt[partition]).",
+            metavar="random|block|metis|volume",
+            help="Which vertices go together: any, consecutive ones, those with many edges between them, or "
+            "those that let the busiest part send fewest rows (metis and volume need hyrt[partition]).",
         ),
     ] = "metis",
     seed: Annotated[int, typer.Option(min=0, help="The seed of what the method draws.")] = 0,

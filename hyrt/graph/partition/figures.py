@@ -21,6 +21,9 @@ def partition_figures(manifest: PartitionManifest) -> dict[str, Any]:
         key: [getattr(part, key) for part in manifest.parts] for key in ("vertices", "edges", "training")
     }
     figures["imbalance"] = {key: imbalance(column) for key, column in columns.items()}
+    sends = [part.sends for part in manifest.parts if part.sends is not None]
+    if sends:
+        figures["volume"] = {"total": sum(sends), "largest": max(sends), "imbalance": imbalance(sends)}
     return figures
 
 
@@ -44,6 +47,13 @@ def partition_lines(figures: dict[str, Any]) -> list[str]:
         "",
         f"{'part':>6}{'vertices':>14}{'in-edges':>16}{'training':>12}{'cut in-edges':>16}",
     ]
+    if "volume" in figures:
+        volume = figures["volume"]
+        lines.insert(
+            -2,
+            f"volume     {counted(volume['total'], 'row')} sent in a product over the whole graph · at most "
+            f"{volume['largest']:,} by a part, {volume['imbalance']:.1%} over the mean",
+        )
     lines += [
         f"{number:>6}{part['vertices']:>14,}{part['edges']:>16,}{part['training']:>12,}{part['cut']:>16,}"
         for number, part in enumerate(parts[:_SHOWN_PARTS])

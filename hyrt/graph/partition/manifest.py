@@ -37,6 +37,9 @@ class PartSizes(BaseModel):
     """Its training vertices, by the first of alternative splits."""
     cut: int
     """The edges into its vertices that come from vertices of other parts."""
+    sends: int | None = None
+    """The rows that it sends, once to each part that has an edge from their vertices
+    (`hyrt.graph.partition.volumes.send_volumes`); None where nobody counted."""
 
 
 class RowForm(BaseModel):
@@ -177,6 +180,7 @@ def part_sizes(
         How many edges are looked at at once; a longer row still is.
     """
     from hyrt.graph.csr import row_ranges
+    from hyrt.graph.partition.volumes.send_volumes import send_volumes
 
     cut = np.zeros(num_parts, np.int64)
     edges = np.zeros(num_parts, np.int64)
@@ -187,6 +191,6 @@ def part_sizes(
         cut += np.bincount(into[homes[sources] != into], minlength=num_parts)
     counts = np.bincount(homes, minlength=num_parts), edges, np.bincount(homes[training], minlength=num_parts)
     return [
-        PartSizes(vertices=int(v), edges=int(e), training=int(t), cut=int(c))
-        for v, e, t, c in zip(*counts, cut, strict=True)
+        PartSizes(vertices=int(v), edges=int(e), training=int(t), cut=int(c), sends=int(s))
+        for v, e, t, c, s in zip(*counts, cut, send_volumes(indptr, indices, homes, num_parts), strict=True)
     ]

@@ -302,7 +302,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         ("parts", 31): "has 30 vertices, and a part has at least one: give fewer",
         ("parts", 0): r"--parts 0: give 1 to 1,024",
         ("parts", 1025): r"--parts 1025: give 1 to 1,024",
-        ("method", "spectral"): r"--method spectral: give random, block or metis",
+        ("method", "spectral"): r"--method spectral: give random, block, metis or volume",
         ("topology", "half"): r"--topology half: give replicated or split",
         ("normalize", "half"): r"--normalize half: give",
     }.items():

@@ -87,7 +87,7 @@ def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The edges in both directions, each pair once and no vertex with itself: what METIS takes."""
     with Workers(available_cores(), "partition") as workers, working(workers):
         symmetric = topology.is_symmetric
-    if symmetric and not _has_loops(topology):
+    if symmetric and not has_loops(topology):
         return topology.indptr, topology.indices
     store = Store(topology.indices.dtype)
 
@@ -107,7 +107,7 @@ def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return pointers, store.finish()
 
 
-def _has_loops(topology: Topology) -> bool:
+def has_loops(topology: Topology) -> bool:
     for starts, sources, first in row_ranges(topology.indptr, topology.indices, _PIECE):
         if np.any(sources == np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))):
             return True

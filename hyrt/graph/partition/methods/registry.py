@@ -10,9 +10,10 @@ from hyrt.graph.partition.methods.block_parts import BlockParts
 from hyrt.graph.partition.methods.method import PartitionMethod
 from hyrt.graph.partition.methods.metis_parts import MetisParts
 from hyrt.graph.partition.methods.random_parts import RandomParts
+from hyrt.graph.partition.methods.volume_parts import VolumeParts
 
 METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
-    {"random": RandomParts, "block": BlockParts, "metis": MetisParts}
+    {"random": RandomParts, "block": BlockParts, "metis": MetisParts, "volume": VolumeParts}
 )
 """What makes each method."""
 

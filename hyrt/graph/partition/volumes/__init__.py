@@ -1,0 +1,1 @@
+"""How many rows parts send each other, and parts that are moved to send fewer."""

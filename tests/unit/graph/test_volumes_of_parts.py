@@ -1,0 +1,137 @@
+"""What parts send, and moves that lower it, against brute force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hyrt.graph.partition.methods.registry import partition_method
+from hyrt.graph.partition.volumes import refine
+from hyrt.graph.partition.volumes.send_volumes import send_volumes
+from hyrt.graph.topology import Topology
+
+
+def by_hand(topology: Topology, homes: NDArray[Any], num_parts: int) -> list[int]:
+    """Of each part the pairs of a vertex that is at home there and another part that it has an edge to."""
+    pairs = set()
+    for v in range(topology.num_vertices):
+        for u in topology.indices[topology.indptr[v] : topology.indptr[v + 1]]:
+            if homes[u] != homes[v]:
+                pairs.add((int(u), int(homes[v])))
+    return (
+        np.bincount([homes[u] for u, _ in pairs], minlength=num_parts).tolist() if pairs else [0] * num_parts
+    )
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> tuple[Topology, NDArray[np.int32], int]:
+    graph = random_graph(
+        draw(st.integers(8, 60)),
+        draw(st.sampled_from([1.0, 4.0, 12.0])),
+        seed=draw(st.integers(0, 99)),
+        symmetric=draw(st.booleans()),
+    )
+    num_parts = draw(st.integers(2, 7))
+    homes = np.random.default_rng(draw(st.integers(0, 99))).integers(0, num_parts, graph.num_vertices)
+    homes[:num_parts] = np.arange(num_parts)
+    return graph.topology, homes.astype(np.int32), num_parts
+
+
+@given(parted())
+@settings(max_examples=30)
+def test_volumes_are_those_counted_by_hand(case: Any) -> None:
+    topology, homes, num_parts = case
+    assert send_volumes(topology.indptr, topology.indices, homes, num_parts).tolist() == by_hand(*case)
+
+
+@given(parted(), st.integers(0, 9))
+@settings(max_examples=30)
+def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
+    topology, homes, num_parts = case
+    graph = (topology.indptr, topology.indices)
+    counted = refine.NeighborParts(*graph, homes, num_parts)
+    near = (counted.starts, counted.parts, counted.counts, counted.used)
+    sends = refine.send_of(counted.starts, counted.parts, counted.used, homes, num_parts)
+    assert sends.tolist() == by_hand(*case)
+    weights = topology.in_degrees + 1.0
+    loads = np.bincount(homes, weights, minlength=num_parts)
+    prices = np.random.default_rng(seed).uniform(1, 9, num_parts)
+    scratch = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    for v in np.random.default_rng(seed).permutation(topology.num_vertices)[:12]:
+        to, cost = refine._best_move(v, graph, homes, near, loads, weights, 1e9, prices, scratch)
+        if to < 0:
+            continue
+        neighbors = topology.indices[topology.indptr[v] : topology.indptr[v + 1]]
+        for part in {to, *homes[neighbors].tolist()} - {int(homes[v])}:
+            elsewhere = homes.copy()
+            elsewhere[v] = part
+            added = float(prices @ (np.array(by_hand(topology, elsewhere, num_parts)) - sends))
+            assert cost <= added + 1e-9
+            if part == to:
+                assert cost == pytest.approx(added)
+        refine._move(v, to, graph, homes, near, loads, weights, sends)
+        assert sends.tolist() == by_hand(topology, homes, num_parts)
+    np.testing.assert_allclose(loads, np.bincount(homes, weights, minlength=num_parts))
+
+
+@given(parted(), st.integers(0, 3))
+@settings(max_examples=15)
+def test_what_is_refined_sends_no_more_and_stays_under_the_bound(case: Any, seed: int) -> None:
+    topology, homes, num_parts = case
+    weights = topology.in_degrees + 1.0
+    before = np.bincount(homes, weights, minlength=num_parts)
+    bound = before.max() / before.mean()
+    found = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
+    after = np.bincount(found, weights, minlength=num_parts)
+    assert len(after) == num_parts
+    assert after.min() > 0
+    assert after.max() <= before.max() * (1 + 1e-9)
+    sends, sent = np.array(by_hand(topology, found, num_parts)), np.array(by_hand(*case))
+    assert sends.max() + sends.mean() <= sent.max() + sent.mean()
+    again = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
+    np.testing.assert_array_equal(found, again)
+
+
+def test_parts_that_weigh_too_much_give_vertices_away() -> None:
+    topology = random_graph(200, seed=4).topology
+    homes = np.minimum(np.arange(200) // 20, 3).astype(np.int32)
+    weights = topology.in_degrees + 1.0
+    found = refine.refined(topology.indptr, topology.indices, homes, weights, 4, 1.1, 0)
+    loads = np.bincount(found, weights, minlength=4)
+    assert loads.max() <= 1.1 * loads.mean()
+
+
+def test_volume_sends_less_than_metis() -> None:
+    """A graph of eight groups, in which some vertices are the neighbours of very many."""
+    rng = np.random.default_rng(5)
+    num, edges = 2000, 10000
+    groups = np.sort(rng.integers(0, 8, num))
+    first = (num * rng.random(edges) ** 3).astype(np.int64)
+    order = rng.permutation(num)
+    u = order[first]
+    same = rng.random(edges) < 0.8
+    starts = np.searchsorted(groups, np.arange(9))
+    v = rng.integers(0, num, edges)
+    inside = (starts[groups[u]] + rng.random(edges) * (starts[groups[u] + 1] - starts[groups[u]])).astype(
+        np.int64
+    )
+    v = np.where(same, inside, v)
+    both = np.unique(np.stack([np.concatenate([u, v]), np.concatenate([v, u])]), axis=1)
+    both = both[:, both[0] != both[1]]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(both[0], minlength=num))]).astype(np.int64)
+    topology = Topology(indptr, both[1].astype(np.int32))
+    training = np.ones(num, np.bool_)
+    sends = {}
+    for name in ("metis", "volume"):
+        homes = partition_method(name).homes(topology, training, 8, 0)
+        sends[name] = send_volumes(topology.indptr, topology.indices, homes, 8)
+        loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=8)
+    assert loads.max() <= 1.05 * loads.mean()
+    assert sends["volume"].max() < sends["metis"].max()
+    assert sends["volume"].sum() < sends["metis"].sum()
