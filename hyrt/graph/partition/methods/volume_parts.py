@@ -21,8 +21,8 @@ class VolumeParts:
     """METIS by cut, with non-zeros balanced, and then moves that lower the largest and the total send volume.
 
     What a part sends are its rows, once to each part that has an edge from their vertices. Parts get equal
-    shares of non-zeros, which are in-edges and the diagonal, within 5 % of the mean; training vertices are not
-    balanced.
+    shares of non-zeros, which are in-edges and the diagonal, within 5 % of the mean; training vertices are
+    not balanced.
     """
 
     def check_installed(self) -> None:
