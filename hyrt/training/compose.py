@@ -148,7 +148,8 @@ def compose_run(
     folder = None if checkpoints is None else checkpoints.parent
     runtime = config.runtime
     if runtime.trace:
-        hooks = [*hooks, TracedRun(runtime.trace_events, folder, runtime.stall_timeout_s)]
+        traced = TracedRun(runtime.trace_events, folder, runtime.stall_timeout_s, shared.traces)
+        hooks = [*hooks, traced]
 
     def tell(event: Event) -> None:
         for hook in hooks:

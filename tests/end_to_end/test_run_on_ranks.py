@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import socket
@@ -69,7 +71,7 @@ def losses(run: Path) -> list[float]:
 def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp_path: Path) -> None:
     words = ["--data", str(parts), *SMALL, "train.epochs=2"]
     (code, output, errors), (other_code, other_output, other_errors) = ends(
-        start(tmp_path, *words, "--name", "two")
+        start(tmp_path, *words, "--name", "two", "--trace")
     )
     assert (code, other_code) == (0, 0), (errors, other_errors)
     assert "2 ranks (home) sent" in output
@@ -77,6 +79,26 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
     assert "Their steps are bounded by " in (tmp_path / "runs" / "two" / "report.html").read_text()
+    traced = json.loads(gzip.decompress((tmp_path / "runs" / "two" / "trace.json.gz").read_bytes()))
+    events = traced["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {1: "rank 0", 1001: "rank 1"}
+    ended = {
+        (event["pid"], event["args"]["step"]): event["ts"] + event["dur"]
+        for event in events
+        if event["name"] == "synchronize"
+    }
+    off = max(rank["clock_uncertainty_us"] for rank in traced["otherData"]["ranks"])
+    starts = {
+        (event["pid"], event["args"]["step"]): event["ts"]
+        for event in events
+        if event["name"] == "synchronize"
+    }
+    assert len(starts) == 2 * summary(tmp_path / "runs" / "two")["steps"]
+    # No rank has the sums of a step before the other has come to add its own.
+    for (pid, step), end in ended.items():
+        assert end + 2 * off >= starts[1002 - pid, step]
+    assert min(event["ts"] for event in events if "ts" in event) >= 0
     hyrt("run", *words, "--name", "one", cwd=tmp_path)
     two, one = tmp_path / "runs" / "two", tmp_path / "runs" / "one"
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)

@@ -47,7 +47,7 @@ from hyrt.training.train import Training
 _LEAVE_S = 6.0
 # Each rank may have its own.
 _OWN_SETTINGS = ("devices", "split", "data.source", "checkpoint", "evaluate.memory_gib")
-_SAME_RUNTIME = "runtime.depth"
+_SAME_RUNTIME = ("runtime.depth", "runtime.trace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ def _facts(config: Config) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in leaves(config.model_dump(mode="json"))
-        if name == _SAME_RUNTIME
+        if name in _SAME_RUNTIME
         or not any(
             name == own or name.startswith(f"{own}.") for own in (*_OWN_SETTINGS, "runtime", "balance")
         )

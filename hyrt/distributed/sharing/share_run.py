@@ -18,6 +18,7 @@ from hyrt.distributed.sharing.placed_by_settings import placed_steps
 from hyrt.distributed.split_edges.sample_jointly import sample_jointly
 from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.time_steps import TimeSteps
+from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
@@ -133,6 +134,7 @@ def share_run(
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
         ),
         reduction=total,
+        traces=JoinedTraces(ranks.control),
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )

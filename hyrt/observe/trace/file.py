@@ -1,7 +1,8 @@
 """A trace as the JSON that ui.perfetto.dev and chrome://tracing read.
 
 The host is process 1 with a track for each thread; every device is a process of its own with a track for each
-queue. Times are microseconds since the trace began, with three decimals: nanoseconds.
+queue. Of several ranks each has a host and devices, 1,000 numbers on from those of the rank before. Times are
+microseconds since the trace began, with three decimals: nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_
 from hyrt.observe.trace.flows import Flows, Visit
 from hyrt.observe.trace.trace import Trace, Track
 
-_HOST = 1
+# Of one rank: the host and its devices.
+_MOST_PROCESSES = 1000
 # Rows of a queue that runs several commands at once.
 _MOST_ROWS = 8
 _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propagate")
@@ -30,7 +32,39 @@ def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) 
     Nothing is added to the trace any more, unless a thread hangs; `trainers` are the names of the run's, in
     order, and `about` further facts for `otherData`.
     """
-    return _Writer(trace, trainers).json(about)
+    return joined_json([trace_lines(trace, trainers)], {**about, **facts_of(trace)})
+
+
+def trace_lines(
+    trace: Trace, trainers: Sequence[str], *, rank: int | None = None, zero: int | None = None
+) -> str:
+    """The events of one process, for `joined_json`.
+
+    Parameters
+    ----------
+    trace, trainers
+        As for `trace_json`.
+    rank
+        The number of the process where several are in one file; None for the only one.
+    zero
+        The time on the trace's clock at which the file begins; by default that at which the trace did.
+    """
+    return _Writer(trace, trainers, rank, trace.started if zero is None else zero).lines()
+
+
+def joined_json(processes: Sequence[str], facts: Mapping[str, Any]) -> bytes:
+    """The file of what `trace_lines` gave for each process, with facts for `otherData`."""
+    head = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'
+    return (head + ",\n".join(processes) + "\n]}\n").encode("utf-8", "backslashreplace")
+
+
+def facts_of(trace: Trace) -> dict[str, Any]:
+    """When a trace began, and what it let go."""
+    return {
+        "started": datetime.fromtimestamp(trace.started_unix_s, UTC).isoformat(),
+        "most_events_a_track": trace.limit,
+        "left_out": left_out(trace),
+    }
 
 
 def left_out(trace: Trace) -> dict[str, int]:
@@ -45,20 +79,23 @@ def left_out(trace: Trace) -> dict[str, int]:
 class _Writer:
     """Collects the lines of one file."""
 
-    def __init__(self, trace: Trace, trainers: Sequence[str]) -> None:
+    def __init__(self, trace: Trace, trainers: Sequence[str], rank: int | None, zero: int) -> None:
         self._trace = trace
+        self._zero = zero
+        self._host = 1 + _MOST_PROCESSES * (rank or 0)
+        self._prefix = "" if rank is None else f"rank {rank} "
         self._trainers = [_text(name) for name in trainers]
         self._now = trace.clock()
         self._names = [_text(name) for name in trace.names]
         self._lines: list[str] = []
         self._flows = Flows()
 
-    def json(self, about: Mapping[str, Any]) -> bytes:
-        self._name(_HOST, 0, "process_name", "hyrt", 0)
+    def lines(self) -> str:
+        self._name(self._host, 0, "process_name", self._prefix.strip() or "hyrt", self._host - 1)
         tracks = sorted(self._trace.tracks, key=_rank)
         numbers = {id(track): number for number, track in enumerate(tracks, 1)}
         for number, track in enumerate(tracks, 1):
-            self._name(_HOST, number, "thread_name", track.name, number)
+            self._name(self._host, number, "thread_name", track.name, number)
             self._slices(number, track)
         for time, track, text in list(self._trace.marks):
             self._mark(numbers[id(track)], time, text)
@@ -67,18 +104,13 @@ class _Writer:
             shown, unit = _text(name), _text(counter.unit)
             for time, value in counter.ring.rows().tolist():
                 self._lines.append(
-                    f'{{"ph":"C","pid":{_HOST},"name":{shown},"ts":{self._at(time)},"args":{{{unit}:{value}}}}}'
+                    f'{{"ph":"C","pid":{self._host},"name":{shown},"ts":{self._at(time)},"args":{{{unit}:{value}}}}}'
                 )
-        for process, device in enumerate(sorted({device for device, _ in self._trace.queues}), _HOST + 1):
+        for process, device in enumerate(
+            sorted({device for device, _ in self._trace.queues}), self._host + 1
+        ):
             self._device(process, device)
-        facts = {
-            **about,
-            "started": datetime.fromtimestamp(self._trace.started_unix_s, UTC).isoformat(),
-            "most_events_a_track": self._trace.limit,
-            "left_out": left_out(self._trace),
-        }
-        head = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'
-        return (head + ",\n".join(self._lines) + "\n]}\n").encode("utf-8", "backslashreplace")
+        return ",\n".join(self._lines)
 
     def _slices(self, number: int, track: Track) -> None:
         # First: what a thread that hangs goes on to end while this is written would be in neither.
@@ -99,7 +131,7 @@ class _Writer:
                 more.append(f'"trainer":{self._trainers[trainer]}')
             if unfinished:
                 more.append('"unfinished":true')
-            self._slice(_HOST, number, name, start, end, f',"args":{{{",".join(more)}}}')
+            self._slice(self._host, number, name, start, end, f',"args":{{{",".join(more)}}}')
             if name in stages and end > start:
                 self._flows.add(stages[name], step, share, Visit(number, start))
 
@@ -111,21 +143,21 @@ class _Writer:
 
     def _mark(self, number: int, time: int, text: str) -> None:
         self._lines.append(
-            f'{{"ph":"i","s":"t","pid":{_HOST},"tid":{number},"name":{_text(text)},"ts":{self._at(time)}}}'
+            f'{{"ph":"i","s":"t","pid":{self._host},"tid":{number},"name":{_text(text)},"ts":{self._at(time)}}}'
         )
 
     def _arrows(self) -> None:
-        for identity, way in enumerate(self._flows.ways(), 1):
+        for identity, way in enumerate(self._flows.ways(), 1 + ((self._host - 1) << 32)):
             for position, visit in enumerate(way):
                 kind = "s" if position == 0 else "t" if position < len(way) - 1 else "f"
                 end = ',"bp":"e"' if kind == "f" else ""
                 self._lines.append(
-                    f'{{"ph":"{kind}","cat":"mini-batch","name":"mini-batch","id":{identity},"pid":{_HOST},'
+                    f'{{"ph":"{kind}","cat":"mini-batch","name":"mini-batch","id":{identity},"pid":{self._host},'
                     f'"tid":{visit.track},"ts":{self._at(visit.start)}{end}}}'
                 )
 
     def _device(self, process: int, device: str) -> None:
-        self._name(process, 0, "process_name", f"{device} queues", process)
+        self._name(process, 0, "process_name", f"{self._prefix}{device} queues", process)
         queues = {
             queue: ring.rows() for (owner, queue), ring in self._trace.queues.items() if owner == device
         }
@@ -148,7 +180,7 @@ class _Writer:
             )
 
     def _at(self, time: int) -> str:
-        return f"{(time - self._trace.started) / 1000:.3f}"
+        return f"{(time - self._zero) / 1000:.3f}"
 
 
 def _text(text: str) -> str:

@@ -20,8 +20,9 @@ from hyrt.machine.atomic_write import write_atomically
 from hyrt.machine.workers import Chunk, Worked
 from hyrt.observe.events import Balanced, Event, Notice, StepGroup
 from hyrt.observe.hook import Hook, Site
-from hyrt.observe.trace.file import left_out, trace_json
+from hyrt.observe.trace.file import facts_of, joined_json, left_out, trace_json, trace_lines
 from hyrt.observe.trace.trace import Counter, Trace
+from hyrt.observe.trace.traces_of_ranks import TracesOfRanks
 
 T = TypeVar("T")
 
@@ -37,9 +38,11 @@ class TracedRun(Hook):
     limit
         Most events that each track and each counter keeps: the newest.
     folder
-        The folder that the trace is written to.
+        The folder that the trace is written to; none is needed where another process writes it.
     timeout_s
         How long a device may take to answer that it will be traced.
+    ranks
+        Brings together the traces of processes that train together; None for the only one.
 
     Raises
     ------
@@ -47,8 +50,11 @@ class TracedRun(Hook):
         If there is no folder.
     """
 
-    def __init__(self, limit: int, folder: Path | None, timeout_s: float) -> None:
-        if folder is None:
+    def __init__(
+        self, limit: int, folder: Path | None, timeout_s: float, ranks: TracesOfRanks | None = None
+    ) -> None:
+        writes = ranks is None or ranks.rank == 0
+        if folder is None and writes:
             raise ConfigError(
                 "runtime.trace: there is no folder to write the trace to: give one (hyrt.train(..., "
                 "folder=...))"
@@ -57,6 +63,7 @@ class TracedRun(Hook):
         self.watch = partial(watched, self._trace)
         self._track, self._number = self._trace.track, self._trace.number
         self._folder = folder
+        self._ranks = ranks
         self._timeout_s = timeout_s
         self._memory = self._trace.counter("memory", "bytes")
         self._trainers: list[str] = []
@@ -125,10 +132,13 @@ class TracedRun(Hook):
 
     def end(self, summary: dict[str, Any]) -> Notice | None:
         """Write the file, unless nothing was done; what to say of it is a warning where that fails."""
-        if self._trace.is_empty:
+        if self._ranks is None and self._trace.is_empty:
+            return None
+        text = self._own_json() if self._ranks is None else self._json_of_all(self._ranks)
+        if text is None:
             return None
         try:
-            self._write()
+            self._write(text)
         except OSError as error:
             return Notice(kind="warning", text=self._not_written(error))
         losses = left_out(self._trace)
@@ -141,11 +151,14 @@ class TracedRun(Hook):
         return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{lost}")
 
     def end_failed(self, error: BaseException) -> None:
-        """Write the file, unless nothing had begun; a failure of that is a note to the error."""
-        if self._trace.is_empty:
+        """Write the file, unless nothing had begun; a failure of that is a note to the error.
+
+        Of several ranks, rank 0 writes its own part: the others may not be there any more.
+        """
+        if self._trace.is_empty or self._folder is None:
             return
         try:
-            self._write()
+            self._write(self._own_json())
         except OSError as second:
             error.add_note(self._not_written(second))
 
@@ -153,11 +166,35 @@ class TracedRun(Hook):
     def path(self) -> Path:
         """`trace.json.gz`; in a resumed run `trace-from-<step>.json.gz`, so that the earlier one stays."""
         name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
+        assert self._folder is not None
         return self._folder / name
 
-    def _write(self) -> None:
-        about = {"hyrt": __version__, "first_step": self._first_step}
-        text = trace_json(self._trace, self._trainers, about)
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"hyrt": __version__, "first_step": self._first_step}
+
+    def _own_json(self) -> bytes:
+        return trace_json(self._trace, self._trainers, self._about)
+
+    def _json_of_all(self, ranks: TracesOfRanks) -> bytes | None:
+        """The traces of all ranks on the clock of rank 0; None but there."""
+        trace = self._trace
+        offset, uncertainty = ranks.clock_offset()
+        facts = facts_of(trace)
+        began = ranks.tell(trace.started + offset)
+        told = ranks.tell({**facts, "clock_uncertainty_us": uncertainty / 1000})
+        # The file begins with the first of them.
+        zero = min(began) - offset
+        lines = trace_lines(trace, self._trainers, rank=ranks.rank, zero=zero)
+        parts = ranks.at_first(gzip.compress(lines.encode("utf-8", "backslashreplace"), _COMPRESSION))
+        if not parts:
+            return None
+        return joined_json(
+            [gzip.decompress(part).decode() for part in parts],
+            {**self._about, **facts, "ranks": told},
+        )
+
+    def _write(self, text: bytes) -> None:
         write_atomically(self.path, gzip.compress(text, _COMPRESSION, mtime=0))
 
     def _not_written(self, error: OSError) -> str:

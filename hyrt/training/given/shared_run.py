@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hyrt.inference.shared_scores import SharedScores
+from hyrt.observe.trace.traces_of_ranks import TracesOfRanks
 from hyrt.pipeline.shares import ALL, StepPart
 from hyrt.pipeline.synchronize import PassOn, Reduction, alone, keep
 from hyrt.quantities import one_line
@@ -26,6 +27,8 @@ class SharedRun:
     """Hands on, between two time steps, the sums that go to another process with their model."""
     scores: SharedScores | None = None
     """Scores vertices together with the other processes; None where each scores all of them."""
+    traces: TracesOfRanks | None = None
+    """Brings the traces of all processes into one file; None where each has its own."""
 
     __repr__ = one_line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings, trained_on
 
 from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.distributed.watch.rank_figures import told_by_all, what_bounds
 from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.observe.hook import Hook
@@ -27,6 +29,20 @@ def test_the_longest_stage_that_is_no_wait_bounds() -> None:
     other = {"stage_s": {"load": 0.1, "propagate": 0.3, "synchronize": 0.0}}
     assert what_bounds([one, other]) == "propagate of rank 1"
     assert what_bounds([{"stage_s": {}}]) == ""
+
+
+def test_clocks_are_aligned_within_what_is_said() -> None:
+    skews = [0, 5_000_000_000, -3_000_000]
+
+    def aligned(ranks: JoinedRanks) -> tuple[int, int, list[bytes]]:
+        traces = JoinedTraces(ranks.control, lambda: time.perf_counter_ns() + skews[ranks.rank])
+        offset, uncertainty = traces.clock_offset()
+        return offset, uncertainty, list(traces.at_first(bytes([ranks.rank]) * ranks.rank))
+
+    found = results_of(3, aligned)
+    for skew, (offset, uncertainty, _) in zip(skews, found, strict=True):
+        assert abs(offset + skew) <= uncertainty < 100_000_000
+    assert [parts for *_, parts in found] == [[b"", b"\1", b"\2\2"], [], []]
 
 
 def test_the_summary_tells_of_all_ranks() -> None:
