@@ -43,7 +43,7 @@ def trace_lines(
     Parameters
     ----------
     trace, trainers
-        As for `trace_json`.
+        The arguments of `trace_json`.
     rank
         The number of the process where several are in one file; None for the only one.
     zero
