@@ -13,6 +13,7 @@ from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings, trained_on, weights
 from unit.sampling.small_graphs import graph_of
 
+from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.rows.expected_visits import expected_reads, visited
@@ -20,6 +21,7 @@ from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.model_centric import ModelCentric
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.errors import ConfigError
+from hyrt.observe.events import Notice
 from hyrt.sampling.neighbor import NeighborSampler
 
 
@@ -108,3 +110,35 @@ def test_a_cache_needs_a_sampler_whose_visits_are_known() -> None:
     given["sampler"] = {"kind": "saint"}
     with pytest.raises(ConfigError, match=r"sampler\.kind is saint.*omit distributed\.cache"):
         results_of(2, lambda ranks: trained_on(ranks, graph, homes, given))
+
+
+def test_rounded_rows_change_training_a_bit_and_the_run_says_so() -> None:
+    graph = random_graph(seed=1)
+    homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
+    given = [settings("graphsage", distributed={"wire": wire}) for wire in ("float32", "float16")]
+
+    def trained(ranks: JoinedRanks, given: dict[str, Any]) -> tuple[torch.Tensor, int, list[str]]:
+        result, heard = trained_on(ranks, graph, homes, given)
+        said = [event.text for event in heard if isinstance(event, Notice)]
+        return weights(result), ranks.counts.sent()["rows"], said
+
+    exact, rounded = (results_of(2, lambda ranks, each=each: trained(ranks, each)) for each in given)
+    difference = (exact[0][0] - rounded[0][0]).norm() / exact[0][0].norm()
+    assert 0 < difference < 1e-2
+    assert torch.equal(rounded[0][0], rounded[1][0])
+    assert [sent for _, sent, _ in exact] == [2 * sent for _, sent, _ in rounded]
+    text = "feature rows of other ranks are rounded to float16, which changes training a bit"
+    assert all(text in said for _, _, said in rounded)
+    assert not any(text in said for _, _, said in exact)
+
+
+def test_what_does_not_travel_is_not_rounded() -> None:
+    graph = random_graph(seed=1, sparse=True)
+    homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
+    given = settings("graphsage", distributed={"wire": "float16"})
+    with pytest.raises(ConfigError, match=r"distributed\.wire=float16 rounds dense rows"):
+        results_of(2, lambda ranks: trained_on(ranks, graph, homes, given))
+    for setting in ("cache=20%", "wire=bfloat16"):
+        name, _, value = setting.partition("=")
+        with pytest.raises(ConfigError, match=rf"distributed\.{name} is for strategies that fetch rows.*p3"):
+            build_config({"distributed": {"strategy": "p3", name: value}})
