@@ -29,6 +29,23 @@ def commnet(p: Parameters, own: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     return own @ p["own.weight"].T + p["own.bias"] + mean @ p["communication.weight"].T
 
 
+def _film(p: Parameters, name: str, own: Tensor, x: Tensor, bare: bool) -> Tensor:
+    """[n, m, out] what each source would give each destination."""
+    scale, shift = (own @ p[f"{name}.{a}.weight"].T + p[f"{name}.{a}.bias"] for a in ("scale", "shift"))
+    message = scale[:, None] * (x @ p[f"{name}.message.weight"].T)[None] + shift[:, None]
+    return message if bare else message.clamp(min=0)
+
+
+def film(p: Parameters, own: Tensor, x: Tensor, counts: Tensor, bare: bool = False) -> Tensor:
+    gathered = (counts[:, :, None] * _film(p, "films.0", own, x, bare)).sum(1)
+    each = torch.arange(len(own))
+    return gathered + _film(p, "own", own, own, bare)[each, each]
+
+
+def film_scores(p: Parameters, own: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+    return film(p, own, x, counts, bare=True)
+
+
 def recurrent(p: Parameters, own: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     a = counts @ (x @ p["messages.0.weight"].T + p["messages.0.bias"])
     h = own @ p["state.weight"].T + p["state.bias"] if "state.weight" in p else own

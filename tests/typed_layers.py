@@ -13,6 +13,7 @@ from torch.nn.functional import leaky_relu
 
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer
+from hyrt.nn.saga.layers.film_layer import FilmLayer
 from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
 
 TYPES = 3
@@ -129,7 +130,24 @@ def _recurrent(p: Parameters, own: Tensor, gathered: Tensor) -> Tensor:
     return (1 - update) * torch.tanh(given[2] + reset * known[2]) + update * state
 
 
+def _film(p: Parameters, dst: Tensor, src: Tensor, types: Tensor) -> Tensor:
+    weight = torch.stack([p[f"films.{t}.message.weight"] for t in range(TYPES)])
+    scale, shift = (
+        torch.stack([_linear(p, f"films.{t}.{part}", dst) for t in range(TYPES)], 1)[
+            torch.arange(len(dst)), types
+        ]
+        for part in ("scale", "shift")
+    )
+    return (scale * (weight[types] @ src[:, :, None])[:, :, 0] + shift).clamp(min=0)
+
+
+def _own_film(p: Parameters, own: Tensor, gathered: Tensor) -> Tensor:
+    message = own @ p["own.message.weight"].T
+    return gathered + (_linear(p, "own.scale", own) * message + _linear(p, "own.shift", own)).clamp(min=0)
+
+
 TYPED = {
+    "GNN-FiLM": TypedReference(lambda a, b: FilmLayer(a, b, edge_types=TYPES), _film, _own_film),
     "GG-NN": TypedReference(
         lambda a, b: RecurrentLayer(a, b, edge_types=TYPES),
         lambda p, dst, src, types: _by_type(p, "messages", src, types),

@@ -36,8 +36,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, or one that an installed package "
-        "declares.",
+        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film, or one that an "
+        "installed package declares.",
     ),
 ]
 Devices = Annotated[

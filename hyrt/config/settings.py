@@ -67,9 +67,11 @@ class ModelConfig(Section):
     kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
     `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
-    Li et al. 2016) or `commnet` (Sukhbaatar et al. 2016); installed packages may declare more."""
+    Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019) or `gnn-film`
+    (Brockschmidt 2020); installed packages may declare more."""
     layers: Annotated[Count, Field(le=256)] = 2
-    """The number of layers of the model, and so of blocks in a mini-batch."""
+    """The number of layers of the model, and so of blocks in a mini-batch; each kind of model may have its
+    own default."""
     hidden: Count = 128
     """The width of hidden layers; for GAT, of all heads together."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
@@ -86,10 +88,11 @@ class ModelConfig(Section):
     """The normalisation after each hidden layer, `layer` for LayerNorm; each kind of model may have its
     own default."""
     residual: bool = False
-    """Whether to add each hidden layer's input to its output, through a projection if their widths differ."""
+    """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
+    `deepgcn` adds it after norm and ReLU, and from the second layer on."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the model: of an installed package, or `{edge_types: n}` for `ggnn`, which then
-    has a matrix for each of n types of edges."""
+    """Keyword arguments for the model: of an installed package, or `{edge_types: n}` for `ggnn` and
+    `gnn-film`, which then have a matrix for each of n types of edges."""
 
 
 class TrainConfig(Section):

@@ -40,7 +40,8 @@ def _room_for(layer: int, in_features: int, out_features: int) -> Iterator[None]
 class GNN(nn.Module, DeclaresInputs):
     """L layers with dropout, and optionally LayerNorm and residual connections between them.
 
-    Each hidden layer is: layer, + residual, LayerNorm, ReLU, dropout. The last one is bare.
+    Each hidden layer is: layer, + residual, LayerNorm, ReLU, dropout; of kinds with `adds_rows_last`, layer,
+    LayerNorm, ReLU, + residual, dropout. The last one is bare.
 
     Parameters
     ----------
@@ -55,11 +56,14 @@ class GNN(nn.Module, DeclaresInputs):
         a = self.architecture = architecture
         if a.layers < 1:
             raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
+        self._adds_last = bool(a.kind) and find_model(a.kind).adds_rows_last
         self.layers = nn.ModuleList(self._of_kind() if layers is None else layers)
         hidden = a.layers - 1
         self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
         self.shortcuts = nn.ModuleList(
-            nn.Identity() if a.widths[i] == a.hidden else nn.Linear(a.widths[i], a.hidden, bias=False)
+            nn.Identity()
+            if a.widths[i] == a.hidden or not self.adds_own(i)
+            else nn.Linear(a.widths[i], a.hidden, bias=False)
             for i in range(hidden if a.residual else 0)
         )
 
@@ -87,7 +91,7 @@ class GNN(nn.Module, DeclaresInputs):
             return ModelInputs(sparse=True)
         if aggregation is None:
             return ModelInputs(in_place=True, sparse=True, rather_rows=self._layer(0).gathers_rows)
-        if a.residual and a.layers > 1:
+        if self.adds_own(0):
             return ModelInputs(sparse=True)
         return ModelInputs(aggregation=aggregation, in_place=True, sparse=True)
 
@@ -176,28 +180,30 @@ class GNN(nn.Module, DeclaresInputs):
     def ends_with_relu(self, i: int) -> bool:
         """Whether nothing but a ReLU comes between layer i (from 0) and its result."""
         a = self.architecture
-        return i < a.layers - 1 and a.norm == "none" and not a.residual
+        return i < a.layers - 1 and a.norm == "none" and not self.adds_own(i)
 
     def adds_own(self, i: int) -> bool:
         """Whether the destinations' own rows are added to the result of layer i (from 0)."""
-        return self.architecture.residual and i < self.architecture.layers - 1
+        a = self.architecture
+        return a.residual and i < a.layers - 1 and not (i == 0 and self._adds_last)
 
     def finish(self, i: int, out: torch.Tensor, own: torch.Tensor | SparseRows | None) -> torch.Tensor:
         """Residual, norm and ReLU after layer i (from 0), where its own ReLU is not all: [n, width]."""
         a = self.architecture
         if i == a.layers - 1 or self.ends_with_relu(i):
             return out
-        if own is not None:
+        if own is not None and not self._adds_last:
             out = out + self._shortcut(i, own)
         if a.norm == "layer":
             out = self.norms[i](out)
-        return out.relu()
+        out = out.relu()
+        return out + self._shortcut(i, own) if own is not None and self._adds_last else out
 
     def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
         """What `layer(i, ...)` keeps in memory: see `Layer.footprint`."""
         a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
         # Residual, norm, activation, and the rows in the caller's order; own rows as halves and as floats.
-        own = 2 * a.widths[i] if a.residual and i < a.layers - 1 else 0
+        own = 2 * a.widths[i] if self.adds_own(i) else 0
         return Footprint(layer.row + 4 * a.widths[i + 1] + own, layer.edge)
 
     def source_weight(self) -> torch.Tensor | None:

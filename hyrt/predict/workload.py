@@ -134,8 +134,9 @@ def _best_form(config: Config) -> LoadForm:
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
-    form = find_model(model.kind).best_form
-    return "rows" if form == "aggregated" and model.residual and model.layers > 1 else form
+    kind = find_model(model.kind)
+    adds_own = model.residual and model.layers > 1 and not kind.adds_rows_last
+    return "rows" if kind.best_form == "aggregated" and adds_own else kind.best_form
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:

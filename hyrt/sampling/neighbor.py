@@ -77,7 +77,9 @@ class NeighborSampler:
                 hop = draw_hop(self._graph.topology, destinations, fanout, key, workers, self._pool, arrays)
             else:
                 hop = hops.draw(destinations, fanout, key, relabel=not reads_in_place)
-            block = self._block(destinations, hop, layer, step, workers, reads_in_place, arrays)
+            block = self._block(
+                destinations, hop, layer, step, workers, reads_in_place, arrays, drawn_here=hops is None
+            )
             blocks.append(block)
             if block.sources is not None:
                 destinations = block.sources
@@ -102,13 +104,15 @@ class NeighborSampler:
         workers: Workers,
         in_place: bool,
         arrays: TakenArrays,
+        *,
+        drawn_here: bool,
     ) -> Block:
         topology = self._graph.topology
         if in_place:
             sources, columns = None, hop.neighbors
             num_src, source_degrees = topology.num_vertices, topology.in_degrees
         else:
-            sources, columns = self._relabelled(destinations, hop, arrays)
+            sources, columns = self._relabelled(destinations, hop, arrays, drawn_here)
             num_src = len(sources)
             source_degrees = arrays.take(num_src, np.int32)
 
@@ -132,10 +136,16 @@ class NeighborSampler:
             resident=hop.resident,
         )
 
-    def _relabelled(self, destinations: Ids, hop: Hop, arrays: TakenArrays) -> tuple[Ids, Ids]:
+    def _relabelled(
+        self, destinations: Ids, hop: Hop, arrays: TakenArrays, drawn_here: bool
+    ) -> tuple[Ids, Ids]:
         """Sources and columns, from whoever numbers them."""
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
-        room = arrays.take(len(destinations) + len(hop.neighbors), self.ids)
-        columns = arrays.take(len(hop.neighbors), np.int32)
+        # However many edges lead to them, there are no more sources than vertices.
+        most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
+        room = arrays.take(most, self.ids)
+        # An edge's neighbour is read before its column is written, and nobody else reads what was drawn here.
+        in_its_place = drawn_here and hop.neighbors.dtype == np.int32
+        columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
         return room[: relabel(destinations, hop.neighbors, self._local, room, columns)], columns

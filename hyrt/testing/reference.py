@@ -102,13 +102,16 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
         out = _layer(a.kind, a.aggregate, block, x, own, last, a.attention_dropout)
         if last:
             return out
-        if a.residual:
+        adds_last = a.kind == "deepgcn"
+        own_rows = torch.zeros_like(out)
+        if a.residual and not (adds_last and i == 0):
             shortcut = named.get(f"shortcuts.{i}.weight")
             kept = x[: block.num_dst]
-            out = out + (kept if shortcut is None else kept @ shortcut.T)
+            own_rows = kept if shortcut is None else kept @ shortcut.T
+        out = out if adds_last else out + own_rows
         if a.norm == "layer":
             out = _normed(out, named[f"norms.{i}.weight"], named[f"norms.{i}.bias"])
-        x = out.relu()
+        x = out.relu() + own_rows if adds_last else out.relu()
         if a.dropout:
             x = x * dropout_mask(block.destinations, x.shape[1], a.dropout, block.seed, block.step, i + 1)
     raise AssertionError("a model has layers")
@@ -121,7 +124,7 @@ def _layer(
     if kind == "graphsage":
         mixed = _maxima(block, x) if reduce == "max" else _matrix(block, reduce) @ x
         return torch.cat([own, mixed], 1) @ p["weight"].T + p["bias"]
-    if kind == "gcn":
+    if kind in ("gcn", "deepgcn"):
         loops = own / (_column(block.degrees) + 1)
         return (_matrix(block, "gcn") @ x + loops) @ p["weight"].T + p["bias"]
     if kind == "gin":

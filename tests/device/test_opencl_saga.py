@@ -10,7 +10,7 @@ import pytest
 import torch
 from graphs import adjacency, dense_features, random_graph
 from hyrt_devices.opencl import OpenclDevice
-from kind_formulas import commnet, gated, recurrent
+from kind_formulas import commnet, film, gated, recurrent
 from opencl_steps import opened
 from saga_layers import dense_result, layer_of
 from tied_layer import Tied, first_edges_gradients
@@ -24,6 +24,7 @@ from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer, stack
 from hyrt.nn.model import GNN
 from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
+from hyrt.nn.saga.layers.film_layer import FilmLayer
 from hyrt.nn.saga.layers.gated_layer import GatedLayer
 from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
 from hyrt.nn.torch_threads import torch_threads
@@ -127,8 +128,8 @@ def test_types_stay_with_their_edges_in_chunks(devices: dict[str, OpenclDevice],
 
 @pytest.mark.parametrize(
     ("kind", "formula"),
-    [(GatedLayer, gated), (CommNetLayer, commnet), (RecurrentLayer, recurrent)],
-    ids=["ggcn", "commnet", "ggnn"],
+    [(GatedLayer, gated), (CommNetLayer, commnet), (RecurrentLayer, recurrent), (FilmLayer, film)],
+    ids=["ggcn", "commnet", "ggnn", "gnn-film"],
 )
 def test_the_built_in_layers_are_their_formulas_in_chunks(
     devices: dict[str, OpenclDevice], kind: type[SagaLayer], formula: Callable[..., torch.Tensor]

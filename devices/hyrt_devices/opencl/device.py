@@ -50,7 +50,9 @@ from hyrt_devices.opencl_host.profiling import Command, span_s, spans
 from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
 
-_TAKES = "gcn, graphsage with mean or sum, gin, commnet, ggnn, ggcn, and layers of hyrt.nn.SagaLayer"
+_TAKES = (
+    "gcn, graphsage with mean or sum, gin, commnet, ggnn, ggcn, gnn-film, and layers of hyrt.nn.SagaLayer"
+)
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 

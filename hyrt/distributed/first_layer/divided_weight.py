@@ -21,7 +21,7 @@ def divided_weight(model: torch.nn.Module) -> torch.nn.Parameter:
     """
     if isinstance(model, GNN) and not is_newer(type(model), "forward", "layer"):
         a, layer = model.architecture, model.layers[0]
-        alone = a.input_dropout == 0 and not (a.residual and a.layers > 1) and not a.low_precision
+        alone = a.input_dropout == 0 and not model.adds_own(0) and not a.low_precision
         if alone and isinstance(layer, GatLayer):
             return layer.weight
         inner = layer.inner if isinstance(layer, GinLayer) else layer

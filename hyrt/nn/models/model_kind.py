@@ -35,6 +35,9 @@ class ModelKind(ABC):
     and then a run is not predicted."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings by their names, such as `train.lr`, that a run of this kind has where the user gives none."""
+    adds_rows_last: ClassVar[bool] = False
+    """Whether `model.residual` adds a layer's input after its norm and its ReLU, and to no first layer (Li et
+    al., ICCV 2019, equation 4), rather than before both."""
     assumption: ClassVar[str] = ""
     """What a prediction assumes of its costs, in a sentence; empty for nothing."""
 

@@ -35,7 +35,7 @@ ALONE = Workers(1, "test")
 ONE_GENERATOR = threading.Lock()
 
 
-def settings(model: str, **sections: Any) -> dict[str, Any]:
+def settings(model: str, /, **sections: Any) -> dict[str, Any]:
     return {
         "model": {"kind": model, "hidden": 8, "layers": 2, "dropout": 0.5, "heads": 2}
         if model == "gat"
@@ -51,6 +51,11 @@ def settings(model: str, **sections: Any) -> dict[str, Any]:
         "devices": ["cpu:0"],
         **sections,
     }
+
+
+def deep(kind: str, layers: int) -> dict[str, Any]:
+    """Settings of a model with residuals and norms, which its kind has by default."""
+    return {"model": {"kind": kind, "hidden": 8, "layers": layers}, "sampler": {"fanout": [3] * layers}}
 
 
 def trained_alone(
@@ -150,6 +155,9 @@ CASES = {
     "gcn, naive-migration": ("gcn", 3, "naive-migration", False, ONE_LEFT),
     "graphsage, naive-migration": ("graphsage", 4, "naive-migration", True, {}),
     "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
+    "deepgcn, p3": ("deepgcn", 2, "p3", False, deep("deepgcn", 4)),
+    "deepgcn, naive-migration": ("deepgcn", 3, "naive-migration", False, deep("deepgcn", 3)),
+    "gnn-film, hopgnn": ("gnn-film", 2, "hopgnn", False, deep("gnn-film", 3)),
 }
 
 

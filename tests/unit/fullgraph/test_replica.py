@@ -39,6 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn, narrow": {"kind": "gcn", "hidden": 4},
     "gcn, all masks": {"kind": "gcn", "dropout": 0.5, "input_dropout": 0.3, "layers": 3},
     "gcn, one layer": {"kind": "gcn", "layers": 1},
+    "deepgcn": {"kind": "deepgcn", "norm": "layer", "residual": True, "dropout": 0.2, "layers": 4},
     "graphsage": {"kind": "graphsage", "dropout": 0.3},
     "graphsage, sum": {"kind": "graphsage", "aggregate": "sum", "hidden": 4, "layers": 3},
     "graphsage, one layer": {"kind": "graphsage", "layers": 1, "input_dropout": 0.2},

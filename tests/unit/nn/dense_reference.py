@@ -140,11 +140,12 @@ def scores(
 ) -> Tensor:
     """A whole model: layer, + residual, LayerNorm, ReLU, then a mask of dropout; the last layer bare.
 
-    `kind` is `gcn`, `graphsage-mean`, `graphsage-max`, `gin` or `gat`; `p` has the names of `GNN`'s
-    parameters.
+    `kind` is `gcn`, `deepgcn`, `graphsage-mean`, `graphsage-max`, `gin` or `gat`; `p` has the names of
+    `GNN`'s parameters. `deepgcn` adds rows after the ReLU, from its second layer on.
     """
     layers: dict[str, Callable[[Block, Tensor, Parameters, bool], Tensor]] = {
         "gcn": lambda b, h, q, last: gcn(b, h, q),
+        "deepgcn": lambda b, h, q, last: gcn(b, h, q),
         "graphsage-mean": lambda b, h, q, last: sage(b, h, q, "mean"),
         "graphsage-max": lambda b, h, q, last: sage(b, h, q, "max"),
         "gin": lambda b, h, q, last: gin(b, h, q),
@@ -159,14 +160,15 @@ def scores(
         out = layers[kind](block, x, own, last)
         if last:
             return out
-        if residual:
+        if residual and kind != "deepgcn":
             shortcut = x[: block.num_dst]
             if f"shortcuts.{i}.weight" in p:
                 shortcut = shortcut @ p[f"shortcuts.{i}.weight"].T
             out = out + shortcut
         if norm:
             out = layer_norm(out, p[f"norms.{i}.weight"], p[f"norms.{i}.bias"])
-        x = out.relu()
+        shortcut = x[: block.num_dst] if residual and kind == "deepgcn" and i else 0
+        x = out.relu() + shortcut
         if masks:
             x = x * masks[i]
     raise AssertionError("a model has layers")

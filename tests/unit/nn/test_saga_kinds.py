@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from block_cases import awkward_graph, sampled, values
-from kind_formulas import Parameters, commnet, gated, recurrent
+from kind_formulas import Parameters, commnet, film, film_scores, gated, recurrent
 from torch import Tensor
 
 from hyrt.fullgraph.plan import can_take_apart
@@ -20,6 +20,7 @@ from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import ModelKind
 from hyrt.nn.saga.layer import SagaLayer
 from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
+from hyrt.nn.saga.layers.film_layer import FilmLayer
 from hyrt.nn.saga.layers.gated_layer import GatedLayer
 from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
 from hyrt.nn.torch_threads import torch_threads
@@ -42,8 +43,10 @@ def one_torch_thread() -> Iterator[None]:
         (lambda: RecurrentLayer(10, 7), recurrent),
         (lambda: RecurrentLayer(10, 10), recurrent),
         (lambda: RecurrentLayer(10, 4, scores=True), recurrent),
+        (lambda: FilmLayer(10, 7), film),
+        (lambda: FilmLayer(10, 4, scores=True), film_scores),
     ],
-    ids=["ggcn", "commnet", "ggnn", "ggnn, one width", "ggnn, scores"],
+    ids=["ggcn", "commnet", "ggnn", "ggnn, one width", "ggnn, scores", "gnn-film", "gnn-film, scores"],
 )
 def test_a_layer_is_its_formula(
     layer: Callable[[], SagaLayer], formula: Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
@@ -69,7 +72,7 @@ def test_a_layer_is_its_formula(
         assert (a.detach().double() - b.detach()).abs().max() <= 1e-4 * max(1e-3, b.detach().abs().max())
 
 
-@pytest.mark.parametrize("name", ["ggcn", "commnet", "ggnn"])
+@pytest.mark.parametrize("name", ["ggcn", "commnet", "ggnn", "gnn-film"])
 def test_a_kind_makes_models_for_blocks_and_whole_graphs(name: str) -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["hyrt.models"]
     kind: ModelKind = EntryPoint(name, declared[name], "hyrt.models").load()()

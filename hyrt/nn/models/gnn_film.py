@@ -1,0 +1,47 @@
+"""GNN-FiLM (Brockschmidt, ICML 2020)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hyrt.nn.models.model_kind import ModelKind
+
+if TYPE_CHECKING:
+    from hyrt.nn.architecture import Architecture
+    from hyrt.nn.layer import Layer
+
+
+class GnnFilm(ModelKind):
+    """The sum of products of the neighbours that the vertex itself scales and shifts, column by column.
+
+    `model.options={edge_types: n}` has a product, a scale and a shift for each of n types of edges.
+    """
+
+    best_form = "rows"
+    # Sums of neighbours grow with the degree, and the norm bounds them.
+    defaults: ClassVar = {
+        "train.lr": 3e-3,
+        "model.layers": 10,
+        "model.dropout": 0.2,
+        "model.norm": "layer",
+        "model.residual": True,
+    }
+
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        edge_types: int = 0,
+    ) -> Layer:
+        from hyrt.nn.saga.layers.film_layer import FilmLayer
+
+        return FilmLayer(
+            in_features,
+            out_features,
+            scores=last,
+            edge_types=edge_types,
+            low_precision=architecture.low_precision,
+        )
