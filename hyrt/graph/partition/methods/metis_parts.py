@@ -20,7 +20,7 @@ from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
 from hyrt.quantities import counted
 
-# METIS keeps the graph and all coarser ones, with 64-bit numbers; measured on graphs of 30 M edges.
+# METIS keeps the graph and all coarser ones, with 64-bit numbers. An estimate.
 _EDGE_BYTES = 160
 _VERTEX_BYTES = 400
 _PIECE = 1 << 22
