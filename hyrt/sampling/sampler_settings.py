@@ -45,12 +45,12 @@ class SamplerSettings(Section):
     `--full-graph` sets it; installed packages may declare more."""
     fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
-    neighbours. By default 25, then 10 in the next two layers, and 2 in each further one, since deep models
+    neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, since deep models
     reach far with few. Kinds that draw no neighbours by layer use it for `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
         """The fan-out of each layer, the targets' first."""
-        return [25, 10, 10, *[2] * (layers - 3)][:layers] if self.fanout is None else self.fanout
+        return [25, 10, 10, 10, *[2] * (layers - 4)][:layers] if self.fanout is None else self.fanout
 
     def check(self, layers: int) -> None:
         """Check the settings against the rest of them.

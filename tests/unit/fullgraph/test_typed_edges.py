@@ -27,7 +27,8 @@ def one_torch_thread() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", TYPED)
+# GNN-FiLM's types are chosen as GG-NN's are: its loops are compiled for blocks alone.
+@pytest.mark.parametrize("name", [name for name in TYPED if name != "GNN-FiLM"])
 def test_a_step_is_that_of_all_edges(name: str) -> None:
     # Symmetric, so that the transpose is the graph itself, but its types are not.
     graph = with_types(random_graph(120, features=WIDTH, classes=WIDTH, symmetric=name != "relational"))

@@ -69,5 +69,5 @@ def test_gnn_film_of_ten_layers_equals_the_dense_formula() -> None:
 def test_deep_kinds_are_as_deep_as_in_their_papers_use(kind: str, layers: int) -> None:
     config = build_config({"model": {"kind": kind}})
     assert (config.model.layers, config.model.residual, config.model.norm) == (layers, True, "layer")
-    assert config.fanouts == [25, 10, 10, *[2] * (layers - 3)]
+    assert config.fanouts == [25, 10, 10, 10, *[2] * (layers - 4)]
     assert build_config({"model": {"kind": kind, "layers": 2}}).fanouts == [25, 10]
