@@ -89,7 +89,7 @@ class ModelConfig(Section):
     own default."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
-    `deepgcn` adds it after norm and ReLU, and from the second layer on."""
+    `deepgcn` and `gnn-film` add it after norm and ReLU, and from the second layer on."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments for the model: of an installed package, or `{edge_types: n}` for `ggnn` and
     `gnn-film`, which then have a matrix for each of n types of edges."""

@@ -43,6 +43,9 @@ def test_gnn_film_of_ten_layers_equals_the_dense_formula() -> None:
             kind="gnn-film", in_features=10, hidden=10, num_classes=4, layers=10, norm="layer", residual=True
         )
     )
+    with torch.no_grad():
+        for parameter in model.parameters():  # Some begin at zero.
+            parameter.add_(0.05 * torch.randn(parameter.shape))
     found = ours(model, batch.blocks, x)
     exact = x.detach().double().requires_grad_()
     p, h = parameters_of(model), exact
@@ -57,8 +60,8 @@ def test_gnn_film_of_ten_layers_equals_the_dense_formula() -> None:
         if i == 9:
             h = film_scores(mine, own, h, counts)
         else:
-            out = film(mine, own, h, counts) + own
-            h = layer_norm(out, p[f"norms.{i}.weight"], p[f"norms.{i}.bias"]).relu()
+            out = layer_norm(film(mine, own, h, counts), p[f"norms.{i}.weight"], p[f"norms.{i}.bias"]).relu()
+            h = out + own if i else out
     h.backward(direction_of(h))
     gradients = {name: each.grad for name, each in [*p.items(), ("x", exact)]}
     assert all(each is not None for each in gradients.values())

@@ -53,6 +53,9 @@ def test_a_layer_is_its_formula(
 ) -> None:
     torch.manual_seed(2)
     ours, block = layer(), sampled(GRAPH, range(50), [-1]).blocks[0]
+    with torch.no_grad():
+        for parameter in ours.parameters():  # Some begin at zero.
+            parameter.add_(0.1 * torch.randn(parameter.shape))
     counts = torch.zeros(block.num_dst, block.num_src, dtype=torch.float64)
     rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
     counts.index_put_(

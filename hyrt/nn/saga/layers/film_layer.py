@@ -19,8 +19,10 @@ class _Film(nn.Module):
         self.scale = nn.Linear(in_features, out_features)
         self.shift = nn.Linear(in_features, out_features)
         self.bare = bare
-        # What is not scaled yet is passed on as it is.
+        # Products of products grow too large in ten layers: at first nothing is scaled or shifted.
         nn.init.ones_(self.scale.bias)
+        for unused in (self.scale.weight, self.shift.weight, self.shift.bias):
+            nn.init.zeros_(unused)
 
     def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.scale(destination) * self.message(source) + self.shift(destination)
