@@ -33,7 +33,7 @@ def _film(p: Parameters, name: str, own: Tensor, x: Tensor, bare: bool) -> Tenso
     """[n, m, out] what each source would give each destination."""
     scale, shift = (own @ p[f"{name}.{a}.weight"].T + p[f"{name}.{a}.bias"] for a in ("scale", "shift"))
     message = scale[:, None] * (x @ p[f"{name}.message.weight"].T)[None] + shift[:, None]
-    return message if bare else message.clamp(min=0)
+    return message if bare else message.relu()
 
 
 def film(p: Parameters, own: Tensor, x: Tensor, counts: Tensor, bare: bool = False) -> Tensor:

@@ -138,12 +138,12 @@ def _film(p: Parameters, dst: Tensor, src: Tensor, types: Tensor) -> Tensor:
         ]
         for part in ("scale", "shift")
     )
-    return (scale * (weight[types] @ src[:, :, None])[:, :, 0] + shift).clamp(min=0)
+    return (scale * (weight[types] @ src[:, :, None])[:, :, 0] + shift).relu()
 
 
 def _own_film(p: Parameters, own: Tensor, gathered: Tensor) -> Tensor:
     message = own @ p["own.message.weight"].T
-    return gathered + (_linear(p, "own.scale", own) * message + _linear(p, "own.shift", own)).clamp(min=0)
+    return gathered + (_linear(p, "own.scale", own) * message + _linear(p, "own.shift", own)).relu()
 
 
 TYPED = {
