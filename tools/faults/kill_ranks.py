@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -232,12 +233,16 @@ def main() -> int:
     found: list[RankKill] = []
     with workplace("kill-ranks") as (folder, runs):
         kills = RankKills(folder, runs)
-        for index in range(options.kills):
-            if options.seconds is not None and trials.seconds > options.seconds:
-                break
-            kill = kills.check(TEAMS[index % len(TEAMS)], draw, is_stop=index % 10 == 9)
-            found.append(kill)
-            trials.add([kill.team], f"{index}: {kill}", kill.problems)
+        # Ctrl-C ends with what is known.
+        with suppress(KeyboardInterrupt):
+            for index in range(options.kills):
+                if options.seconds is not None and trials.seconds > options.seconds:
+                    break
+                kill = kills.check(TEAMS[index % len(TEAMS)], draw, is_stop=index % 10 == 9)
+                found.append(kill)
+                trials.add([kill.team], f"{index}: {kill}", kill.problems)
+    if not found:
+        return 1
     of_team = Counter(kill.team for kill in found)
     print_table(
         ("ranks", "held", "of", "slowest end of the others, s"),

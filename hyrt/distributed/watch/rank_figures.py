@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -15,6 +16,9 @@ import torch
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.observe.events import StepGroup
+
+# Groups of steps of which medians are taken: a run may have any number of them.
+_NEWEST = 4096
 
 
 class RankFigures:
@@ -28,25 +32,27 @@ class RankFigures:
 
     def __init__(self, counts: ByteCounts) -> None:
         self._counts = counts
-        self._groups: list[StepGroup] = []
+        self._times: deque[dict[str, float]] = deque(maxlen=_NEWEST)
+        self._memory_bytes = 0
         self.devices: list[str] = []
         """The names of the rank's trainers."""
 
     def hear(self, group: StepGroup) -> None:
         """Take the times of some steps."""
-        self._groups.append(group)
+        self._times.append({"": group.step_s, **group.stage_s})
+        self._memory_bytes = max(self._memory_bytes, group.memory_bytes)
 
     def record(self) -> dict[str, Any]:
         """Plain values by name: medians of times, bytes by purpose, and where the rank ran."""
-        groups = self._groups
-        stages = groups[0].stage_s if groups else ()
+        times = self._times
+        middle = {name: median(each[name] for each in times) for name in (times[0] if times else ())}
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "devices": self.devices,
-            "step_s": median(group.step_s for group in groups) if groups else None,
-            "stage_s": {stage: median(group.stage_s[stage] for group in groups) for stage in stages},
-            "memory_bytes": max((group.memory_bytes for group in groups), default=None),
+            "step_s": middle.pop("", None),
+            "stage_s": middle,
+            "memory_bytes": self._memory_bytes or None,
             "bytes_sent": self._counts.sent(),
             "bytes_received": self._counts.received(),
         }

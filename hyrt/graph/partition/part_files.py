@@ -20,7 +20,7 @@ HOME = "home"
 EDGE_KEYS = ("indices", "edge_type")
 """Arrays that have an entry for each edge."""
 VERTICES = "vertices"
-_OTHER_PARTS = ", or is of another partition"
+_OTHER_PARTS = ", or of another partition"
 
 
 @dataclass(frozen=True, slots=True)

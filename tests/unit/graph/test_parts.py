@@ -213,7 +213,7 @@ def test_damage_of_any_file_is_named(tmp_path, sparse, topology):
             file.write_bytes(other)
             for opening in openings(file):
                 with pytest.raises(
-                    DataError, match=f"{file.parent.name}/{file.name}.*or is of another partition"
+                    DataError, match=f"{file.parent.name}/{file.name}.*or of another partition"
                 ):
                     opening()
             file.write_bytes(whole)
