@@ -66,7 +66,13 @@ def can_take_apart(model: torch.nn.Module) -> TypeGuard[GNN]:
 
 
 def plan_chain(
-    model: GNN, num_vertices: int, num_edges: int, *, is_sparse: bool, memory_bytes: int
+    model: GNN,
+    num_vertices: int,
+    num_edges: int,
+    *,
+    is_sparse: bool,
+    memory_bytes: int,
+    limited: bool = False,
 ) -> ChainPlan:
     """Choose how a model is computed over a graph.
 
@@ -84,6 +90,8 @@ def plan_chain(
         Whether its features are sparse.
     memory_bytes
         How much may be kept between steps for the first layer.
+    limited
+        Whether there is a limit for matrices in host memory, which does not count rows that are kept.
     """
     a = model.architecture
     dtype = next(model.parameters()).dtype
@@ -123,7 +131,7 @@ def plan_chain(
         keeps_first=keeps_first,
         reads_in_place=reads_in_place,
         chunk_rows=chunk_rows,
-        keeps_rows=few or num_vertices <= chunk_rows,
+        keeps_rows=not limited and (few or num_vertices <= chunk_rows),
         torch_dtype=dtype,
         dtype=np.dtype(str(dtype).removeprefix("torch.")),
     )

@@ -90,6 +90,7 @@ class FullGraphReplica:
             graph.topology.num_edges,
             is_sparse=isinstance(inputs, SparseRows),
             memory_bytes=memory_bytes,
+            limited=budget is not None and budget.limit_bytes is not None,
         )
         return cls(graph, Chain(plan, graph.topology, InputRows(inputs, plan.dtype), budget))
 

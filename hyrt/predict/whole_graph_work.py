@@ -329,7 +329,7 @@ def can_say(model: torch.nn.Module) -> TypeGuard[GNN]:
 
 
 def whole_graph_step(
-    model: GNN, sizes: WholeGraphSizes, *, memory_bytes: float, threads: int
+    model: GNN, sizes: WholeGraphSizes, *, memory_bytes: float, threads: int, limited: bool = False
 ) -> WholeGraphStep:
     """What a step takes, and what a run keeps in memory.
 
@@ -343,6 +343,8 @@ def whole_graph_step(
         The machine's memory, a part of which may be kept of what the first layer gathers.
     threads
         Threads that compute chunks of rows.
+    limited
+        Whether there is a limit for matrices in host memory.
     """
     plan = plan_chain(
         model,
@@ -350,6 +352,7 @@ def whole_graph_step(
         sizes.edges,
         is_sparse=sizes.row_entries is not None,
         memory_bytes=int(memory_bytes) // KEPT_PART if math.isfinite(memory_bytes) else sys.maxsize,
+        limited=limited,
     )
     walk = StepWalk(plan, sizes)
     walk.step()

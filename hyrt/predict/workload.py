@@ -105,7 +105,8 @@ def _whole_step(
 
     @cache
     def step(memory_bytes: float, threads: int) -> WholeGraphStep:
-        return whole_graph_step(model, sizes, memory_bytes=memory_bytes, threads=threads)
+        limited = config.fullgraph.host_memory is not None
+        return whole_graph_step(model, sizes, memory_bytes=memory_bytes, threads=threads, limited=limited)
 
     return step
 

@@ -256,3 +256,17 @@ def test_a_model_with_a_forward_of_its_own_is_not_taken_apart() -> None:
     assert can_take_apart(GNN(architecture))
     assert not can_take_apart(Own(architecture))
     assert not can_take_apart(torch.nn.Linear(2, 2))
+
+
+def test_rows_are_kept_only_where_memory_has_no_limit() -> None:
+    graph = random_graph(120)
+    model, given = model_of(graph, kind="gcn", dropout=0.5), inputs_of(graph)
+    batch = batch_of(graph, 2)
+    assert batch.whole is not None
+    found = []
+    for budget in (None, HostBudget(1 << 30)):
+        replica = FullGraphReplica.of(model, batch.whole, given, memory_bytes=1 << 30, budget=budget)
+        assert replica._chain.plan.keeps_rows == (budget is None)
+        found.append(replica.step(batch, OBJECTIVE, ALONE))
+    for one, other in zip(found[0].gradients, found[1].gradients, strict=True):
+        assert torch.equal(one, other)
