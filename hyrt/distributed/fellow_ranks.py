@@ -14,7 +14,9 @@ from hyrt.errors import RankLost, describe, one_line
 
 _BEAT_S = 0.5
 # After a connection has broken: how long a rank that failed may take to say so.
-_LAST_WORDS_S = 2.0
+_LAST_WORDS_S = 2.5
+# For how long nothing is heard of a rank that lives, at most: between two beats, and until they are read.
+_BETWEEN_S = 3 * _BEAT_S
 SILENT_S = 6.0
 """For how long nothing may be heard of a rank, or of the store."""
 
@@ -106,8 +108,8 @@ class FellowRanks:
         while self._loss is None and time.monotonic() < end:
             self._stop.wait(_BEAT_S / 5)
         if self._loss is None:
-            broken = time.monotonic() - _LAST_WORDS_S
-            gone = [other for other, (_, at) in self._heard.items() if at < broken]
+            since = time.monotonic() - _BETWEEN_S
+            gone = [other for other, (_, at) in self._heard.items() if at < since]
             text = one_line(str(error)).partition(" This is typically")[0]
             if len(gone) == 1:
                 self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"))

@@ -64,7 +64,8 @@ class JoinedRanks:
         self._store = store
         self._timeout_s = timeout_s
         self._report = on_loss
-        self._fellows = FellowRanks(store, rank, size, self._lose, keeper, silent_s)
+        # Over a connection of its own: whoever waits for a key in a store has its connection for as long.
+        self._fellows = FellowRanks(store.clone(), rank, size, self._lose, keeper, silent_s)
         self._groups: list[RankGroup] = []
         # Before the groups: to make one is to wait for all ranks.
         self._fellows.start()
