@@ -295,8 +295,8 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
 _POWERS = (0, 6, 12, 16)
 _PASSES = 4
 # Searches of each power, the edges at their starts at most, and how many moves without gain end one.
-_SEARCHES = 2
-_STARTS = 1 << 19
+_SEARCHES = 1
+_STARTS = 1 << 18
 _PATIENCE = 8
 # A pass that moves fewer than this part of the vertices is the last of its power.
 _FEW = 0.0005
