@@ -206,6 +206,8 @@ def _start(
             if before is not None and (before / "config.yaml").is_file():
                 folder_of, is_new = partial(RunFolder.open, before), False
             else:
+                if before is not None and launch.rank == 0:
+                    RunFolder.remove_unbegun(before)
                 folder_of, is_new = partial(RunFolder.create, output, name, config), True
             raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, is_new))
         # Opened first, so that bad data leaves nothing behind.

@@ -87,7 +87,11 @@ class FellowRanks:
 
     def tell_end(self) -> None:
         """Tell the others that this rank leaves because all is done."""
-        self._store.set(f"beat/{self._rank}", "done")
+        try:
+            self._store.set(f"beat/{self._rank}", "done")
+        except (DistError, RuntimeError):
+            # Rank 0, whose process may keep the store, has not waited any longer: nobody is left to be told.
+            return
 
     @property
     def known_loss(self) -> RankLost | None:

@@ -154,10 +154,11 @@ class JoinedRanks:
         # The store may live in rank 0's process.
         end = time.monotonic() + _LEAVE_S
         keys = [f"beat/{rank}" for rank in range(self.size)]
-        while self.rank == 0 and time.monotonic() < end:
-            if all(self._store.get(key) == b"done" for key in keys):
-                return
-            time.sleep(0.01)
+        with contextlib.suppress(dist.DistError, RuntimeError):
+            while self.rank == 0 and time.monotonic() < end:
+                if all(self._store.get(key) == b"done" for key in keys):
+                    return
+                time.sleep(0.01)
 
     def close(self) -> None:
         """End the threads."""

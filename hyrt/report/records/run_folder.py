@@ -71,6 +71,20 @@ class RunFolder:
         self._zero_s = clock()
         self._made_root = False
 
+    @staticmethod
+    def remove_unbegun(path: Path) -> None:
+        """Remove a run folder whose process was killed while it made it; any other folder stays."""
+        if not path.is_dir():
+            return
+        run = RunFolder(path)
+        made_first = {run.checkpoints, run.metrics_path}
+        others = [
+            each for each in path.iterdir() if each not in made_first and not _LEFTOVER.fullmatch(each.name)
+        ]
+        has_records = run.metrics_path.exists() and run.metrics_path.stat().st_size > 0
+        if not others and not has_records and not any(run.checkpoints.glob("*")):
+            shutil.rmtree(path)
+
     @classmethod
     def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
         """Make the folder of a new run, with config.yaml and env.json.

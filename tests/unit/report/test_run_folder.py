@@ -60,6 +60,27 @@ def test_create(tmp_path: Path) -> None:
         assert read_metrics(run.metrics_path) == []
 
 
+def test_what_a_killed_start_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    (left / "checkpoints").mkdir(parents=True)
+    (left / "metrics.jsonl").touch()
+    (left / ".config.yaml.123.partial").write_text("seed: 0")
+    RunFolder.remove_unbegun(left)
+    assert not left.exists()
+    RunFolder.remove_unbegun(left)
+    for name, text in {
+        "checkpoints/step-1": "",
+        "metrics.jsonl": "{}",
+        "config.yaml": "",
+        "notes": "",
+    }.items():
+        kept = tmp_path / name.replace("/", "-")
+        (kept / "checkpoints").mkdir(parents=True)
+        (kept / name).write_text(text)
+        RunFolder.remove_unbegun(kept)
+        assert (kept / name).exists()
+
+
 def test_default_name() -> None:
     moment = datetime(2026, 11, 21, 10, 15, 2)
     assert default_name(Config(), moment) == "2026-11-21-101502-graphsage-community"
