@@ -29,7 +29,7 @@ def divided_weight(model: torch.nn.Module) -> torch.nn.Parameter:
         if alone and isinstance(inner, ConvolutionLayer) and aggregation and aggregation.reduce != "max":
             return inner.weight
     raise ConfigError(
-        "distributed.strategy=p3 divides the first layer by columns of the features, which gcn, graphsage "
-        "with mean or sum, gin and gat allow, without input dropout, residual connections and bf16: change "
-        "the model, or give another strategy"
+        "distributed.strategy=p3 divides the first layer by columns of the features, which gcn, deepgcn, "
+        "graphsage with mean or sum, gin and gat allow, without input dropout, model.residual (but in deepgcn) "
+        "and bf16: change the model, or give another strategy"
     )
