@@ -30,6 +30,6 @@ def divided_weight(model: torch.nn.Module) -> torch.nn.Parameter:
             return inner.weight
     raise ConfigError(
         "distributed.strategy=p3 divides the first layer by columns of the features, which gcn, deepgcn, "
-        "graphsage with mean or sum, gin and gat allow, without input dropout, model.residual (but in deepgcn) "
-        "and bf16: change the model, or give another strategy"
+        "graphsage with mean or sum, gin and gat allow, without input dropout, bf16 and rows that are added "
+        "to its result: change the model, or give another strategy"
     )

@@ -152,8 +152,6 @@ CASES = {
     "graphsage, p3": ("graphsage", 3, "p3", False, ONE_LEFT),
     "gin, p3": ("gin", 2, "p3", True, {}),
     "gat, p3": ("gat", 4, "p3", False, ONE_LEFT),
-    "deepgcn, p3": ("deepgcn", 2, "p3", False, {}),
-    "deepgcn, hopgnn": ("deepgcn", 3, "hopgnn", True, {}),
     "gcn, naive-migration": ("gcn", 3, "naive-migration", False, ONE_LEFT),
     "graphsage, naive-migration": ("graphsage", 4, "naive-migration", True, {}),
     "gat, naive-migration": ("gat", 3, "naive-migration", False, {}),
