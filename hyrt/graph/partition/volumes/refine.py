@@ -234,12 +234,12 @@ def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, 
 
 
 @_jit
-def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, patience):
+def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, patience, most_edges):
     """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
 
     A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
     best sum so far is not older than `patience` moves; then it takes back what came after that (Fiduccia and
-    Mattheyses' way, from many small starts).
+    Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at.
     """
     indptr, indices = graph
     num_parts = len(loads)
@@ -248,8 +248,10 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
     scratch = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
     moved_in = np.full(len(homes), -1, np.int32)
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
-    found = 0
+    found = seen = 0
     for search, start in enumerate(order):
+        if seen > most_edges:
+            break
         if near[3][start] < 2:
             continue
         best, cost = _best_move(start, graph, homes, near, loads, weights, most, prices, scratch)
@@ -276,10 +278,12 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
             if total < lowest - _GAIN:
                 lowest, at = total, num
             degree = indptr[v + 1] - indptr[v]
+            seen += 3 * degree
             step = max(1, degree // _WIDEST)
             for e in range(indptr[v], indptr[v + 1], step):
                 u = indices[e]
                 if moved_in[u] != search and near[3][u] > 1:
+                    seen += indptr[u + 1] - indptr[u]
                     best, cost = _best_move(u, graph, homes, near, loads, weights, most, prices, scratch)
                     if best >= 0:
                         heapq.heappush(queue, (cost, np.int64(u)))
@@ -294,9 +298,8 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
 # How much more the rows of the largest senders cost, in turn.
 _POWERS = (0, 6, 12, 16)
 _PASSES = 4
-# Searches of each power, the edges at their starts at most, and how many moves without gain end one.
-_SEARCHES = 1
-_STARTS = 1 << 18
+# Of the searches of each power: the most edges that are looked at, and how many moves without gain end one.
+_MOST_EDGES = 1 << 25
 _PATIENCE = 8
 # A pass that moves fewer than this part of the vertices is the last of its power.
 _FEW = 0.0005
@@ -338,7 +341,6 @@ def refined(
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
     state = ((indptr, indices), homes, near, loads, weights, most, sends)
-    most_starts = _STARTS * len(homes) // max(len(indices), 1)
     best, least = homes.copy(), (np.inf, np.inf)
     for power in _POWERS:
         order = generator.permutation(len(homes))
@@ -346,9 +348,8 @@ def refined(
         for _ in range(_PASSES):
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(homes):
                 break
-        for _ in range(_SEARCHES):
-            starts = np.flatnonzero(counted.used > 1)
-            _search_pass(*state, power, generator.permutation(starts)[:most_starts], _PATIENCE)
+        starts = generator.permutation(np.flatnonzero(counted.used > 1))
+        _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
         found = (max(loads.max(), most), sends.max() + sends.mean())
         if found < least:
             best, least = homes.copy(), found
