@@ -89,7 +89,7 @@ class DividedColumns:
         self._begun.append((step, bool(ids)))
 
     def release(self, step: int) -> None:
-        """Where nothing is trained here, the others' step is still to come: `finish` lets go of it."""
+        """The step stays until its sums are added (`finishing`): other ranks may need its columns."""
 
     def end(self) -> None:
         """Nobody waits for rows."""
