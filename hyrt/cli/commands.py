@@ -30,6 +30,7 @@ from hyrt.cli.run import run
 from hyrt.distributed.launch import rank_prefix
 from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated
 from hyrt.machine.kernel_cache import damaged_cache_named
+from hyrt.machine.process_end import ends_whole
 
 _OTHER_NAMES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),
@@ -115,6 +116,11 @@ def main() -> NoReturn:
     # So that a command's `finally` clears up its temporary files.
     signal.signal(signal.SIGTERM, Terminated.raised)
     warnings.showwarning = _show_warning
+    with ends_whole():
+        _run_command()
+
+
+def _run_command() -> NoReturn:
     try:
         with _interruption_told():
             _check_current_folder()

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from hyrt.errors import HyrtError
+from hyrt.machine.process_end import ends_whole
 from hyrt.machine.process_settings import prepare_process
 
 
@@ -72,4 +73,5 @@ def main(words: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     prepare_process()
-    sys.exit(main())
+    with ends_whole():
+        sys.exit(main())
