@@ -46,7 +46,7 @@ def calibrate(
     from hyrt_perfmodel.platforms.calibration_file import calibration_file, plain
 
     from hyrt.errors import DeviceUnavailable
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.machine import calibrate as measure
     from hyrt.predict.calibrate.store import check_place, keep, kept
 

@@ -30,7 +30,7 @@ from hyrt.cli.run import run
 from hyrt.distributed.launch import rank_prefix
 from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated
 from hyrt.machine.kernel_cache import damaged_cache_named
-from hyrt.machine.process_end import ends_whole
+from hyrt.machine.this_process.process_end import ends_whole
 
 _OTHER_NAMES = {
     **dict.fromkeys(("train", "fit", "start", "resume"), "run"),

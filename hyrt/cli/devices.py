@@ -62,7 +62,7 @@ def devices(
 
 def _measure(surveys: Sequence[Survey]) -> list[str]:
     """Measure every real device once; what could not be measured, as lines."""
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.store import keep, real_devices
 
     prepare_process()

@@ -57,7 +57,7 @@ def evaluate(
       hyrt eval runs/mine --data newer.npz --checkpoint newest --json
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     from hyrt.inference.evaluate import Evaluator
@@ -123,7 +123,7 @@ def infer(
     """  # noqa: D301
     from hyrt.config.command_line import option_overrides
     from hyrt.machine.output_file import output_file
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     file = output_file(output, replace=force, suffix=".npy")
     prepare_process()

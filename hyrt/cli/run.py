@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.distributed.launch import Launch
     from hyrt.graph.graph import Graph
-    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.machine.this_process.stop_signals import StopSignals
     from hyrt.report.records.run_folder import RunFolder
     from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
@@ -177,10 +177,10 @@ def _run_as_rank(
 def _start(
     config: Config, output: Path, name: str | None, shown: _Shown, seeds: int | None, splits: str | None
 ) -> None:
-    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
-        from hyrt.machine.process_settings import prepare_process
+        from hyrt.machine.this_process.process_settings import prepare_process
 
         prepare_process()
         from hyrt.cli.sessions.run_session import Session
@@ -242,10 +242,10 @@ def _start(
 
 
 def _resume_series(series: RunSeries, shown: _Shown) -> None:
-    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
-        from hyrt.machine.process_settings import prepare_process
+        from hyrt.machine.this_process.process_settings import prepare_process
 
         prepare_process()
         from hyrt.graph import open_graph
@@ -297,12 +297,12 @@ def _run_series(series: RunSeries, graph: Graph, shown: _Shown, signals: StopSig
 
 def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
     from hyrt.distributed.launch import launched
-    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
         launch = launched()
         if launch is not None:
-            from hyrt.machine.process_settings import prepare_process
+            from hyrt.machine.this_process.process_settings import prepare_process
 
             prepare_process()
             raise typer.Exit(_run_as_rank(config, launch, shown, signals, lambda: folder, is_new=False))
@@ -320,7 +320,7 @@ def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: Sto
                 "train.epochs; a run that stopped early (train.patience) does not continue"
             )
             return
-        from hyrt.machine.process_settings import prepare_process
+        from hyrt.machine.this_process.process_settings import prepare_process
 
         prepare_process()
         from hyrt.cli.sessions.run_session import Session, newest_checkpoint

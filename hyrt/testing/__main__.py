@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 
 from hyrt.errors import HyrtError
-from hyrt.machine.process_end import ends_whole
-from hyrt.machine.process_settings import prepare_process
+from hyrt.machine.this_process.process_end import ends_whole
+from hyrt.machine.this_process.process_settings import prepare_process
 
 
 def main(words: list[str] | None = None) -> int:

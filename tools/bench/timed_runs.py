@@ -40,7 +40,7 @@ def add_second_device(found: argparse.ArgumentParser, steps: int) -> None:
 
 def prepared() -> None:
     """Set what `hyrt` sets for its own process; call it before torch is imported."""
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
 

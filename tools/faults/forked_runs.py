@@ -318,7 +318,7 @@ def _call(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     for name in _IMPORTED:

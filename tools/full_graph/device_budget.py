@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     """Train on one device, step by step."""
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     import torch

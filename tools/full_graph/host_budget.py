@@ -56,7 +56,7 @@ def opened(folder: Path) -> Any:
 
 def train(options: argparse.Namespace) -> None:
     """One run; prints one JSON line."""
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     import hyrt

@@ -199,7 +199,7 @@ def device_of(link: float | None, in_flight: int, chunks: int) -> Any:
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     """Both ways by turns, epoch by epoch, from the same weights."""
-    from hyrt.machine.process_settings import prepare_process
+    from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
     import torch

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hyrt.machine.process_settings import prepare_process
+from hyrt.machine.this_process.process_settings import prepare_process
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from hyrt.machine.stop_signals import StopSignals
+from hyrt.machine.this_process.stop_signals import StopSignals
 
 
 class Agreement(Protocol):

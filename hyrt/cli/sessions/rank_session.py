@@ -31,7 +31,7 @@ from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.partition.one_part import OpenPart, open_part
-from hyrt.machine.stop_signals import StopSignals
+from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment

@@ -16,7 +16,7 @@ from hyrt.cli.sessions.agreed_stop import AgreedStop
 from hyrt.config import Config
 from hyrt.errors import HyrtError, Stalled, describe
 from hyrt.graph.graph import Graph
-from hyrt.machine.stop_signals import StopSignals
+from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice, Predicted, RunEnded, RunStarted
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment

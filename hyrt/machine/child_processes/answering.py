@@ -17,7 +17,7 @@ from typing import Any
 
 from hyrt.errors import describe
 from hyrt.machine.child_processes.process import BEGIN
-from hyrt.machine.process_settings import prepare_process
+from hyrt.machine.this_process.process_settings import prepare_process
 
 
 def answer_requests(pipe: int) -> None:

@@ -51,7 +51,7 @@ class AbsentDevice(CpuDevice, ExplainsAbsence):
 def said(monkeypatch: pytest.MonkeyPatch, kind: str, backend: type) -> list[dict[str, Any]]:
     declared = {kind: SimpleNamespace(name=kind, load=lambda: backend)}
     monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(entry=declared.__getitem__))
-    monkeypatch.setattr("hyrt.machine.process_settings.prepare_process", lambda: None)
+    monkeypatch.setattr("hyrt.machine.this_process.process_settings.prepare_process", lambda: None)
     heard: list[dict[str, Any]] = []
     backends.answer(kind, lambda **more: heard.append(more), threads=2)
     return heard

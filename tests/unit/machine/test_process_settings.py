@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from hyrt.machine.process_settings import _Compiler
+from hyrt.machine.this_process.process_settings import _Compiler
 
 _STEP = """
 import sys
 import torch
-from hyrt.machine.process_settings import prepare_process
+from hyrt.machine.this_process.process_settings import prepare_process
 
 prepare_process()
 

@@ -11,7 +11,10 @@ import pytest
 
 # The main thread is in compiled code, as in a kernel (which unlike sleep goes on after a signal).
 BUSY = "import ctypes\n    while True: ctypes.CDLL(None).sleep(60)"
-HEAD = "from hyrt.machine.stop_signals import StopSignals\nwith StopSignals(grace_s=0.5) as signals:\n    "
+HEAD = (
+    "from hyrt.machine.this_process.stop_signals import StopSignals\n"
+    "with StopSignals(grace_s=0.5) as signals:\n    "
+)
 WAITING = "signals.wait_for_step(lambda text: print(text, flush=True), lambda: 'last words')\n    "
 
 
@@ -76,7 +79,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 def test_without_a_signal_everything_is_as_before() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    from hyrt.machine.stop_signals import StopSignals
+    from hyrt.machine.this_process.stop_signals import StopSignals
 
     with StopSignals() as signals:
         assert signal.getsignal(signal.SIGINT) != before[0]
