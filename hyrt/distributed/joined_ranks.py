@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -169,14 +169,23 @@ class JoinedRanks:
             group.give_up(loss)
         self._report(loss)
 
-    def group(self, name: str) -> RankGroup:
-        """A group for one more thread; every rank asks for it at once."""
+    def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
+        """A group for one more thread.
+
+        Parameters
+        ----------
+        name
+            The purpose; groups that have no rank in common have names of their own, too.
+        members
+            The ranks in it, in the order of their numbers in the group; each of them asks for it at once.
+            All by default.
+        """
         try:
             group = RankGroup(
                 name,
                 self._store,
-                self.rank,
-                self.size,
+                self.rank if members is None else members.index(self.rank),
+                self.size if members is None else len(members),
                 timeout_s=self._timeout_s,
                 counts=self.counts,
                 lost=self._fellows.loss,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -19,8 +22,42 @@ Lost = Callable[[str, Exception], Exception]
 rank was lost, and why."""
 
 
+class Begun:
+    """An operation that goes on while its thread does something else.
+
+    Parameters
+    ----------
+    operation
+        What torch has begun.
+    wait
+        Waits for it, until the event is set.
+    """
+
+    def __init__(self, operation: Any, wait: Callable[[Any, threading.Event], None]) -> None:
+        self._operation = operation
+        self._wait = wait
+        self._woken = threading.Event()
+        self.ended_at: float | None = None
+        """When it ended, by `time.perf_counter`; None while it goes on."""
+        # Not `operation.wait()`, from which nothing frees a thread before the time is over.
+        operation.get_future().add_done_callback(self._note_end)
+
+    def _note_end(self, future: Any) -> None:
+        self.ended_at = time.perf_counter()
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Let `wait` end because nobody waits any more."""
+        self._woken.set()
+
+    def wait(self) -> None:
+        """Until it has ended; what it raises is what its group raises. Once."""
+        operation, self._operation = self._operation, None
+        self._wait(operation, self._woken)
+
+
 class RankGroup:
-    """All ranks, joined by connections that one thread of each uses, in the same order everywhere.
+    """All ranks, or some, joined by connections that one thread of each uses, in the same order everywhere.
 
     Tensors are on the CPU and contiguous. What an operation raises, if a rank is lost, is what `lost` makes.
 
@@ -60,7 +97,7 @@ class RankGroup:
         """Whether an operation has begun for which nobody waits any more, but torch at the process's end."""
         self._counts = counts
         self._lost = lost
-        self._woken = threading.Event()
+        self._waiting: WeakSet[Begun] = WeakSet()
         self._reason: Exception | None = None
         self._group: Any = dist.ProcessGroupGloo(
             PrefixStore(name, store), rank, size, timedelta(seconds=timeout_s)
@@ -77,9 +114,7 @@ class RankGroup:
 
     def from_first(self, tensor: torch.Tensor, purpose: str) -> None:
         """Replace a tensor by that of rank 0."""
-        self._run(lambda: self._group.broadcast([tensor]), purpose)
-        others = tensor.nbytes * (self.size - 1)
-        self._counts.add(purpose, 0 if self.rank else others, tensor.nbytes if self.rank else 0)
+        self.begin_broadcast(tensor, 0, purpose).wait()
 
     def exchange(
         self,
@@ -104,10 +139,41 @@ class RankGroup:
         purpose
             What it is for, in the counts of bytes.
         """
-        self._run(
+        self.begin_exchange(given, given_counts, taken, taken_counts, purpose).wait()
+
+    def begin_exchange(
+        self,
+        given: torch.Tensor,
+        given_counts: Sequence[int],
+        taken: torch.Tensor,
+        taken_counts: Sequence[int],
+        purpose: str,
+    ) -> Begun:
+        """Begin an `exchange`; `given` and `taken` are left alone until it has ended."""
+        begun = self._begin(
             lambda: self._group.alltoall_base(taken, given, list(taken_counts), list(given_counts)), purpose
         )
         self._counts.add(purpose, self._to_others(given, given_counts), self._to_others(taken, taken_counts))
+        return begun
+
+    def begin_broadcast(self, tensor: torch.Tensor, root: int, purpose: str) -> Begun:
+        """Begin to replace a tensor by that of one rank."""
+        begun = self._begin(lambda: self._group.broadcast(tensor, root), purpose)
+        is_root = self.rank == root
+        others = tensor.nbytes * (self.size - 1)
+        self._counts.add(purpose, others if is_root else 0, 0 if is_root else tensor.nbytes)
+        return begun
+
+    def begin_sum(self, tensor: torch.Tensor, root: int, purpose: str) -> Begun:
+        """Begin to replace the tensor of one rank by the sum over all; it is undefined at the others.
+
+        Equal tensors on as many ranks give equal bits in every run.
+        """
+        begun = self._begin(lambda: self._group.reduce(tensor, root), purpose)
+        is_root = self.rank == root
+        others = tensor.nbytes * (self.size - 1)
+        self._counts.add(purpose, 0 if is_root else tensor.nbytes, others if is_root else 0)
+        return begun
 
     def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:
         """Tell every rank a number; gives what each has told this one."""
@@ -123,7 +189,8 @@ class RankGroup:
         """
         if self._reason is None:
             self._reason = reason
-        self._woken.set()
+        for begun in list(self._waiting):
+            begun.wake()
 
     def _to_others(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
         """Bytes of the rows that go to other ranks, or come from them."""
@@ -131,18 +198,24 @@ class RankGroup:
         return others * (rows.nbytes // max(1, len(rows)))
 
     def _run(self, begin: Callable[[], Any], doing: str) -> None:
+        self._begin(begin, doing).wait()
+
+    def _begin(self, begin: Callable[[], Any], doing: str) -> Begun:
         if self._reason is not None:
             raise self._reason
         self.begun += 1
-        self._woken.clear()
         try:
-            operation = begin()
-            future = operation.get_future()
-            # Not `operation.wait()`, from which nothing frees a thread before the time is over.
-            future.add_done_callback(lambda _: self._woken.set())
+            begun = Begun(begin(), partial(self._wait, doing))
+        except RuntimeError as error:
+            raise self._lost(f"{doing} ({self.name})", error) from error
+        self._waiting.add(begun)
+        return begun
+
+    def _wait(self, doing: str, operation: Any, woken: threading.Event) -> None:
+        try:
             if self._reason is None:
-                self._woken.wait()
-            if future.done():
+                woken.wait()
+            if operation.get_future().done():
                 operation.wait()
                 return
         except RuntimeError as error:

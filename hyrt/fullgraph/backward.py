@@ -56,6 +56,9 @@ def lose(
     labels, given = torch.from_numpy(batch.labels), batch.target_weights
     weights = None if given is None else torch.from_numpy(given)
     num, rows = len(batch.targets), chain.plan.chunk_rows
+    if not num:
+        # Other processes have the targets.
+        return 0.0, {}
     losses = [0.0] * -(-num // rows)
     counts: list[dict[str, float]] = [{}] * len(losses)
 
@@ -162,7 +165,7 @@ def _gather_back(
         assert layer.own is not None
         out: tuple[Array, ...] = (layer.own,)
     else:
-        shapes = ((chain.num_vertices, width) for width in parts.message_widths)
+        shapes = ((chain.num_sources, width) for width in parts.message_widths)
         out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
     grad = layer.values
     of_parameters = gathering.backward(

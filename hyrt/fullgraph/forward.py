@@ -18,10 +18,10 @@ from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.plan import ChainPlan
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.row_stage import Masks, Rows, RowStage, dropped_features
-from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Chunk, Workers, working
 from hyrt.nn.operators.sparse import SparseRows
+from hyrt.sampling.full.whole_graph import WholeGraph
 
 Array = NDArray[Any]
 
@@ -59,29 +59,34 @@ class Chain:
     ----------
     plan
         How the model is computed.
-    topology
-        All edges.
+    graph
+        All edges; of a process that has some of the vertices, those into them.
     features
-        The features of all vertices.
+        The features of the vertices that are computed.
     budget
         How much host memory the matrices may take; without limit by default.
     """
 
     def __init__(
-        self, plan: ChainPlan, topology: Topology, features: InputRows, budget: HostBudget | None = None
+        self, plan: ChainPlan, graph: WholeGraph, features: InputRows, budget: HostBudget | None = None
     ) -> None:
-        num = topology.num_vertices
         self.plan = plan
-        self.num_vertices = num
+        self.num_vertices = len(graph.rows)
+        """How many vertices are computed."""
+        self.num_sources = graph.topology.num_vertices
+        """How many rows of messages there are: those of the vertices, and those that come from elsewhere."""
         self.memory = RecycledMatrices(budget)
         self.features = features
         self.gatherings: list[Gathering] = [
-            gathering_of(parts.gather, topology, plan.dtype, layer)
+            gathering_of(parts.gather, graph.topology, plan.dtype, layer)
+            if graph.gatherings is None
+            else graph.gatherings.gathering(parts.gather, plan.dtype, layer)
             for layer, parts in enumerate(plan.parts, 1)
         ]
         # Asked for once: to look whether an object has the methods of a protocol takes long.
         self.meeting = [each if isinstance(each, MeetsGradient) else None for each in self.gatherings]
-        self.vertices = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
+        self.vertices = graph.vertices
+        """[n] their numbers, which are the keys of dropout."""
         # Operators inside a chunk run in the thread that computes it.
         self._alone = Workers(1, "chunk", pool=BufferPool())
         self._first: Array | None = None
@@ -172,12 +177,12 @@ class Chain:
     ) -> Gathered:
         """What the last stage reads: the last layer, and the rows that the targets were given in it."""
         own, stage = layer.own, self.plan.stages[-1]
-        vertices = self.vertices if at is None else at.vertices
+        vertices = np.arange(self.num_vertices) if at is None else at.vertices
         if own is not None:
             own = own if at is None else own[vertices]
         elif stage.reads_own:
             rows = self.features.rows(vertices, workers)
-            rows = dropped_features(stage.model, rows, vertices, masks)
+            rows = dropped_features(stage.model, rows, self.vertices[vertices], masks)
             own = (rows.dense() if isinstance(rows, SparseRows) else rows).to(self.plan.torch_dtype).numpy()
         return Gathered(layer.values, layer.takes_gradient, meet=layer.meet, own=own)
 
@@ -282,8 +287,7 @@ class Chain:
         self, stage: RowStage, layer: Gathered | None, masks: Masks | None, workers: Workers, *, keep: bool
     ) -> tuple[Array, ...]:
         """The matrices that a stage makes."""
-        num = self.num_vertices
-        made = tuple(self.memory.take((num, width), self.plan.dtype) for width in stage.widths)
+        made = tuple(self.memory.take((self.num_sources, width), self.plan.dtype) for width in stage.widths)
         keeps = keep and self.plan.keeps_rows
 
         def work(start: int, stop: int) -> None:
@@ -293,5 +297,5 @@ class Chain:
             for matrix, result in zip(made, computed[1], strict=True):
                 matrix[start:stop] = result.detach().numpy()
 
-        self.in_chunks(work, num, workers)
+        self.in_chunks(work, self.num_vertices, workers)
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,6 +29,10 @@ Array = NDArray[Any]
 # Rows that are scaled at a time, and from how many columns on torch scales them faster than numpy.
 _GRAIN = 8192
 _WIDE = 16
+
+
+Gathers = Aggregation | AttentionSum | SagaSum
+"""How a layer combines messages."""
 
 
 class Gathering(Protocol):
@@ -182,7 +186,7 @@ class LinearGathering:
     ) -> tuple[Array, ...]:
         source, own = self.source_scale, self.self_scale
         if overwrite and source is not None:
-            own = _scaled(messages[0], source, own, workers)
+            own = scale_rows(messages[0], source, own, workers)
             source = None
         spmm_into(
             self.topology.indptr,
@@ -215,7 +219,7 @@ class LinearGathering:
             row = None if row is None else row[at.vertices]
             own = None if own is None else own[at.vertices]
         if row is not None:
-            own = _scaled(grad, row, own, workers)
+            own = scale_rows(grad, row, own, workers)
         if at is not None and at.turned is not None:
             spmm_into(
                 *at.turned, grad, out[0], row_scale=self.source_scale, accumulate=accumulate, workers=workers
@@ -242,10 +246,25 @@ class LinearGathering:
         return ()
 
 
-def _scaled(rows: Array, factors: Array, own: Array | None, workers: Workers) -> Array | None:
-    """Scale rows in place; returns what own rows are then to be scaled with, which was `own` before.
+def scale_rows(rows: Array, factors: Array, own: Array | None, workers: Workers) -> Array | None:
+    """Scale rows in place.
 
     Done once for each row, for a factor that is read for each edge costs as much as half a row.
+
+    Parameters
+    ----------
+    rows
+        [n, w], overwritten.
+    factors
+        [n] floating point.
+    own
+        [n] what own rows were to be scaled with; None where they do not count.
+    workers
+        The team of threads.
+
+    Returns
+    -------
+    What own rows are to be scaled with now.
     """
 
     def scale(start: int, stop: int) -> None:
@@ -267,6 +286,8 @@ class AttentionGathering:
     what: AttentionSum
     layer: int
     """1..L."""
+    vertices: Array | None = None
+    """[V] the numbers by which masks know the vertices; their own by default."""
     reads_messages_back: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -358,7 +379,8 @@ class AttentionGathering:
     def _mask(self, masks: Masks | None) -> AttentionMask | None:
         if masks is None or self.what.dropout == 0:
             return None
-        return AttentionMask.of(self.what.dropout, masks.seed, masks.step, self.layer)
+        mask = AttentionMask.of(self.what.dropout, masks.seed, masks.step, self.layer)
+        return replace(mask, vertices=self.vertices)
 
     def _by_head(self, rows: Array) -> Array:
         return rows.reshape(len(rows), self.what.heads, -1)
@@ -413,13 +435,27 @@ class MaximumGathering:
 
 
 def gathering_of(
-    what: Aggregation | AttentionSum | SagaSum, topology: Topology, dtype: np.dtype[Any], layer: int
+    what: Gathers, topology: Topology, dtype: np.dtype[Any], layer: int, vertices: Array | None = None
 ) -> Gathering:
-    """The gathering that a layer (1..L) asks for, over all edges of a topology."""
+    """The gathering that a layer asks for, over all edges of a topology.
+
+    Parameters
+    ----------
+    what
+        What the layer asks for.
+    topology
+        The edges.
+    dtype
+        The messages' numbers.
+    layer
+        1..L.
+    vertices
+        [V] the numbers by which masks know the vertices; their own by default.
+    """
     if isinstance(what, SagaSum):
         return SagaGathering(what, topology, dtype)
     if isinstance(what, AttentionSum):
-        return AttentionGathering(topology, what, layer)
+        return AttentionGathering(topology, what, layer, vertices)
     if what.reduce == "max":
         return MaximumGathering(topology)
     return LinearGathering.of(what, topology, dtype)

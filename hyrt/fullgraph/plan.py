@@ -73,6 +73,7 @@ def plan_chain(
     is_sparse: bool,
     memory_bytes: int,
     limited: bool = False,
+    travels: bool = False,
 ) -> ChainPlan:
     """Choose how a model is computed over a graph.
 
@@ -92,6 +93,8 @@ def plan_chain(
         How much may be kept between steps for the first layer.
     limited
         Whether there is a limit for matrices in host memory, which does not count rows that are kept.
+    travels
+        Whether what is gathered comes from other processes: then it pays to gather raw features, once.
     """
     a = model.architecture
     dtype = next(model.parameters()).dtype
@@ -108,7 +111,7 @@ def plan_chain(
             gathers_raw = raw.scatter is None and a.input_dropout == 0
             must = layer.source_weight() is None
             numbers = num_vertices * raw.gathered_width
-            pays = not narrower or numbers <= num_edges * made
+            pays = travels or not narrower or numbers <= num_edges * made
             fits = numbers * dtype.itemsize <= memory_bytes
             keeps_first = gathers_raw and (must or (fits and pays and not is_sparse))
             narrower = not keeps_first and (narrower or is_sparse)

@@ -80,19 +80,22 @@ class FullGraphReplica:
         inputs
             [V, f] the features of all vertices.
         memory_bytes
-            How much may be kept between steps of what the first layer gathers.
+            How much may be kept between steps of what the first layer gathers, where all vertices are here.
         budget
             How much host memory the matrices may take, and where the others live; without limit by default.
         """
+        others, topology = graph.gatherings, graph.topology
+        # What travels between processes has to be the same for all of them.
         plan = plan_chain(
             model,
-            graph.topology.num_vertices,
-            graph.topology.num_edges,
+            topology.num_vertices if others is None else others.num_vertices,
+            topology.num_edges if others is None else others.num_edges,
             is_sparse=isinstance(inputs, SparseRows),
-            memory_bytes=memory_bytes,
+            memory_bytes=memory_bytes if others is None else others.kept_bytes,
             limited=budget is not None and budget.limit_bytes is not None,
+            travels=others is not None,
         )
-        return cls(graph, Chain(plan, graph.topology, InputRows(inputs, plan.dtype), budget))
+        return cls(graph, Chain(plan, graph, InputRows(inputs, plan.dtype), budget))
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

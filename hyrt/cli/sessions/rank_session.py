@@ -25,6 +25,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
+from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.watch.ranks_hook import RanksHook
@@ -82,12 +83,16 @@ class RankSession:
             own = OwnRows(part.rows, part.homes, part.places)
             is_split = part.manifest.topology == "split"
             graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
-            prepared = PreparedRun(config, graph_of_all_rows(config, graph, own, ranks))
-            mine = share_run(
+            whole = config.sampler.whole_graph
+            rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
+            prepared = PreparedRun(config, rows)
+            share = share_full_graph if whole else share_run
+            mine = share(
                 *(config, graph, own, ranks, prepared, lambda: self.signals.first), edges_are_split=is_split
             )
             stop = AgreedStop(self.signals, mine.reduction)
-            told = RanksHook(ranks, list(prepared.model.parameters()), config.distributed.strategy)
+            way = config.distributed.algorithm if whole else config.distributed.strategy
+            told = RanksHook(ranks, list(prepared.model.parameters()), way)
             train = self._lead if ranks.rank == 0 else self._follow
             code = train(ranks, prepared, mine, stop, [told, *mine.hooks])
         if ranks.leaves_work_behind:
@@ -97,15 +102,13 @@ class RankSession:
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
         config, size = self.config, self.launch.size
-        if config.sampler.whole_graph:
-            raise ConfigError(
-                f"--full-graph (sampler.kind={config.sampler.kind}) trains in one process, not on {size} "
-                "ranks: start it without torchrun"
-            )
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
         strategy, devices = config.distributed.strategy, config.devices
         one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
+        if config.sampler.whole_graph:
+            self._check_full_graph(one_cpu=one_cpu)
+            return
         if strategy in ("p3", "naive-migration") and not one_cpu:
             raise ConfigError(
                 f"distributed.strategy={strategy} trains on one CPU device a rank, not on {listed(devices)}: "
@@ -124,18 +127,41 @@ class RankSession:
                 "distributed.strategy=model-centric"
             )
 
+    def _check_full_graph(self, *, one_cpu: bool) -> None:
+        """Refuse settings of full-graph training that several ranks cannot follow."""
+        config, given, size = self.config, self.config.distributed, self.launch.size
+        if not one_cpu:
+            raise ConfigError(
+                f"--full-graph trains on one CPU device a rank, not on {listed(config.devices)}: give "
+                "devices=cpu"
+            )
+        for name in ("strategy", "cache", "wire"):
+            if getattr(given, name) != type(given).model_fields[name].default:
+                raise ConfigError(
+                    f"distributed.{name}={getattr(given, name)} is of mini-batches, and --full-graph trains "
+                    f"the whole graph in every step: omit distributed.{name}"
+                )
+        if size % given.num_replicas:
+            raise ConfigError(
+                f"distributed.replication={given.num_replicas} does not divide the {size} ranks: start a "
+                "multiple of it, or give another distributed.replication"
+            )
+
     def _part(self) -> OpenPart:
         source, size = self.config.data.source, self.launch.size
+        whole = self.config.sampler.whole_graph
+        copies = self.config.distributed.num_replicas if whole else 1
+        size //= copies
         if not is_partition(Path(source)):
             raise DataError(
-                f"{source}: {size} ranks need a graph in {size} parts: write them with hyrt partition --data "
+                f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt partition --data "
                 f"{source} --parts {size} -o PARTS, and give --data PARTS"
             )
-        part = open_part(source, self.launch.rank, normalize=self.config.data.normalize)
+        part = open_part(source, self.launch.rank // copies, normalize=self.config.data.normalize)
         if part.manifest.num_parts != size:
             raise DataError(
-                f"{source}: has {part.manifest.num_parts} parts, but there are {size} ranks: start one for "
-                "each part, or partition again"
+                f"{source}: has {part.manifest.num_parts} parts, but there are {size * copies} ranks: start "
+                f"{'one' if copies == 1 else copies} for each part, or partition again"
             )
         return part
 

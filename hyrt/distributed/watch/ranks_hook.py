@@ -18,7 +18,7 @@ from hyrt.quantities import size
 
 _PURPOSES = (
     *("edges", "rows", "cache", "indices", "columns", "hidden", "partials", "models"),
-    *("gradients", "evaluation", "control"),
+    *("row gradients", "partial sums", "gradients", "evaluation", "control"),
 )
 
 

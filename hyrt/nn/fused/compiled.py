@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable
 from functools import cache
@@ -37,6 +38,10 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="hyrt-saga-"))
 
 
+# Trainers of one process may come at once with the same loop.
+_WRITING = threading.Lock()
+
+
 @cache
 def compiled(source: str) -> Callable[..., None]:
     """The function `loop` of a printed source.
@@ -45,8 +50,9 @@ def compiled(source: str) -> Callable[..., None]:
     file itself is never read back.
     """
     path = _folder() / f"{hashlib.sha256(source.encode() + _of_functions()).hexdigest()[:32]}.py"
-    if not path.exists():
-        write_atomically(path, source.encode())
+    with _WRITING:
+        if not path.exists():
+            write_atomically(path, source.encode())
     module = types.ModuleType(f"hyrt_saga_{path.stem}")
     module.__file__ = str(path)
     # Numba asks for the module by its name where it finds machine code of it.

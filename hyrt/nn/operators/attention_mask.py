@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hyrt.machine.generator import ATTENTION, dropout_threshold, random_bits, stream_key, vertex_stream
 from hyrt.machine.workers import current_workers
 from hyrt.nn.operators.result_memory import empty_array
+from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 _GRAIN = 1024
@@ -35,6 +36,10 @@ class AttentionMask:
     """How many of 65536 draws are dropped."""
     scale: float
     """The factor of the others, which keeps the expectation."""
+    vertices: NDArray[Any] | None = None
+    """[V] integers, the numbers by which masks know the vertices of the topology; their own by default."""
+
+    __repr__ = one_line
 
     @classmethod
     def of(cls, rate: float, seed: int, step: int, layer: int) -> AttentionMask:

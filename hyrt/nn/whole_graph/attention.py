@@ -53,8 +53,8 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def attend_rows(
-        indptr, columns, rows, p, at_source, at_destination, slope, loops, key, threshold, scale, num_heads,
-        head, used, out, lse, positive, positive_weight, base, start, stop,
+        indptr, columns, rows, p, at_source, at_destination, slope, loops, key, threshold, scale, names,
+        num_heads, head, used, out, lse, positive, positive_weight, base, start, stop,
     ):  # fmt: skip
         line = 64 // p.itemsize
         step = num_heads * width
@@ -69,7 +69,7 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
         for k in range(start, stop):
             i = np.int64(k) if rows is None else np.int64(rows[k])
             if key is not None:
-                stream = vertex_stream(key, np.uint64(i))
+                stream = vertex_stream(key, np.uint64(i if names is None else np.int64(names[i])))
             first, end = np.int64(indptr[i - base]), np.int64(indptr[i - base + 1])
             # Rows that follow each other ask for each other's sources.
             final = (np.int64(indptr[stop - base]) if rows is None else end) - 1
@@ -112,7 +112,8 @@ def _forward(heads: int, width: int, lanes: int) -> Any:
                 weights = vectors.add(weights, weight)
                 kept = weight
                 if key is not None:
-                    mask_edge(stream, c, head, heads, num_heads, threshold, scale, factors)
+                    name = c if names is None else np.int64(names[c])
+                    mask_edge(stream, name, head, heads, num_heads, threshold, scale, factors)
                     kept = vectors.multiply(weight, vectors.load(factors, 0, heads, None))
                 total = vectors.add(total, vectors.multiply(vectors.spread(kept, width, lanes), row))
                 if positive is not None:
@@ -175,8 +176,8 @@ def _by_source(heads: int, width: int, lanes: int) -> Any:
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def turn_back(
-        indptr, columns, rows, positions, p, at_source, slope, loops, key, threshold, scale, num_heads, head,
-        used, grad, ends, p_grad, source_grad, base, start, stop,
+        indptr, columns, rows, positions, p, at_source, slope, loops, key, threshold, scale, names, num_heads,
+        head, used, grad, ends, p_grad, source_grad, base, start, stop,
     ):  # fmt: skip
         line = 64 // grad.itemsize
         step = num_heads * width
@@ -214,8 +215,10 @@ def _by_source(heads: int, width: int, lanes: int) -> Any:
                 along = vectors.sums_of_heads(vectors.multiply(g, row), width, heads)
                 kept = weight
                 if key is not None:
-                    stream = vertex_stream(key, np.uint64(i if rows is None else np.int64(rows[i])))
-                    mask_edge(stream, j, head, heads, num_heads, threshold, scale, factors)
+                    to = i if rows is None else np.int64(rows[i])
+                    stream = vertex_stream(key, np.uint64(to if names is None else np.int64(names[to])))
+                    name = j if names is None else np.int64(names[j])
+                    mask_edge(stream, name, head, heads, num_heads, threshold, scale, factors)
                     drawn = vectors.load(factors, 0, heads, None)
                     kept = vectors.multiply(weight, drawn)
                     along = vectors.multiply(along, drawn)
@@ -508,9 +511,11 @@ def attend_to_sources_into(
     run_by_edges(work, t_indptr, None, workers, cut)
 
 
-def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Key, threshold and factor of a mask as the loops take them; without one, it costs nothing."""
-    return (None, None, None) if mask is None else (mask.key, mask.threshold, kind.type(mask.scale))
+def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
+    """Key, threshold, factor and names of a mask as the loops take them; without one, it costs nothing."""
+    if mask is None:
+        return (None, None, None, None)
+    return (mask.key, mask.threshold, kind.type(mask.scale), mask.vertices)
 
 
 def _sizes(p: Array) -> tuple[int, int, int]:

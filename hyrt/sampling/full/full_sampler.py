@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,9 +39,28 @@ class FullSampler:
         self._layers = layers
         self._seed = seed
         self._whole = WholeGraph(graph.topology)
-        self._targets = targets.astype(self._whole.vertices.dtype)
+        self._targets = targets.astype(self._whole.rows.dtype)
         self._labels = graph.labels[targets].astype(np.int64)
         self._target_weights = None if class_weights is None else class_weights[self._labels]
+
+    def part(self, whole: WholeGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:
+        """The same steps over a part of the graph.
+
+        Parameters
+        ----------
+        whole
+            The part.
+        chosen
+            [n], which of the targets are in it.
+        rows
+            The rows of those.
+        """
+        other = copy.copy(self)
+        other._whole = whole
+        other._targets = rows.astype(whole.rows.dtype)
+        other._labels = self._labels[chosen]
+        other._target_weights = None if self._target_weights is None else self._target_weights[chosen]
+        return other
 
     def steps_per_epoch(self) -> int:
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,29 @@ from hyrt.sampling.block import Block, Ids, Transposed
 
 if TYPE_CHECKING:
     import torch
+
+
+class Gatherings(Protocol):
+    """Makes what combines messages along edges whose sources are partly in other processes."""
+
+    @property
+    def num_vertices(self) -> int:
+        """The vertices of the graph, in all processes."""
+        ...
+
+    @property
+    def num_edges(self) -> int:
+        """The edges of the graph, in all processes."""
+        ...
+
+    @property
+    def kept_bytes(self) -> int:
+        """What every process has the memory to keep between steps, beside graph and features."""
+        ...
+
+    def gathering(self, what: Any, dtype: np.dtype[Any], layer: int) -> Any:
+        """The `hyrt.fullgraph.gathering.Gathering` that a layer (1..L) asks for."""
+        ...
 
 
 class WholeGraph:
@@ -23,15 +46,25 @@ class WholeGraph:
     Parameters
     ----------
     topology
-        The graph's edges; not copied.
+        The graph's edges; not copied. Of a process that has some of the vertices, the edges into those, which
+        come first, from all that it reads.
+    vertices
+        [n] the numbers in the graph of the vertices that are computed here; all by default.
+    gatherings
+        Makes the gatherings where other processes have the other vertices.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(
+        self, topology: Topology, vertices: Ids | None = None, gatherings: Gatherings | None = None
+    ) -> None:
         self.topology = topology
-        self.vertices: Ids = np.arange(
-            topology.num_vertices, dtype=np.int32 if topology.num_vertices < 2**31 else np.int64
-        )
-        """[V] the numbers 0..V-1, int32 where they fit."""
+        num = topology.num_vertices if vertices is None else len(vertices)
+        self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
+        """[n] the numbers 0..n-1 of the rows that are computed, int32 where they fit."""
+        self.vertices: Ids = self.rows if vertices is None else vertices
+        """[n] the vertices of these rows."""
+        self.gatherings = gatherings
+        """Makes the gatherings; None where all vertices are here."""
 
     @cached_property
     def transposed(self) -> Transposed:
@@ -59,13 +92,13 @@ class WholeGraph:
         in_place
             Leave the sources unlabelled, to be read from the feature matrix in place.
         """
-        topology, vertices = self.topology, self.vertices
+        topology, rows = self.topology, self.rows
         return Block(
             indptr=topology.indptr,
             columns=topology.indices,
-            destinations=vertices,
-            sources=None if in_place else vertices,
-            num_src=len(vertices),
+            destinations=rows,
+            sources=None if in_place else rows,
+            num_src=len(rows),
             degrees=topology.in_degrees,
             source_degrees=topology.in_degrees,
             layer=layer,

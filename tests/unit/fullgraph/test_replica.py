@@ -89,7 +89,7 @@ def replica_of(model: GNN, graph: Graph, batch: MiniBatch, rows: int, kept: int)
     plan = plan_chain(model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, memory_bytes=kept)
     features = InputRows(inputs, plan.dtype)
     plan = replace(plan, chunk_rows=rows, keeps_rows=kept > 0)
-    return FullGraphReplica(batch.whole, Chain(plan, graph.topology, features))
+    return FullGraphReplica(batch.whole, Chain(plan, batch.whole, features))
 
 
 def by_autograd(model: GNN, graph: Graph, batch: MiniBatch) -> StepSums:
@@ -234,7 +234,7 @@ def test_matrices_beyond_a_budget_live_in_files_with_the_same_bits(tmp_path: Pat
         budget = HostBudget(limit, tmp_path)
         place = InPlace(graph.features.matrix)
         plan = plan_chain(model, graph.num_vertices, graph.num_edges, is_sparse=False, memory_bytes=2**30)
-        chain = Chain(replace(plan, chunk_rows=110), graph.topology, InputRows(place, plan.dtype), budget)
+        chain = Chain(replace(plan, chunk_rows=110), batch.whole, InputRows(place, plan.dtype), budget)
         replica = FullGraphReplica(batch.whole, chain)
         for _ in range(2):
             steps.append(replica.step(batch, OBJECTIVE, ALONE))

@@ -1,0 +1,117 @@
+"""Gatherings that need the rows of all sources at once: attention, maxima, functions of both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from hyrt.distributed.full_graph.exchange import Arrival
+from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.gathering import Gathering, MeetsGradient
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks
+from hyrt.machine.workers import Workers
+
+Array = NDArray[Any]
+
+
+class GatherOnRanks:
+    """Any gathering over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
+
+    The rows that edges read come first; then the rank gathers as if the graph ended with them. Backward, the
+    gradients of remote rows are sent where the rows are.
+
+    Parameters
+    ----------
+    spread
+        The edges.
+    inner
+        Gathers along the edges of this rank, whose sources are all there.
+    of_sources
+        For each message, whether it is read at the source of an edge.
+    """
+
+    def __init__(self, spread: SpreadEdges, inner: Gathering, of_sources: Sequence[bool]) -> None:
+        self._spread = spread
+        self._inner = inner
+        self._travel = [number for number, is_read in enumerate(of_sources) if is_read]
+        if isinstance(inner, MeetsGradient):
+            # Looked for: see `hyrt.fullgraph.gathering.MeetsGradient`.
+            self.meet = self._meet
+            self.unread = inner.unread
+
+    @property
+    def reads_messages_back(self) -> bool:
+        """Whether `backward` reads the messages."""
+        return self._inner.reads_messages_back
+
+    @property
+    def parameters(self) -> tuple[torch.nn.Parameter, ...]:
+        """Parameters of the layer that edges read."""
+        return self._inner.parameters
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        spread = self._spread
+        given = tuple(spread.with_room(message) for message in messages)
+        clock = spread.times.product()
+        arrivals: list[Arrival] = []
+        for slot, number in enumerate(self._travel):
+            arrivals += spread.exchange.begin(given[number], ROWS, slot)
+        for arrival in arrivals:
+            clock.wait(arrival.wait)
+        kept = self._inner.forward(given, out, at or spread.own, masks, workers, memory, overwrite=overwrite)
+        clock.end(arrivals)
+        return kept
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        spread, num = self._spread, self._spread.edges.num_own
+        if accumulate:
+            # What other vertices' rows were is there.
+            for matrix in out:
+                matrix[num:] = 0
+        clock = spread.times.product()
+        of_parameters = self._inner.backward(
+            messages, kept, grad, out, at or spread.own, masks, workers, accumulate=accumulate
+        )
+        backs = []
+        for slot, number in enumerate(self._travel):
+            backs.append(spread.exchange.begin_back(out[number], GRADIENTS, slot))
+            for wave in range(spread.edges.grid.num_waves):
+                backs[-1].send(wave)
+        for number, back in zip(self._travel, backs, strict=True):
+            clock.wait(partial(back.add, out[number][:num]))
+        clock.end(backs)
+        return of_parameters
+
+    def _meet(
+        self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,
+        gathered: Array, grad: Array,
+    ) -> None:  # fmt: skip
+        assert isinstance(self._inner, MeetsGradient)
+        self._inner.meet(messages, kept, at or self._spread.own, start, gathered, grad)

@@ -1,0 +1,145 @@
+"""From settings and a block of rows to a rank's part of full-graph training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import psutil
+
+from hyrt.config import Config
+from hyrt.distributed.full_graph.exchange import Exchange
+from hyrt.distributed.full_graph.needed_rows import NeededRows
+from hyrt.distributed.full_graph.part_edges import PartEdges
+from hyrt.distributed.full_graph.rank_gatherings import RankGatherings, adds_up
+from hyrt.distributed.full_graph.rank_grid import RankGrid
+from hyrt.distributed.full_graph.spread_edges import SpreadEdges
+from hyrt.distributed.full_graph.whole_blocks import WholeBlocks
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.scores_by_home import ScoresByHome
+from hyrt.distributed.sharing.share_run import RankPart
+from hyrt.distributed.sum_over_ranks import SumOverRanks
+from hyrt.distributed.watch.joined_traces import JoinedTraces
+from hyrt.errors import ConfigError
+from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
+from hyrt.graph.graph import Graph
+from hyrt.nn.layer import Layer
+from hyrt.pipeline.shares import StepPart
+from hyrt.pipeline.synchronize import Reduction, StepTotals
+from hyrt.sampling.full.full_sampler import FullSampler
+from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.training.given.shared_run import SharedRun
+from hyrt.training.setup import PreparedRun
+
+
+def share_full_graph(
+    config: Config,
+    graph: Graph,
+    own: OwnRows,
+    ranks: JoinedRanks,
+    prepared: PreparedRun,
+    stop_signal: Callable[[], int] = lambda: 0,
+    *,
+    edges_are_split: bool = False,
+) -> RankPart:
+    """A rank's part of a run that trains the whole graph in every step; every rank calls it at once.
+
+    Parameters
+    ----------
+    config
+        All settings; `distributed.algorithm` and `distributed.replication` are of the products.
+    graph
+        Topology, labels and splits.
+    own
+        The rows of this rank's block; its homes are blocks.
+    ranks, prepared, stop_signal, edges_are_split
+        The arguments of `hyrt.distributed.sharing.share_run.share_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be trained by the algorithm.
+    """
+    model, given = prepared.model, config.distributed
+    if not can_take_apart(model):
+        raise ConfigError(
+            f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: train a "
+            "model of hyrt.nn with --full-graph, or omit --full-graph"
+        )
+    grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
+    for number, layer in enumerate(model.layers, 1):
+        assert isinstance(layer, Layer)
+        parts = layer.parts(multiply_first=False)
+        if grid.replication > 1 and (parts is None or not adds_up(parts.gather)):
+            raise ConfigError(
+                f"distributed.algorithm={given.algorithm} adds partial sums up, and layer {number} "
+                f"({type(layer).__name__}) gathers something else: give distributed.algorithm=1d"
+            )
+    whole = _whole_graph(config, graph, own, ranks, grid)
+    sampler = prepared.sampler
+    assert isinstance(sampler, FullSampler)
+    mine = own.homes[prepared.targets] == grid.row
+    prepared.sampler = sampler.part(whole, mine, own.places[prepared.targets[mine]])
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal)
+    by_rank = (
+        own if grid.replication == 1 else replace(own, homes=own.homes.astype(np.int64) * grid.replication)
+    )
+    scores = ScoresByHome(
+        graph,
+        by_rank,
+        ranks.control,
+        memory_bytes=int(config.evaluate.memory_gib * 2**30),
+        sampled=None if config.evaluate.mode == "full" else config.fanouts,
+        batch_size=config.data.batch_size,
+        seed=config.seed,
+        agree=total.agree_to_stop,
+        edges_are_split=edges_are_split,
+    )
+    shared = SharedRun(
+        # A step has one unit, and every rank trains its rows of it.
+        part=StepPart(num_processes=ranks.size),
+        reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
+        traces=JoinedTraces(ranks.control),
+        scores=scores,
+    )
+    return RankPart(graph.with_features(own.rows), shared, total, None, ())
+
+
+def _whole_graph(
+    config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, grid: RankGrid
+) -> WholeGraph:
+    """The edges into this rank's rows."""
+    oblivious = config.distributed.algorithm.endswith("oblivious")
+    edges = PartEdges.of(grid, graph.topology, own.homes, oblivious=oblivious)
+    column = [row * grid.replication + grid.column for row in range(grid.num_blocks)]
+    # Of the thread that computes: see `hyrt.distributed.joined_ranks.JoinedRanks`.
+    products = ranks.group(f"products of column {grid.column}", column)
+    exchange: Exchange = WholeBlocks(edges, products) if oblivious else NeededRows(edges, products)
+    replicas = None
+    if grid.replication > 1:
+        same = [grid.row * grid.replication + column for column in range(grid.replication)]
+        replicas = ranks.group(f"replicas of block {grid.row}", same)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    memory = psutil.virtual_memory().total // KEPT_PART // here
+    kept = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
+    # Columns share the edges of a block, so that each edge is at one rank.
+    num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
+    gatherings = RankGatherings(SpreadEdges(edges, exchange, replicas), graph.num_vertices, num_edges, kept)
+    return WholeGraph(edges.topology, edges.vertices[: edges.num_own], gatherings)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfAnotherReplica:
+    """The reduction at a rank whose block another one answers for: what it has computed is there, too."""
+
+    reduction: SumOverRanks
+
+    def __call__(self, own: StepTotals) -> StepTotals:
+        return self.reduction(
+            StepTotals(loss_sum=0.0, counts={}, normalizer=0.0, gradients=(), num_edges=own.num_edges)
+        )

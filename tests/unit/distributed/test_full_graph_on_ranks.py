@@ -1,0 +1,173 @@
+"""Full-graph training on several ranks is that of one process: any algorithm, any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from unit.distributed.ranks_in_threads import results_of
+from unit.distributed.test_distributed_training import (
+    ONE_GENERATOR,
+    losses,
+    own_edges,
+    own_rows,
+    trained_alone,
+    weights,
+)
+
+from hyrt.config import build_config
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.sharing.share_full_graph import share_full_graph
+from hyrt.distributed.split_edges.all_degrees import with_all_degrees
+from hyrt.graph.graph import Graph
+from hyrt.observe.events import Evaluated, Event
+from hyrt.training.compose import compose_run
+from hyrt.training.setup import PreparedRun
+from hyrt.training.train import Training, TrainResult
+
+EPOCHS = 20
+
+
+def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    return {
+        "model": {"hidden": 8, "layers": 2, "dropout": 0.5, **model},
+        "sampler": {"kind": "full"},
+        "train": {"epochs": EPOCHS, "lr": 0.01, "weight_decay": 0.0},
+        "runtime": {"sample_threads": 1, "load_threads": 1, "train_threads": 1},
+        "evaluate": {"every": 10},
+        "balance": {"policy": "static", "predict": False},
+        "devices": ["cpu:0"],
+        **sections,
+    }
+
+
+def trained_on(
+    ranks: JoinedRanks, graph: Graph, blocks: np.ndarray, given: dict[str, Any], *, split: bool = False
+) -> tuple[TrainResult, list[Event], dict[str, int]]:
+    config = build_config(given)
+    own = own_rows(graph, blocks, ranks.rank // config.distributed.num_replicas)
+    if split:
+        graph = with_all_degrees(own_edges(graph, blocks, ranks.rank), ranks.control)
+    prepared = PreparedRun(config, graph)
+    with ONE_GENERATOR:
+        assert prepared.model
+    ranks.control.add(torch.zeros(1), "control")
+    mine = share_full_graph(config, graph, own, ranks, prepared, edges_are_split=split)
+    heard: list[Event] = []
+    parts = compose_run(
+        config,
+        mine.graph,
+        prepared=prepared,
+        shared=mine.shared,
+        emit=heard.append,
+        should_stop=lambda: mine.reduction.agreed_signal != 0,
+    )
+    return Training(parts).run(), heard, ranks.counts.received()
+
+
+def blocks_of(graph: Graph, num: int, seed: int = 0) -> np.ndarray:
+    """Unequal blocks."""
+    generator = np.random.default_rng(seed)
+    return generator.choice(num, graph.num_vertices, p=np.arange(1, num + 1) / (num * (num + 1) / 2))
+
+
+def check(found: list[Any], alone: tuple[TrainResult, list[Event]]) -> None:
+    """Losses within 1e-5, weights within 1e-4, and metrics equal to those of one process."""
+    expected, heard = alone
+    for result, events, _ in found:
+        assert losses(events) == pytest.approx(losses(heard), rel=1e-5)
+        assert (weights(result) - weights(expected)).abs().max() < 1e-4
+        assert torch.equal(weights(result), weights(found[0][0]))
+    told = [event.metrics for event in found[0][1] if isinstance(event, Evaluated)]
+    wanted = [event.metrics for event in heard if isinstance(event, Evaluated)]
+    assert len(told) == len(wanted) == 2
+    for mine, theirs in zip(told, wanted, strict=True):
+        for name, metrics in theirs.items():
+            assert mine[name] == pytest.approx(metrics, abs=0.02)
+
+
+MODELS = {
+    "gcn, 3 layers": {"kind": "gcn", "layers": 3},
+    "graphsage": {"kind": "graphsage"},
+    "gin": {"kind": "gin"},
+    "gat with attention dropout": {"kind": "gat", "heads": 2, "attention_dropout": 0.3},
+    "g-gcn": {"kind": "ggcn"},
+    "commnet": {"kind": "commnet"},
+    "gg-nn": {"kind": "ggnn"},
+    "graphsage of maxima": {"kind": "graphsage", "aggregate": "max"},
+    "deepgcn": {"kind": "deepgcn"},
+}
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "directed"])
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_train_what_one_process_trains(name: str, symmetric: bool) -> None:
+    graph = random_graph(300, symmetric=symmetric)
+    given = settings(MODELS[name])
+    blocks = blocks_of(graph, 3)
+    alone = trained_alone(graph, given)  # First: ranks that are threads would compile one file at once.
+    check(results_of(3, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+ALGORITHMS = {
+    "1d at 2": (2, {"algorithm": "1d"}),
+    "1d at 8, where a rank has no targets": (8, {"algorithm": "1d"}),
+    "1d-oblivious at 4": (4, {"algorithm": "1d-oblivious"}),
+    "1.5d, 2 copies at 4": (4, {"algorithm": "1.5d"}),
+    "1.5d, 2 copies at 6": (6, {"algorithm": "1.5d", "replication": 2}),
+    "1.5d, 4 copies at 8": (8, {"algorithm": "1.5d", "replication": 4}),
+    "1.5d, one block": (2, {"algorithm": "1.5d", "replication": 2}),
+    "1.5d-oblivious, 2 copies at 8": (8, {"algorithm": "1.5d-oblivious", "replication": 2}),
+}
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "directed"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_the_same(name: str, symmetric: bool) -> None:
+    size, distributed = ALGORITHMS[name]
+    graph = random_graph(300, symmetric=symmetric)
+    given = settings({"kind": "graphsage", "layers": 3, "residual": True}, distributed=distributed)
+    num_blocks = size // build_config(given).distributed.num_replicas
+    blocks = blocks_of(graph, num_blocks)
+    if size == 8:
+        # Rows that others need, but nothing to train.
+        blocks[np.isin(np.arange(300), graph.split("train")) & (blocks == 0)] = num_blocks - 1
+    found = results_of(size, lambda ranks: trained_on(ranks, graph, blocks, given))
+    check(found, trained_alone(graph, given))
+
+
+def needed(graph: Graph, blocks: np.ndarray, to: int) -> int:
+    """Distinct vertices of other blocks with an edge into one, by brute force."""
+    topology = graph.topology
+    into = np.repeat(blocks, np.diff(topology.indptr)) == to
+    sources = np.unique(topology.indices[into])
+    return int((blocks[sources] != to).sum())
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["all edges", "own edges"])
+def test_what_travels_is_what_the_partition_says(split: bool) -> None:
+    graph = random_graph(300, symmetric=False)
+    # Both layers' messages have 8 columns: raw features are gathered once.
+    given = settings({"kind": "gcn", "layers": 3}, evaluate={"every": 1000})
+    blocks = blocks_of(graph, 3)
+    found = results_of(3, lambda ranks: trained_on(ranks, graph, blocks, given, split=split))
+    columns = 8 + graph.num_classes
+    for rank, (_, _, received) in enumerate(found):
+        rows = needed(graph, blocks, rank)
+        assert received["rows"] == 4 * rows * (graph.num_features + EPOCHS * columns)
+    # Each needed row's gradient goes back to where the row is.
+    assert sum(each["row gradients"] for _, _, each in found) == 4 * EPOCHS * columns * sum(
+        needed(graph, blocks, rank) for rank in range(3)
+    )
+
+
+def test_equal_runs_have_equal_bits() -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3})
+    blocks = blocks_of(graph, 4)
+    first, second = (results_of(4, lambda ranks: trained_on(ranks, graph, blocks, given)) for _ in range(2))
+    assert losses(first[0][1]) == losses(second[0][1])
+    assert torch.equal(weights(first[0][0]), weights(second[0][0]))
