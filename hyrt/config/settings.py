@@ -279,11 +279,11 @@ class DistributedConfig(Section):
     their bytes; rows of other ranks are rounded then, which changes training a bit."""
     algorithm: Literal["1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
     """How ranks multiply with `--full-graph`. `1d`: each has a part of the rows, and gets those rows of other
-    parts that its edges name. `1.5d`: ranks form a grid of `replication` columns, in each of which a part of a
-    product is computed. `oblivious` sends all rows, needed or not: it is there to be compared with."""
+    parts that its edges name. `1.5d`: ranks form a grid of `replication` columns, and each column computes a
+    part of every product. `oblivious` sends all rows, needed or not: it is there to be compared with."""
     replication: Count | None = None
-    """How many ranks have each part with `algorithm=1.5d`, for which there are that many times fewer parts than
-    ranks. By default 2."""
+    """How many ranks have each part with `algorithm=1.5d`: there are that many times fewer parts than ranks.
+    By default 2."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
 

@@ -20,7 +20,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, FetchedRows, SparseFeatures, SparseSource
 from hyrt.inference.infer import full_block, needed_vertices, with_own_sources
 from hyrt.inference.infer_memory import Cost, chunks, layer_cost
-from hyrt.inference.shared_scores import Metrics
+from hyrt.inference.shared_scores import Metrics, ScoresAt
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.inputs import Rows
 from hyrt.nn.model import GNN
@@ -82,7 +82,12 @@ class ScoresByHome:
             self._hops = AskedHops(graph.topology, own.homes, group, sampled or [], seed)
 
     def scores(
-        self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
+        self,
+        model: torch.nn.Module,
+        vertices: Ids,
+        workers: Workers,
+        check: Callable[[], None],
+        scores_at: ScoresAt = lambda vertices: None,
     ) -> NDArray[np.float32] | None:
         mine = vertices[self._is_own[vertices]]
 
@@ -98,7 +103,7 @@ class ScoresByHome:
                 own = self._layer_by_layer(model, mine, vertices, workers, before_chunk)
             else:
                 own = self._by_batches(model, mine, workers, before_chunk)
-        return self._at_first(own, vertices)
+        return at_first(own, self._homes[vertices], self._group)
 
     def tell(self, metrics: Metrics | None) -> dict[str, dict[str, float]]:
         text = json.dumps(metrics).encode()
@@ -209,18 +214,28 @@ class ScoresByHome:
         rows.release(-1)
         return given
 
-    def _at_first(self, own: NDArray[np.float32], vertices: Ids) -> NDArray[np.float32] | None:
-        """All scores, at rank 0."""
-        group = self._group
-        given_counts = [len(own), *[0] * (group.size - 1)]
-        counts = np.bincount(self._homes[vertices], minlength=group.size).tolist()
-        taken_counts = [0] * group.size if group.rank else counts
-        width = max(group.exchange_counts([own.shape[1] if len(own) else 0] * group.size, "control"))
-        taken = np.empty((sum(taken_counts), width), np.float32)
-        given = np.ascontiguousarray(own.reshape(len(own), width))
-        group.exchange(torch.from_numpy(given), given_counts, torch.from_numpy(taken), taken_counts, _PURPOSE)
-        if group.rank:
-            return None
-        scores = np.empty_like(taken)
-        scores[np.argsort(self._homes[vertices], kind="stable")] = taken
-        return scores
+
+def at_first(own: NDArray[np.float32], homes: NDArray[Any], group: RankGroup) -> NDArray[np.float32] | None:
+    """The scores of vertices, [n, C], at rank 0; None at the others.
+
+    Parameters
+    ----------
+    own
+        [m, C], those of the vertices of this rank, in their order.
+    homes
+        [n] integers, the rank of each of the vertices.
+    group
+        The ranks.
+    """
+    given_counts = [len(own), *[0] * (group.size - 1)]
+    counts = np.bincount(homes, minlength=group.size).tolist()
+    taken_counts = [0] * group.size if group.rank else counts
+    width = max(group.exchange_counts([own.shape[1] if len(own) else 0] * group.size, "control"))
+    taken = np.empty((sum(taken_counts), width), np.float32)
+    given = np.ascontiguousarray(own.reshape(len(own), width))
+    group.exchange(torch.from_numpy(given), given_counts, torch.from_numpy(taken), taken_counts, _PURPOSE)
+    if group.rank:
+        return None
+    scores = np.empty_like(taken)
+    scores[np.argsort(homes, kind="stable")] = taken
+    return scores

@@ -15,7 +15,7 @@ from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.inference.infer_whole import infer_whole
-from hyrt.inference.shared_scores import SharedScores
+from hyrt.inference.shared_scores import ScoresAt, SharedScores
 from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
@@ -88,7 +88,7 @@ class Evaluator:
         model: torch.nn.Module,
         workers: Workers,
         should_stop: Callable[[], bool] = lambda: False,
-        scores_at: Callable[[Ids], NDArray[np.float32] | None] = lambda vertices: None,
+        scores_at: ScoresAt = lambda vertices: None,
     ) -> dict[str, dict[str, float]]:
         """Per split (those that have vertices) the objective's metrics.
 
@@ -110,7 +110,7 @@ class Evaluator:
             return {}
         vertices = np.concatenate(list(splits.values()))
         if self._shared is not None:
-            scores = self._shared.scores(model, vertices, workers, check)
+            scores = self._shared.scores(model, vertices, workers, check, scores_at)
             return self._shared.tell(None if scores is None else self._metrics(scores, splits))
         scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
         if scores is None:

@@ -15,11 +15,20 @@ from hyrt.sampling.block import Ids
 Metrics = Mapping[str, Mapping[str, float]]
 
 
+ScoresAt = Callable[[Ids], "NDArray[np.float32] | None"]
+"""Gives the scores [n, C] of [n] vertices, or None."""
+
+
 class SharedScores(Protocol):
     """Scores vertices together with other processes, all of which call the same methods in the same order."""
 
     def scores(
-        self, model: torch.nn.Module, vertices: Ids, workers: Workers, check: Callable[[], None]
+        self,
+        model: torch.nn.Module,
+        vertices: Ids,
+        workers: Workers,
+        check: Callable[[], None],
+        scores_at: ScoresAt,
     ) -> NDArray[np.float32] | None:
         """The scores of some vertices.
 
@@ -33,6 +42,8 @@ class SharedScores(Protocol):
             The threads that compute.
         check
             Called now and then; it may raise, in all processes at once.
+        scores_at
+            Asked for the scores of rows that a device of this process computes; gives None where none does.
 
         Returns
         -------

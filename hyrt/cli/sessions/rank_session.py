@@ -101,7 +101,7 @@ class RankSession:
 
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
-        config, size = self.config, self.launch.size
+        config = self.config
         if "auto" in config.devices:
             raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
         strategy, devices = config.distributed.strategy, config.devices
@@ -154,8 +154,8 @@ class RankSession:
         size //= copies
         if not is_partition(Path(source)):
             raise DataError(
-                f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt partition --data "
-                f"{source} --parts {size} -o PARTS, and give --data PARTS"
+                f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt "
+                f"partition --data {source} --parts {size} -o PARTS, and give --data PARTS"
             )
         part = open_part(source, self.launch.rank // copies, normalize=self.config.data.normalize)
         if part.manifest.num_parts != size:

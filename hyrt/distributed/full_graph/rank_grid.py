@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_WAVES = 4
-"""Into how many exchanges the rows of a product are divided, at most: each costs every rank a message to every
-other, and what has arrived is multiplied while the next one travels."""
+"""Into how many exchanges the rows of a product are divided, at most: each costs every rank a message to
+every other, and what has arrived is multiplied while the next one travels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
     """P / c x c ranks; each row of the grid has one block of the graph's vertices, c times (1.5D).
 
-    Rank (i, j) adds up what the blocks of column j contribute to block i. With c = 1 that is all of them (1D).
+    Rank (i, j) adds up what the blocks of column j contribute to block i. With c = 1 those are all (1D).
     """
 
     num_ranks: int
@@ -58,7 +58,7 @@ class RankGrid:
 
     @property
     def waves(self) -> tuple[tuple[int, ...], ...]:
-        """The rows of the grid from which this one takes rows of `blocks`, in the exchanges that they come in.
+        """The rows of the grid from which this one takes rows of `blocks`, for each exchange.
 
         In each of them it takes from the rows of the grid that follow at some distances, and gives to those
         that precede at the same.

@@ -25,9 +25,9 @@ Array = NDArray[Any]
 class SumOnRanks:
     """Sum, mean and GCN's normalisation over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
 
-    A row's sum is added up in a fixed order: own block, then the rows of one exchange after the other. Backward,
-    each rank computes what its rows add to the gradients of remote ones, and sends that where they are. So a
-    directed graph needs nothing else than a symmetric one.
+    A row's sum is added up in a fixed order: own block, then the rows of one exchange after the other.
+    Backward, each rank computes what its rows add to the gradients of remote ones, and sends that where they
+    are. So a directed graph needs nothing else than a symmetric one.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from hyrt.distributed.full_graph.needed_rows import NeededRows
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.full_graph.rank_gatherings import RankGatherings, adds_up
 from hyrt.distributed.full_graph.rank_grid import RankGrid
+from hyrt.distributed.full_graph.scores_of_rows import ScoresOfRows
 from hyrt.distributed.full_graph.spread_edges import SpreadEdges
 from hyrt.distributed.full_graph.whole_blocks import WholeBlocks
 from hyrt.distributed.joined_ranks import JoinedRanks
@@ -67,8 +68,8 @@ def share_full_graph(
     model, given = prepared.model, config.distributed
     if not can_take_apart(model):
         raise ConfigError(
-            f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: train a "
-            "model of hyrt.nn with --full-graph, or omit --full-graph"
+            f"{type(model).__name__} computes the whole graph at once, so that ranks cannot share it: train "
+            "a model of hyrt.nn with --full-graph, or omit --full-graph"
         )
     grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
     for number, layer in enumerate(model.layers, 1):
@@ -86,12 +87,9 @@ def share_full_graph(
     prepared.sampler = sampler.part(whole, mine, own.places[prepared.targets[mine]])
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal)
-    by_rank = (
-        own if grid.replication == 1 else replace(own, homes=own.homes.astype(np.int64) * grid.replication)
-    )
-    scores = ScoresByHome(
+    otherwise = ScoresByHome(
         graph,
-        by_rank,
+        replace(own, homes=own.homes.astype(np.int64) * grid.replication),
         ranks.control,
         memory_bytes=int(config.evaluate.memory_gib * 2**30),
         sampled=None if config.evaluate.mode == "full" else config.fanouts,
@@ -105,7 +103,7 @@ def share_full_graph(
         part=StepPart(num_processes=ranks.size),
         reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
         traces=JoinedTraces(ranks.control),
-        scores=scores,
+        scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
     )
     return RankPart(graph.with_features(own.rows), shared, total, None, ())
 
