@@ -32,6 +32,10 @@ class ProductTimes:
         """The clock of one more product."""
         return ProductClock(self, time.perf_counter())
 
+    def clear(self) -> None:
+        """Begin again."""
+        self.compute_s = self.communicate_s = self.wait_s = 0.0
+
     @property
     def hidden(self) -> float | None:
         """The part of the smaller of computing and communicating that took no time of its own; None before

@@ -14,6 +14,7 @@ from hyrt.config import Config
 from hyrt.distributed.full_graph.exchange import Exchange
 from hyrt.distributed.full_graph.needed_rows import NeededRows
 from hyrt.distributed.full_graph.part_edges import PartEdges
+from hyrt.distributed.full_graph.products_hook import ProductsHook
 from hyrt.distributed.full_graph.rank_gatherings import RankGatherings, adds_up
 from hyrt.distributed.full_graph.rank_grid import RankGrid
 from hyrt.distributed.full_graph.scores_of_rows import ScoresOfRows
@@ -80,7 +81,8 @@ def share_full_graph(
                 f"distributed.algorithm={given.algorithm} adds partial sums up, and layer {number} "
                 f"({type(layer).__name__}) gathers something else: give distributed.algorithm=1d"
             )
-    whole = _whole_graph(config, graph, own, ranks, grid)
+    spread = _spread_edges(config, graph, own, ranks, grid)
+    whole = _whole_graph(graph, spread, ranks)
     sampler = prepared.sampler
     assert isinstance(sampler, FullSampler)
     mine = own.homes[prepared.targets] == grid.row
@@ -105,13 +107,14 @@ def share_full_graph(
         traces=JoinedTraces(ranks.control),
         scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
     )
-    return RankPart(graph.with_features(own.rows), shared, total, None, ())
+    hooks = [ProductsHook(spread, ranks.control)]
+    return RankPart(graph.with_features(own.rows), shared, total, None, hooks)
 
 
-def _whole_graph(
+def _spread_edges(
     config: Config, graph: Graph, own: OwnRows, ranks: JoinedRanks, grid: RankGrid
-) -> WholeGraph:
-    """The edges into this rank's rows."""
+) -> SpreadEdges:
+    """The edges into this rank's rows, with what brings the rows that they name."""
     oblivious = config.distributed.algorithm.endswith("oblivious")
     edges = PartEdges.of(grid, graph.topology, own.homes, oblivious=oblivious)
     column = [row * grid.replication + grid.column for row in range(grid.num_blocks)]
@@ -122,12 +125,18 @@ def _whole_graph(
     if grid.replication > 1:
         same = [grid.row * grid.replication + column for column in range(grid.replication)]
         replicas = ranks.group(f"replicas of block {grid.row}", same)
+    return SpreadEdges(edges, exchange, replicas)
+
+
+def _whole_graph(graph: Graph, spread: SpreadEdges, ranks: JoinedRanks) -> WholeGraph:
+    """What a rank's trainer takes for the whole graph."""
+    edges = spread.edges
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     memory = psutil.virtual_memory().total // KEPT_PART // here
     kept = min(ranks.control.exchange_counts([memory] * ranks.size, "control"))
     # Columns share the edges of a block, so that each edge is at one rank.
     num_edges = sum(ranks.control.exchange_counts([edges.topology.num_edges] * ranks.size, "control"))
-    gatherings = RankGatherings(SpreadEdges(edges, exchange, replicas), graph.num_vertices, num_edges, kept)
+    gatherings = RankGatherings(spread, graph.num_vertices, num_edges, kept)
     return WholeGraph(edges.topology, edges.vertices[: edges.num_own], gatherings)
 
 

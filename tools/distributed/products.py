@@ -1,0 +1,130 @@
+"""Epoch times and bytes of full-graph training on the emulated cluster, algorithms side by side.
+
+    python tools/distributed/products.py --data metis=parts-metis,volume=parts-volume --rates 200mbit,1gbit \\
+        --set model.kind=gcn,model.layers=3,model.hidden=16 --epochs 5 \\
+        --runs "1d-oblivious:metis;1d:metis;1d:volume;1.5d:halves,distributed.replication=2"
+
+A run is an algorithm and the partition that it trains on, with settings of its own after those of `--set`;
+`+` stands for the commas of a list. Every run is `hyrt run --full-graph` with one node a rank. Epoch times
+are the medians of all epochs but the first, which compiles and exchanges what is needed once. Rows are those
+that all ranks get in an epoch's forward and backward products, as they were counted; MB are their bytes, the
+partial sums' of 1.5D included, that a rank gets in an epoch, in the mean and at most. `hidden` is the part of
+the smaller of multiplying and communicating that took no time of its own, added up over ranks. `wire /
+counted` are the bytes of all interfaces, headers included, over what was counted in the whole run. Nodes
+share the cores of this machine. Root is needed, see cluster.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_CLUSTER = Path(__file__).with_name("cluster.py")
+_TRAVEL = ("rows", "row gradients", "partial sums")
+
+
+def measure(data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s: float) -> Mapping[str, Any]:
+    """Run hyrt once on the cluster: its summary, the seconds of its epochs, and the bytes of all interfaces.
+
+    Raises
+    ------
+    RuntimeError
+        If a rank fails, with what the ranks have printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="hyrt-products-") as folder:
+        logs = Path(folder) / "logs"
+        command = [
+            *(sys.executable, str(_CLUSTER), "--nodes", str(nodes), "--rate", rate, "--json"),
+            *("--limit", str(limit_s), "--logs", str(logs), "--"),
+            *(sys.executable, "-m", "hyrt", "run", "--data", str(data.resolve()), "--name", "run"),
+            *("--full-graph", "evaluate.every=0", *settings),
+        ]
+        # One thread a library, as torchrun sets it for several processes a machine; hyrt as it lies here.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            printed = "\n".join(log.read_text()[-1000:] for log in sorted(logs.glob("*.log")))
+            raise RuntimeError(f"{' '.join(settings)}: exit code {done.returncode}\n{done.stderr}\n{printed}")
+        run = Path(folder) / "runs" / "run"
+        events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return {
+            **json.loads((run / "summary.json").read_text()),
+            "epochs_s": [event["seconds"] for event in events if event["event"] == "epoch_ended"],
+            "on_wire": sum(json.loads(line)["received_bytes"] for line in done.stdout.splitlines()),
+        }
+
+
+def row(rate: str, name: str, found: Mapping[str, Any]) -> str:
+    """A row of the table."""
+    told, products = found["distributed"], found["products"]
+    received = [sum(each["bytes_received"].get(what, 0) for what in _TRAVEL) for each in told["by_rank"]]
+    passes = found["epochs"]
+    computed, communicated, waited = (
+        [each[what] for each in products] for what in ("compute_s", "communicate_s", "wait_s")
+    )
+    least = sum(min(*each) for each in zip(computed, communicated, strict=True))
+    hidden = sum(max(0.0, c - w) for c, w in zip(communicated, waited, strict=True))
+    counted = sum(sum(each["bytes_received"].values()) for each in told["by_rank"])
+    times = found["epochs_s"]
+    return (
+        f"| {rate} | {name} | {statistics.median(times[1:] or times):.3f} | "
+        f"{sum(each['remote_rows'] for each in products):,} | "
+        f"{statistics.fmean(received) / passes / 1e6:.2f} | {max(received) / passes / 1e6:.2f} | "
+        f"{sum(computed) / len(products) / max(1, passes - 1):.3f} | "
+        f"{sum(communicated) / len(products) / max(1, passes - 1):.3f} | "
+        f"{min(1.0, hidden / least) if least else 0:.0%} | "
+        f"{found['on_wire'] / counted:.3f} | {found['metrics']['val']['accuracy']:.4f} |"
+    )
+
+
+def _settings(text: str) -> list[str]:
+    return [setting.replace("+", ",") for setting in text.split(",") if setting]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="NAME=PARTS,NAME=PARTS: folders of hyrt partition")
+    parser.add_argument("--rates", default="200mbit,1gbit")
+    parser.add_argument("--runs", required=True)
+    parser.add_argument("--set", default="", help="settings of all runs")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds for a run")
+    asked = parser.parse_args(arguments)
+    folders = {name: Path(path) for name, _, path in (each.partition("=") for each in asked.data.split(","))}
+    print(
+        "| rate | run | epoch (s) | remote rows a product | MB a rank and epoch | at most | "
+        "multiplying (s) | communicating (s) | hidden | wire / counted | val accuracy |\n| --- | --- "
+        + "| ---: " * 9
+        + "|",
+        flush=True,
+    )
+    for rate in asked.rates.split(","):
+        for each in asked.runs.split(";"):
+            name, _, own = each.partition(",")
+            algorithm, _, partition = name.partition(":")
+            settings = [*_settings(asked.set), f"distributed.algorithm={algorithm}", *_settings(own)]
+            settings.append(f"train.epochs={asked.epochs}")
+            copies = 1 if algorithm.startswith("1d") else 2
+            for setting in settings:
+                if setting.startswith("distributed.replication="):
+                    copies = int(setting.partition("=")[2])
+            data = folders[partition]
+            nodes = copies * len(json.loads((data / "partition.json").read_text())["parts"])
+            found = measure(data, nodes, rate, settings, asked.limit)
+            print(row(rate, f"{each} at {nodes}", found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
