@@ -103,13 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for a run")
     asked = parser.parse_args(arguments)
     folders = {name: Path(path) for name, _, path in (each.partition("=") for each in asked.data.split(","))}
-    print(
-        "| rate | run | epoch (s) | remote rows a product | MB a rank and epoch | at most | "
-        "multiplying (s) | communicating (s) | hidden | wire / counted | val accuracy |\n| --- | --- "
-        + "| ---: " * 9
-        + "|",
-        flush=True,
-    )
+    columns = [
+        *("rate", "run", "epoch (s)", "remote rows a product", "MB a rank and epoch", "at most"),
+        *("multiplying (s)", "communicating (s)", "hidden", "wire / counted", "val accuracy"),
+    ]
+    print(f"| {' | '.join(columns)} |\n| --- | ---{' | ---:' * (len(columns) - 2)} |", flush=True)
     for rate in asked.rates.split(","):
         for each in asked.runs.split(";"):
             name, _, own = each.partition(",")
