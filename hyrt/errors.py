@@ -5,6 +5,7 @@ The command line prints them as one line and exits with `exit_code`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -145,6 +146,17 @@ def numbers_named() -> Iterator[None]:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
         raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
+
+
+def readable(name: str) -> str:
+    r"""A name of a file that is not UTF-8, by its bytes as a shell's `$'...'` takes them: `b\xffd`.
+
+    Parameters
+    ----------
+    name
+        With lone surrogates for such bytes, which no output can show.
+    """
+    return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", name)
 
 
 def one_line(text: str) -> str:

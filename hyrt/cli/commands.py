@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import re
 import signal
 import sys
 import warnings
@@ -28,7 +27,7 @@ from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
 from hyrt.distributed.launch import rank_prefix
-from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated
+from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated, readable
 from hyrt.machine.kernel_cache import damaged_cache_named
 from hyrt.machine.this_process.process_end import ends_whole
 
@@ -173,8 +172,7 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
         raise error
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
-    # A name that is not UTF-8 is shown by its bytes, as a shell's $'...' takes them.
-    message = re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", message)
+    message = readable(message)
     prefix = rank_prefix()
     is_whole = message.startswith("error in ") and not prefix
     print(message if is_whole else f"error: {prefix}{message}", file=sys.stderr)

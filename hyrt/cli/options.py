@@ -90,7 +90,8 @@ class Command(TyperCommand):
         Raises
         ------
         ConfigError
-            If an option is given twice, does not exist or has no such choice, saying what to write.
+            If an option is given twice, is missing, does not exist or has no such choice, saying what to
+            write.
         """
         from hyrt.errors import ConfigError, listed
 
@@ -98,12 +99,11 @@ class Command(TyperCommand):
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         except _UsageError as error:
             name = str(getattr(error, "option_name", ""))
-            if hasattr(error, "possibilities") and name.startswith("--"):
+            if hasattr(error, "possibilities"):
                 raise ConfigError(
                     f"{name} is not an option of {ctx.command_path}: {self._instead(name, args)}"
                 ) from None
-            # Anything else is raised again, in the parser's words.
-            return super().parse_args(ctx, args)
+            raise _refused(ctx, error) from None
         for option in given:
             if given.count(option) > 1 and getattr(option, "is_flag", None) is False:
                 names = " or ".join(option.opts)
@@ -114,8 +114,8 @@ class Command(TyperCommand):
         except typer.BadParameter as error:
             from pydantic import ValidationError
 
-            if error.param is None:
-                raise
+            if error.param is None or hasattr(error, "param_type"):
+                raise _refused(ctx, error) from None
             wrong = re.search(r"'(.*)' is not one of (.*)", error.message)
             if wrong is not None:
                 choices = re.findall(r"'([^']+)'", wrong[2])
@@ -125,11 +125,18 @@ class Command(TyperCommand):
 
                 first = error.__cause__.errors()[0]
                 raise ConfigError(f"{error.param.opts[0]} {first['input']}: {wanted(first)}") from None
-            raise
+            raise _refused(ctx, error) from None
+        except _UsageError as error:
+            raise _refused(ctx, error) from None
 
     def _instead(self, name: str, args: Sequence[str]) -> str:
         """What to write in place of an option that does not exist."""
+        from hyrt.errors import listed
+
         options = [option for each in self.params for option in each.opts if option.startswith("--")]
+        if not name.startswith("--"):
+            same = [option for option in options if option[2] == name[1]]
+            return f"did you mean {listed(same, 'or')}?" if same else "--help lists the options"
         takes_settings = any(each.name == "arguments" for each in self.params)
         near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
         word = name.removeprefix("--").replace("-", "_")
@@ -146,8 +153,16 @@ class Command(TyperCommand):
             if setting is not None:
                 value = _value_of(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
-        listed = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
-        return f"--help lists the options{listed}"
+        settings = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
+        return f"--help lists the options{settings}"
+
+
+def _refused(ctx: Any, error: Any) -> Exception:
+    """What the parser says, in a line like hyrt's own errors."""
+    from hyrt.errors import ConfigError
+
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return ConfigError(f"{ctx.command_path}: {said[:1].lower()}{said[1:]}: see {ctx.command_path} --help")
 
 
 def _value_of(name: str, args: Sequence[str]) -> str:

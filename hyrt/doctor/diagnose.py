@@ -15,6 +15,7 @@ from hyrt.doctor.examine import examine
 from hyrt.doctor.finding import STATES, DoctorFinding, exit_code
 from hyrt.doctor.settings import Asked
 from hyrt.doctor.table import finding_lines, last_line
+from hyrt.errors import readable
 
 
 def diagnose(asked: Asked, output: Path, *, limit_s: float, as_json: bool) -> int:
@@ -64,7 +65,7 @@ def _print(text: str) -> None:
     """Also what the terminal's encoding lacks; to a reader that has left, nothing."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print(readable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         # Else the interpreter complains once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, readable
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
@@ -126,18 +126,18 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         from hyrt.graph.synthetic import generate, parse_spec
 
         return generate(parse_spec(name), scratch), True
-    path = Path(os.path.expanduser(name))
+    path, shown = Path(os.path.expanduser(name)), readable(name)
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 
-        return read_parts(path, name, check=check), True
+        return read_parts(path, shown, check=check), True
     if path.is_file():
-        return read_npz(path, name, scratch), False
+        return read_npz(path, shown, scratch), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
-        return read_folder(path, name, check=check), False
+        return read_folder(path, shown, check=check), False
     if path.is_dir() or name == "mag240m" or name.startswith("ogbn-"):
         from hyrt.graph.formats.ogb_layout import read_ogb
 
-        return read_ogb(name, scratch), False
+        return replace(read_ogb(name, scratch), name=shown), False
     what = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
-    raise DataError(f"{name}: {what}; a dataset is {KINDS}")
+    raise DataError(f"{shown}: {what}; a dataset is {KINDS}")

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hyrt.errors import readable
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.report.records.write_errors import explained
 
@@ -28,8 +29,7 @@ def write_page(path: Path, page: str) -> None:
         If it cannot be written, naming the file and the remedy.
     """
     with explained(path, "Give another file with --output"):
-        # Names of files may hold bytes that are no text.
-        write_atomically(path, page.encode("utf-8", "replace"))
+        write_atomically(path, readable(page).encode("utf-8", "replace"))
 
 
 def pairs(values: Mapping[str, Any]) -> str:

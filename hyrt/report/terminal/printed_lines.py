@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyrt.errors import readable
+
 _PLAIN = str.maketrans({"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"})
 
 
@@ -49,11 +51,11 @@ def encodable(text: str, encoding: str | None) -> str:
     ----------
     text
         Perhaps with characters that no output can show, as undecodable bytes of a file's name are: these
-        become `?`.
+        are shown as `readable` says.
     encoding
         The encoding of the output; None where it does not say, which is taken for UTF-8.
     """
-    encoding = encoding or "utf-8"
+    encoding, text = encoding or "utf-8", readable(text)
     if encoding.lower().startswith("utf"):
         return text.encode("utf-8", "replace").decode()
     return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)

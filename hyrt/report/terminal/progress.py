@@ -199,7 +199,7 @@ class Progress:
         elif sys.stderr is not None:
             # As for standard output: that nobody reads it ends no run.
             with contextlib.suppress(OSError):
-                print(text.encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)
+                print(encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
     def _print(self, text: str, *, indent: int = 0, final: bool = False) -> None:
         """Write a line that stays, above the one that is redrawn; continued lines are indented."""

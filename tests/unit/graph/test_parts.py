@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import tracemalloc
 from itertools import pairwise
@@ -310,6 +311,20 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         with pytest.raises(DataError, match=message):
             write_parts.write_parts(PartitionJob(source, tmp_path / "parts", **given))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_name_that_is_not_utf8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"d\xe4ta")
+    folder.mkdir()
+    arrays = make_arrays(4)
+    parts = written(arrays, folder, 2)
+    source = f"{tmp_path}/d\\xe4ta/source.npz"
+    assert read_manifest(parts).source == source
+    # Any output can show the names of what is open.
+    assert open_graph(folder / "source.npz").name == source
+    graph = open_graph(parts)
+    assert graph.name == f"{tmp_path}/d\\xe4ta/parts"
+    assert np.array_equal(rows_of(graph.features, np.arange(30)), arrays["features"])
 
 
 def test_as_many_parts_as_vertices_and_many_files(tmp_path):

@@ -225,7 +225,7 @@ def test_no_unicode() -> None:
 
 
 def test_undecodable_names() -> None:
-    assert show([Notice(kind="info", text="data \udc80.npz")]) == ["data ?.npz"]
+    assert show([Notice(kind="info", text="data \udc80.npz")]) == ["data \\x80.npz"]
 
 
 @pytest.mark.parametrize("width", range(20, 160, 3))

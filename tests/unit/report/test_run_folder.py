@@ -339,8 +339,8 @@ def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             RunFolder.create(root, None, Config())
     with pytest.raises(ConfigError, match=": give a name of at most 200 bytes"):
         RunFolder.create(tmp_path, "é" * 101, Config())
-    with pytest.raises(ConfigError, match="give a name in UTF-8, without '/'"):
-        RunFolder.create(tmp_path, "\udcfa", Config())
+    with pytest.raises(ConfigError, match=r"run name 'a\\xfa': give a name in UTF-8, without '/'"):
+        RunFolder.create(tmp_path, "a\udcfa", Config())
 
     def read_only(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
