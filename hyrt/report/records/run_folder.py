@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
-from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, one_line, readable
+from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.nn.models.model_kind import MODELS
 from hyrt.objective.registry import OBJECTIVES
@@ -109,8 +109,10 @@ class RunFolder:
         """
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
+            # Line breaks as `\\n`, and bytes that are no UTF-8 as `\\xff`.
+            shown = repr(readable(name)).replace("\\\\", "\\")
             raise ConfigError(
-                f"run name '{one_line(readable(name))}': give a name in UTF-8, without '/' and line breaks, "
+                f"run name {shown}: give a name in UTF-8, without '/' and line breaks, "
                 "that does not start with '.'"
             )
         if len(os.fsencode(name)) > _LONGEST_NAME:
