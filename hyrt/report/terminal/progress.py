@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REDRAW_S = 0.1
+# tmux wraps its lines at once while a window is dragged, and tells their new width up to 0.25 s later.
+_SETTLED_S = 0.3
 # A run of hundreds of short epochs shows about this many of them; metrics.jsonl has all.
 _SHOWN_EPOCHS = 40
 
@@ -96,6 +98,10 @@ class Progress:
         self._live: Live | None = None
         # The width of the terminal when the picture was drawn, and the columns of each of its lines.
         self._drawn: tuple[int, list[int]] = (0, [])
+        # The newest width of the terminal, and since when it has it.
+        self._seen: tuple[int | None, float] = (self._width, -math.inf)
+        # Lines that wait until it keeps its width, and whether the picture ends above them.
+        self._held: list[tuple[str, int, bool]] = []
         self._epochs = 0
         # The epochs of the newest lines of their kind.
         self._epoch_line = self._evaluation_line = 0
@@ -108,6 +114,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._print_held()
         self._write(self._end_live)
 
     def handle(self, event: Event) -> None:
@@ -130,15 +137,12 @@ class Progress:
                 self._show_steps(event)
             case EpochEnded() if self._is_due(event.epoch, self._epoch_line):
                 self._epoch_line = event.epoch
-                if not self._dashboard:
-                    # The picture stays, also while the epoch is evaluated: this line comes above it.
-                    self._write(self._end_live)
                 seen = self._stages
-                self._print(
-                    epoch_line(
-                        event, self._epochs, seen.means(), seen.bottleneck(), seen.memory_bytes, self._width
-                    )
+                line = epoch_line(
+                    event, self._epochs, seen.means(), seen.bottleneck(), seen.memory_bytes, self._width
                 )
+                # The dashboard stays, also while the epoch is evaluated: this line comes above it.
+                self._print(line, ends_live=not self._dashboard)
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
             case Evaluated() if self._is_due(event.epoch, self._evaluation_line):
@@ -150,11 +154,11 @@ class Progress:
             case Notice():
                 self._print(event.text, indent=2)
             case RunEnded():
-                self._write(self._end_live)
-                self._print(self._last_line(event), indent=2, final=True)
+                self.say(self._last_line(event))
 
     def say(self, text: str) -> None:
         """Show a line, also when quiet."""
+        self._print_held()
         self._write(self._end_live)
         self._print(text, indent=2, final=True)
 
@@ -174,9 +178,16 @@ class Progress:
             if now - self._shown_s >= self._interval_s:
                 self._shown_s = now
                 self._print(step_line(group, self._epochs, None))
-        elif self._live is None or now - self._shown_s >= _REDRAW_S:
+        elif self._is_settled(now) and (self._live is None or now - self._shown_s >= _REDRAW_S):
+            self._print_held()
             self._shown_s = now
             self._write(lambda: self._redraw(self._picture(group)))
+
+    def _is_settled(self, now: float) -> bool:
+        """Whether the terminal has kept its width for a while: what is drawn meanwhile may be too wide."""
+        if self._width != self._seen[0]:
+            self._seen = self._width, now
+        return now - self._seen[1] >= _SETTLED_S
 
     def _last_line(self, ended: RunEnded) -> str:
         """The best epoch's test score and the time of an epoch, as far as the summary has them."""
@@ -201,10 +212,24 @@ class Progress:
             with contextlib.suppress(OSError):
                 print(encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
-    def _print(self, text: str, *, indent: int = 0, final: bool = False) -> None:
+    def _print(self, text: str, *, indent: int = 0, final: bool = False, ends_live: bool = False) -> None:
         """Write a line that stays, above the one that is redrawn; continued lines are indented."""
         if self._quiet and not final:
             return
+        if self._live is not None and not self._is_settled(self._clock()):
+            self._held.append((text, indent, ends_live))
+            return
+        self._print_held()
+        self._print_now(text, indent, ends_live)
+
+    def _print_held(self) -> None:
+        held, self._held = self._held, []
+        for line in held:
+            self._print_now(*line)
+
+    def _print_now(self, text: str, indent: int, ends_live: bool) -> None:
+        if ends_live:
+            self._write(self._end_live)
         console = self._console
         if console is None:
             self._write(lambda: self._print_plain(text))

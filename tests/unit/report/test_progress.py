@@ -337,6 +337,8 @@ with Progress(with_dashboard=with_dashboard, clock=iter(range(10**6)).__next__) 
         while os.get_terminal_size().columns != columns:
             time.sleep(0.01)
         progress.handle(steps(40) if turn == 0 else epoch_ended(1))
+        # The first one waits for the width to stay.
+        progress.handle(steps(57))
         progress.handle(steps(58))
     (folder / "drawn").touch()
     while not (folder / "seen").exists():
@@ -353,10 +355,14 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
 @pytest.mark.parametrize("how", ["line", "dashboard"])
-def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str) -> None:
-    """In tmux, which wraps the lines that are there, as most terminals do."""
+@pytest.mark.parametrize("dragged", [False, True])
+def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str, dragged: bool) -> None:
+    """In tmux, which wraps the lines that are there, as most terminals do.
+
+    It says so at once where a window is resized once; while it is dragged, only now and then.
+    """
     script = tmp_path / "shown.py"
-    script.write_text(SHOWN, encoding="utf-8")
+    script.write_text(DRAGGED if dragged else SHOWN, encoding="utf-8")
     tmux = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "socket")]
     words = [sys.executable, str(script), str(tmp_path), how]
     # Rich takes a width in COLUMNS for one that never changes.
@@ -364,9 +370,14 @@ def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str)
     options = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
     subprocess.run([*tmux, "-u", "new-session", "-d", "-x", "130", "-y", "40", *options, *words], check=True)
     try:
-        for turn, width in enumerate((70, 45)):
-            wait_for(tmp_path / f"ready{turn}")
+        for turn, width in enumerate(range(124, 45, -6) if dragged else (70, 45)):
+            if turn < 2 - dragged:
+                wait_for(tmp_path / f"ready{turn}")
             subprocess.run([*tmux, "resize-window", "-x", str(width)], check=True)
+            time.sleep(0.04 * dragged)
+        if dragged:
+            time.sleep(0.7)
+            (tmp_path / "stop").touch()
         wait_for(tmp_path / "drawn")
         time.sleep(0.2)
         capture = [*tmux, "-u", "capture-pane", "-p"]
@@ -378,13 +389,40 @@ def test_a_terminal_that_is_resized_keeps_no_fragments(tmp_path: Path, how: str)
         (tmp_path / "seen").touch()
         subprocess.run([*tmux, "kill-server"], check=False)
     assert visible.count("58/59") == 1
-    assert "20/59" not in visible
-    assert "40/59" not in visible
+    assert len(re.findall("[0-9]/59", visible)) == 1, visible
     assert visible.count("transfer ") == (how == "dashboard")
     assert "epoch 1/5  3.5 s" in visible
     # What stays is still there; tmux itself moves lines out of sight when it wraps others.
     for start in ("data", "model", "devices"):
         assert len(re.findall(f"^{start} ", whole, re.MULTILINE)) == 1, whole
+
+
+# Draws and prints all the time, as a run of short epochs does, while somebody drags the window.
+DRAGGED = """
+import sys, time
+from pathlib import Path
+from unit.report.run_events import STARTED, epoch_ended, steps
+from hyrt.report.terminal.progress import Progress
+
+folder = Path(sys.argv[1])
+with Progress(with_dashboard=sys.argv[2] == "dashboard") as progress:
+    progress.handle(STARTED)
+    turn = 0
+    while not (folder / "stop").exists():
+        progress.handle(steps(20 + turn % 30))
+        if turn == 8:
+            (folder / "ready0").touch()
+        if turn == 14:
+            progress.handle(epoch_ended(1))
+        time.sleep(0.05)
+        turn += 1
+    # Redraws may be kept back, but not for long.
+    time.sleep(0.1)
+    progress.handle(steps(58))
+    (folder / "drawn").touch()
+    while not (folder / "seen").exists():
+        time.sleep(0.01)
+"""
 
 
 def everything(leader: int) -> str:
