@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from hyrt.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from hyrt_perfmodel.communication.measured_network import FittedNetwork
     from hyrt_perfmodel.platforms.calibration_file import Calibration
     from hyrt_perfmodel.platforms.platform import TrainerRates
 
@@ -26,26 +28,41 @@ def calibrate(
             help="Also measure other devices that compute on the CPU's cores, which takes minutes.",
         ),
     ] = False,
+    network: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml",
+            help="Under torchrun: measure the network between the ranks instead, and write it to a file.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast this machine is.
 
     `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes about
     a minute on two cores the first time, more on many cores, and longer with each accelerator. Run nothing
-    else meanwhile.
+    else meanwhile. With --network, processes that torchrun has started measure what joins them, for
+    hyrt predict --network FILE.yaml.
 
     \b
     Examples:
       hyrt calibrate
       hyrt calibrate --show
       hyrt predict --data synthetic:products-s
+      torchrun --nnodes 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m hyrt calibrate --network lan.yaml
     """  # noqa: D301
+    from hyrt.errors import ConfigError, DeviceUnavailable
+
+    if network is not None:
+        if show or everything:
+            raise ConfigError("--network measures what joins machines: omit --show and --all")
+        _calibrate_network(network, as_json=as_json)
+        return
     import json
     from dataclasses import asdict
 
     from hyrt_perfmodel.platforms.calibration_file import calibration_file, plain
 
-    from hyrt.errors import DeviceUnavailable
     from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.machine import calibrate as measure
     from hyrt.predict.calibrate.store import check_place, keep, kept
@@ -70,6 +87,77 @@ def calibrate(
         typer.echo(
             f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
         )
+
+
+def _calibrate_network(file: Path, *, as_json: bool) -> None:
+    """Measure as one of the processes that a launcher has started; the first one tells and writes it."""
+    import json
+    from dataclasses import asdict
+
+    from hyrt_perfmodel.communication.measured_network import network_text
+
+    from hyrt.config.settings import DistributedConfig
+    from hyrt.distributed.launch import launched
+    from hyrt.errors import ConfigError, numbers_named
+    from hyrt.machine.atomic_write import write_atomically
+    from hyrt.machine.this_process.process_settings import prepare_process
+
+    launch = launched()
+    if launch is None:
+        raise ConfigError(
+            "--network measures between processes: start hyrt calibrate --network with torchrun on every "
+            "machine, as a run on several"
+        )
+    prepare_process()
+    from hyrt.distributed.joined_ranks import joined_by_launcher
+    from hyrt.predict.calibrate.network import measure_network
+
+    with joined_by_launcher(timeout_s=DistributedConfig().timeout_s) as ranks:
+        if launch.rank == 0:
+            place = _network_place(file)
+            typer.echo(f"measuring between {launch.size} ranks ...", err=True)
+        with numbers_named():
+            found = measure_network(ranks, file.stem)
+        if launch.rank == 0:
+            write_atomically(place, network_text(found.network).encode())
+            if as_json:
+                facts = {**asdict(found.network), "errors": found.errors, "file": str(file)}
+                typer.echo(json.dumps(facts))
+            else:
+                for line in _network_lines(found, file):
+                    typer.echo(line)
+
+
+def _network_place(file: Path) -> Path:
+    """Where a network is written; what is there may be a network, but nothing else."""
+    from hyrt_perfmodel.communication.network import read_network
+
+    from hyrt.errors import ConfigError
+    from hyrt.machine.output_file import output_file
+
+    if file.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--network {file}: give a name that ends in .yaml, as hyrt predict knows it")
+    place = output_file(file, replace=True, option="--network")
+    if place.exists():
+        try:
+            read_network(place)
+        except ValueError as error:
+            raise ConfigError(f"{file}: exists, and is no network: give another --network") from error
+    return place
+
+
+def _network_lines(found: FittedNetwork, file: Path) -> list[str]:
+    from hyrt.quantities import duration, three_digits
+
+    network, rate = found.network, three_digits(found.network.gb_s)
+    errors = ", ".join(f"{operation} {error:.0%}" for operation, error in found.errors.items())
+    return [
+        f"{network.name}: {rate} GB/s each way, {duration(network.latency_s)} a message; "
+        f"exchanges reach {network.uneven_part:.0%} of the rate",
+        network.source,
+        f"median error of what these predict of the measured operations: {errors}",
+        f"stored in {file}: hyrt predict --ranks N --network {file}",
+    ]
 
 
 def _lines(found: Calibration) -> list[str]:

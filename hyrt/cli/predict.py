@@ -53,7 +53,7 @@ def predict(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What joins them: 10gbit (the default), slingshot-11, 200mbit."),
+        typer.Option(metavar="NAME", help="What joins them: 10gbit (the default), 200mbit, a .yaml file."),
     ] = None,
     strategy: Annotated[
         str | None,

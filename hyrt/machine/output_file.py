@@ -8,8 +8,8 @@ from pathlib import Path
 from hyrt.errors import ConfigError
 
 
-def output_file(output: Path, *, replace: bool, suffix: str = "") -> Path:
-    """The regular file an output is, behind symbolic links.
+def output_file(output: Path, *, replace: bool, suffix: str = "", option: str = "--output") -> Path:
+    """The regular file an output is, behind symbolic links; `option` names it in messages.
 
     Raises
     ------
@@ -18,19 +18,19 @@ def output_file(output: Path, *, replace: bool, suffix: str = "") -> Path:
         name says that it is of another format than `suffix`.
     """
     if str(output) == "-":
-        raise ConfigError("--output -: nothing is written to the standard output: give the name of a file")
+        raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
     if suffix and output.suffix not in ("", suffix):
         raise ConfigError(f"{output}: the file is written as {suffix}: give a name that ends so")
     file = Path(os.path.realpath(output))
     # What is written takes the place of what is there: of a device or a FIFO it must not.
     if os.path.lexists(file) and not file.is_file():
         kind = "folder" if file.is_dir() else "special file"
-        raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as --output")
+        raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as {option}")
     if file.exists() and not replace:
-        raise ConfigError(f"{output}: already exists: give another --output, or --force")
+        raise ConfigError(f"{output}: already exists: give another {option}, or --force")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent}: no such folder: create it, or give another --output")
+        raise ConfigError(f"{file.parent}: no such folder: create it, or give another {option}")
     # Before hours of computing, not after them.
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{file.parent}: this folder cannot be written: give another --output")
+        raise ConfigError(f"{file.parent}: this folder cannot be written: give another {option}")
     return file

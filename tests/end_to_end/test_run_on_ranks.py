@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end.terminal import environment, hyrt, last_step, records, summary
+from hyrt_perfmodel.communication.network import find_network
 
 SMALL = ["model.dropout=0.4", "data.batch_size=64", "runtime.stall_timeout_s=30"]
 
@@ -28,7 +29,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
-def start(folder: Path, *words: str | Path, differing: str = "") -> list[subprocess.Popen[str]]:
+def start(
+    folder: Path, *words: str | Path, differing: str = "", command: str = "run"
+) -> list[subprocess.Popen[str]]:
     """Two ranks; `differing` is a setting of the second alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -41,7 +44,7 @@ def start(folder: Path, *words: str | Path, differing: str = "") -> list[subproc
     }
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "hyrt", "run", *words, *([differing] if differing and rank else [])],
+            [sys.executable, "-m", "hyrt", command, *words, *([differing] if differing and rank else [])],
             cwd=folder,
             env=environment(RANK=str(rank), **there),
             stdout=subprocess.PIPE,
@@ -127,3 +130,17 @@ def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> 
         assert code == 2
         assert f"error: rank {rank}: train.lr is 0.5 at rank 1" in errors
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_network_is_measured_for_predictions(tmp_path: Path) -> None:
+    (code, output, errors), (other_code, other_output, other_errors) = ends(
+        start(tmp_path, "--network", "lan.yaml", "--json", command="calibrate")
+    )
+    assert (code, other_code) == (0, 0), (errors, other_errors)
+    assert not other_output
+    found = json.loads(output)
+    kept = find_network(str(tmp_path / "lan.yaml"))
+    assert (kept.latency_s, kept.gb_s, kept.name) == (found["latency_s"], found["gb_s"], "lan")
+    assert "between 2 ranks on one machine" in kept.source
+    # Through sockets of one machine: no faster than its memory, no slower than a disk.
+    assert 0.01 < kept.gb_s < 100

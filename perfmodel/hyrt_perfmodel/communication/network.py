@@ -6,15 +6,18 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from hyrt_perfmodel.checks import NotNegative, Positive, Unbounded, check_numbers
+from hyrt_perfmodel.file_content import made_of, read_yaml
 
 # Of 1538 bytes that an Ethernet frame takes on the wire, 1460 are TCP's.
 _ETHERNET_PART = 1460 / 1538
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
+_SUFFIXES = (".yaml", ".yml")
 # Between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
 _UNEVEN_PART = 0.85
 
@@ -87,18 +90,38 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 
 
 def find_network(name: str) -> Network:
-    """A network by its name, or an Ethernet of any rate, such as `200mbit`.
+    """A network by its name, an Ethernet of any rate, such as `200mbit`, or what a YAML file says of one.
 
     Raises
     ------
     ValueError
-        If it is neither, with the nearest name.
+        If it is none of them, with the nearest name, or the file is wrong, with file and key.
     """
     if name in NETWORKS:
         return NETWORKS[name]
+    if name.endswith(_SUFFIXES):
+        return read_network(Path(name))
     rate = _RATE.fullmatch(name)
     if rate is not None and float(rate[1]) > 0:
         return _ethernet(name, float(rate[1]) * _FACTORS[rate[2]] / 1e9, _SOCKET_LATENCY_S)
     near = difflib.get_close_matches(name, NETWORKS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(NETWORKS)}, or a rate: 200mbit"
+    known = f"give one of {', '.join(NETWORKS)}, a rate (200mbit), or a .yaml file"
+    hint = f"did you mean {near[0]!r}?" if near else known
     raise ValueError(f"unknown network {name!r}: {hint}")
+
+
+def read_network(path: Path) -> Network:
+    """A network from a YAML file, such as `hyrt calibrate --network` writes.
+
+    Parameters
+    ----------
+    path
+        The file, with `latency_s` and `gb_s`, and optionally `uneven_part`, `name` and `source`.
+
+    Raises
+    ------
+    ValueError
+        Naming file and key.
+    """
+    content = {"name": path.stem, "source": f"given in {path}", **read_yaml(path)}
+    return made_of(Network, content, str(path))

@@ -1,0 +1,83 @@
+"""Networks from times that were made from known ones, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hyrt_perfmodel.communication.measured_network import TimedTravel, fit_network, network_text
+from hyrt_perfmodel.communication.network import find_network, read_network
+
+# 0.4 ms a message, 120 MB/s, and 80 % of that in exchanges.
+LATENCY_S, RATE, PART = 4e-4, 1.2e8, 0.8
+SIZES = [64 * 4**i for i in range(10)]
+
+
+def travels(operation: str, messages: int, rate: float) -> list[TimedTravel]:
+    return [TimedTravel(operation, messages, size, messages * LATENCY_S + size / rate) for size in SIZES]
+
+
+def test_known_terms_are_found_again() -> None:
+    all_reduces = travels("all-reduces", 6, RATE)
+    exchanges = travels("exchanges", 3, PART * RATE)
+    # Neither sizes between nor one small operation that others have disturbed change them.
+    all_reduces[5] = TimedTravel("all-reduces", 6, SIZES[5], 1.0)
+    exchanges[1] = TimedTravel("exchanges", 3, SIZES[1], 1.0)
+    found = fit_network(all_reduces, exchanges, name="n", source="s")
+    assert found.network.latency_s == pytest.approx(LATENCY_S, rel=0.01)
+    assert found.network.gb_s == pytest.approx(RATE / 1e9, rel=0.01)
+    assert found.network.uneven_part == pytest.approx(PART, rel=0.01)
+    assert found.errors.keys() == {"all-reduces", "exchanges"}
+    assert max(found.errors.values()) < 0.01
+
+
+def test_errors_are_those_of_what_the_terms_predict() -> None:
+    # Sizes between take twice as long as the terms say: 5 of 10, so that the median is half of 50 %.
+    slow = [
+        TimedTravel("all-reduces", 6, each.num_bytes, each.seconds * (2 if 2 < i < 8 else 1))
+        for i, each in enumerate(travels("all-reduces", 6, RATE))
+    ]
+    found = fit_network(slow, travels("exchanges", 3, RATE), name="n", source="s")
+    assert found.errors["all-reduces"] == pytest.approx(0.25, abs=0.01)
+
+
+def test_times_that_do_not_grow_give_no_bandwidth() -> None:
+    flat = [TimedTravel("all-reduces", 2, size, 0.01) for size in SIZES]
+    with pytest.raises(ValueError, match="no bandwidth to find"):
+        fit_network(flat, flat, name="n", source="s")
+
+
+def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
+    found = fit_network(
+        travels("all-reduces", 6, RATE), travels("exchanges", 3, RATE), name="lan", source="measured"
+    )
+    file = tmp_path / "lan.yaml"
+    file.write_text(network_text(found.network), encoding="utf-8")
+    assert read_network(file) == find_network(str(file)) == found.network
+    # Latency and bandwidth are enough.
+    file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
+    short = find_network(str(file))
+    assert (short.name, short.latency_s, short.gb_s, short.uneven_part) == ("lan", 1e-5, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gb_s: 2\n", "the key 'latency_s' is missing"),
+        ("latency_s: 1.0e-5\ngb_s: 0\n", "gb_s is 0.0: give a number above 0"),
+        ("latency_s: -1\ngb_s: 2\n", "latency_s is -1.0: give a number of at least 0"),
+        ("latency: 1.0e-5\ngb_s: 2\n", "unknown key 'latency': did you mean 'latency_s'"),
+        ("latency_s: fast\ngb_s: 2\n", "latency_s is 'fast': give a number"),
+    ],
+)
+def test_a_wrong_file_is_told_with_its_key(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "n.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as error:
+        find_network(str(file))
+    assert str(file) in str(error.value) or "network 'n'" in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no\.yaml cannot be read"):
+        find_network(str(tmp_path / "no.yaml"))

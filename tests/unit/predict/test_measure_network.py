@@ -1,0 +1,93 @@
+"""Measuring between ranks whose clocks show known times."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from unit.distributed.ranks_in_threads import results_of
+
+from hyrt.cli.calibrate import _network_place
+from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rank_group import RankGroup
+from hyrt.errors import ConfigError
+from hyrt.predict.calibrate import network
+
+# 4 ms a message, 4 MB/s, and 70 % of that in exchanges.
+LATENCY_S, RATE, PART = 4e-3, 4e6, 0.7
+
+
+class RankClock(threading.local):
+    """A clock for each rank, which runs only while something travels."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+class TimedGroup:
+    """A group whose operations take what the terms say of this rank's own bytes."""
+
+    def __init__(self, group: RankGroup, clock: RankClock) -> None:
+        self.group, self.rank, self.size = group, group.rank, group.size
+        self._clock = clock
+
+    def add(self, tensor: torch.Tensor, purpose: str) -> None:
+        self.group.add(tensor, purpose)
+        moved = 2 * (self.size - 1) / self.size * tensor.nbytes
+        self._clock.now_s += 2 * (self.size - 1) * LATENCY_S + moved / RATE
+
+    def exchange(
+        self,
+        given: torch.Tensor,
+        given_counts: Sequence[int],
+        taken: torch.Tensor,
+        taken_counts: Sequence[int],
+        purpose: str,
+    ) -> None:
+        self.group.exchange(given, given_counts, taken, taken_counts, purpose)
+        moved = max(given.nbytes, taken.nbytes)
+        self._clock.now_s += (self.size - 1) * LATENCY_S + moved / (PART * RATE)
+
+
+def test_known_times_give_their_latency_and_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = RankClock()
+    monkeypatch.setattr(network, "time", clock)
+
+    def measured(ranks: JoinedRanks) -> Any:
+        timed = SimpleNamespace(
+            size=ranks.size,
+            control=ranks.control,
+            group=lambda name: TimedGroup(ranks.group(name), clock),
+        )
+        return network.measure_network(cast(JoinedRanks, timed), "slow")
+
+    found = results_of(3, measured)
+    assert found[0] == found[1] == found[2]
+    assert "between 3 ranks on one machine with gloo" in found[0].network.source
+    # Small operations have a few bytes, too.
+    assert found[0].network.latency_s == pytest.approx(LATENCY_S, rel=0.02)
+    assert found[0].network.gb_s == pytest.approx(RATE / 1e9, rel=0.01)
+    assert found[0].network.uneven_part == pytest.approx(PART, rel=0.01)
+    assert found[0].errors.keys() == {"all-reduces", "exchanges", "uneven exchanges"}
+    assert max(found[0].errors.values()) < 0.02
+
+
+def test_only_a_network_is_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "lan.yaml"
+    assert _network_place(file) == file
+    file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
+    assert _network_place(file) == file
+    file.write_text("of: mine\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="exists, and is no network: give another --network"):
+        _network_place(file)
+    with pytest.raises(ConfigError, match=r"give a name that ends in \.yaml"):
+        _network_place(tmp_path / "lan")
+    with pytest.raises(ConfigError, match="no such folder: create it, or give another --network"):
+        _network_place(tmp_path / "none" / "lan.yaml")
