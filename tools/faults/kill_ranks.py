@@ -38,6 +38,12 @@ MORE = (
     *("runtime.train_threads=1", "distributed.timeout_s=8"),
 )
 GIVEN = {setting.partition("=")[0] for setting in MORE}
+# A step is an epoch.
+WHOLE = tuple(
+    "train.epochs=60" if each.startswith("train.epochs") else each
+    for each in MORE
+    if not each.startswith("runtime.sample")
+)
 CHOSEN = (*(setting for setting in SETTINGS if setting.partition("=")[0] not in GIVEN), *MORE)
 
 
@@ -46,11 +52,21 @@ class Team:
     """Ranks that train together, and how."""
 
     size: int
-    strategy: str
+    way: str
+    """The strategy, or the algorithm of full graphs."""
     settings: tuple[str, ...] = ()
+    copies: int = 1
+    """How many ranks have each part."""
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.strategy}"
+        return f"{self.size} ranks, {self.way}"
+
+    @property
+    def words(self) -> list[str]:
+        """What the command gets."""
+        if self.way.startswith("1"):
+            return ["--full-graph", *WHOLE, f"distributed.algorithm={self.way}", *self.settings]
+        return [*CHOSEN, f"distributed.strategy={self.way}", *self.settings]
 
 
 TEAMS = (
@@ -62,6 +78,8 @@ TEAMS = (
     Team(2, "naive-migration"),
     Team(2, "model-centric"),
     Team(2, "local"),
+    Team(3, "1d"),
+    Team(4, "1.5d", copies=2),
 )
 
 
@@ -186,8 +204,8 @@ class RankKills:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        words = ["run", "--data", str(self._parts(team.size)), "--name", "run", *CHOSEN]
-        words += [f"distributed.strategy={team.strategy}", *team.settings]
+        parts = self._parts(team.size // team.copies)
+        words = ["run", "--data", str(parts), "--name", "run", *team.words]
         found = []
         for rank in range(team.size):
             own = folder / f"rank-{rank}"
