@@ -11,6 +11,7 @@ import typer
 from hyrt.cli.options import AsJson, Data, FullGraph, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
+    from hyrt_perfmodel.platforms.platform import Platform
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
     from hyrt.config import Config
@@ -119,6 +120,9 @@ def predict(
             there = devices_of(config, there)
         settings = None if workload is not None else config
         if question is not None:
+            if work.resident:
+                _print_full_graph(there, work, settings, question, as_json=as_json)
+                return
             from hyrt.predict.ranks.on_ranks import predict_on_ranks
 
             _print_on_ranks(predict_on_ranks(there, work, settings, question), as_json=as_json)
@@ -186,6 +190,34 @@ def _print_on_ranks(found: RanksComparison, *, as_json: bool) -> None:
         typer.echo(json.dumps(found.to_json()))
     else:
         print_wrapped(ranks_lines(found))
+
+
+def _print_full_graph(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config | None,
+    question: RanksQuestion,
+    *,
+    as_json: bool,
+) -> None:
+    from hyrt.errors import ConfigError
+    from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
+    from hyrt.report.tables.full_graph_table import full_graph_lines
+    from hyrt.report.terminal.printed_lines import print_wrapped
+
+    if config is None:
+        raise ConfigError("--full-graph counts what ranks send on a graph: give --data instead of --workload")
+    given = {"--strategy": question.strategy_name, "--locality": question.locality}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is about mini-batches: omit it, or --full-graph")
+    found = predict_full_graph(platform, work, config, question.ranks, question.network, question.homes)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        print_wrapped(full_graph_lines(found))
 
 
 def _counts(text: str | None) -> list[int]:

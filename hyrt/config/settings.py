@@ -277,10 +277,11 @@ class DistributedConfig(Section):
     wire: Literal["float32", "float16", "bfloat16"] = "float32"
     """The type of the values of dense float32 rows that ranks send each other. `float16` and `bfloat16` halve
     their bytes; rows of other ranks are rounded then, which changes training a bit."""
-    algorithm: Literal["1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
+    algorithm: Literal["auto", "1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
     """How ranks multiply with `--full-graph`. `1d`: each has a part of the rows, and gets those rows of other
     parts that its edges name. `1.5d`: ranks form a grid of `replication` columns, and each column computes a
-    part of every product. `oblivious` sends all rows, needed or not: it is there to be compared with."""
+    part of every product. `oblivious` sends all rows, needed or not: it is there to be compared with. `auto`
+    takes what the cost model says is fastest on the network, which is measured at the start."""
     replication: Count | None = None
     """How many ranks have each part with `algorithm=1.5d`: there are that many times fewer parts than ranks.
     By default 2."""
@@ -290,17 +291,17 @@ class DistributedConfig(Section):
     @property
     def num_replicas(self) -> int:
         """How many ranks have each part of the rows in full-graph training."""
-        if self.algorithm.startswith("1d"):
+        if not self.algorithm.startswith("1.5d"):
             return 1
         return 2 if self.replication is None else self.replication
 
     @model_validator(mode="after")
     def _replicates(self) -> DistributedConfig:
         """Refuse copies of parts that the algorithm does not have."""
-        if self.replication not in (None, 1) and self.algorithm.startswith("1d"):
+        if self.replication not in (None, 1) and not self.algorithm.startswith("1.5d"):
             raise ValueError(
                 f"distributed.replication={self.replication} needs distributed.algorithm=1.5d: "
-                f"{self.algorithm} has each part at one rank"
+                f"{self.algorithm} {'chooses it' if self.algorithm == 'auto' else 'has each part at one rank'}"
             )
         return self
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,14 +23,16 @@ from hyrt.config.command_line import check_same_training
 from hyrt.config.yaml_text import leaves
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
+from hyrt.distributed.measured_network import measured_network
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
+from hyrt.distributed.watch.rank_figures import told_by_all
 from hyrt.distributed.watch.ranks_hook import RanksHook
 from hyrt.errors import ConfigError, DataError, RankLost, listed
-from hyrt.graph.partition.manifest import is_partition
+from hyrt.graph.partition.manifest import is_partition, read_manifest
 from hyrt.graph.partition.one_part import OpenPart, open_part
 from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice
@@ -65,6 +67,8 @@ class RankSession:
     is_new: bool
     """Whether the run is a new one."""
     tensorboard: bool
+    said: tuple[str, ...] = ()
+    """What is to be said at the start."""
 
     def run(self) -> int:
         """Train to the end, or until a signal comes to any rank; the exit code is the same at all of them.
@@ -78,26 +82,34 @@ class RankSession:
         self._check()
         with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
             ranks.agree("settings", _facts(config))
-            part = self._part()
-            ranks.agree("partition", {"the id of the partition": part.manifest.id})
-            own = OwnRows(part.rows, part.homes, part.places)
-            is_split = part.manifest.topology == "split"
-            graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
-            whole = config.sampler.whole_graph
-            rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
-            prepared = PreparedRun(config, rows)
-            share = share_full_graph if whole else share_run
-            mine = share(
-                *(config, graph, own, ranks, prepared, lambda: self.signals.first), edges_are_split=is_split
-            )
-            stop = AgreedStop(self.signals, mine.reduction)
-            way = config.distributed.algorithm if whole else config.distributed.strategy
-            told = RanksHook(ranks, list(prepared.model.parameters()), way)
-            train = self._lead if ranks.rank == 0 else self._follow
-            code = train(ranks, prepared, mine, stop, [told, *mine.hooks])
+            if config.sampler.whole_graph and config.distributed.algorithm == "auto":
+                chosen, reason = _chosen(config, ranks)
+                code = replace(self, config=chosen, said=(reason,))._train(ranks)
+            else:
+                code = self._train(ranks)
         if ranks.leaves_work_behind:
             _leave(code)
         return code
+
+    def _train(self, ranks: JoinedRanks) -> int:
+        config = self.config
+        part = self._part()
+        ranks.agree("partition", {"the id of the partition": part.manifest.id})
+        own = OwnRows(part.rows, part.homes, part.places)
+        is_split = part.manifest.topology == "split"
+        graph = with_all_degrees(part.graph, ranks.control) if is_split else part.graph
+        whole = config.sampler.whole_graph
+        rows = graph if whole else graph_of_all_rows(config, graph, own, ranks)
+        prepared = PreparedRun(config, rows)
+        share = share_full_graph if whole else share_run
+        mine = share(
+            *(config, graph, own, ranks, prepared, lambda: self.signals.first), edges_are_split=is_split
+        )
+        stop = AgreedStop(self.signals, mine.reduction)
+        way = config.distributed.algorithm if whole else config.distributed.strategy
+        told = RanksHook(ranks, list(prepared.model.parameters()), way)
+        train = self._lead if ranks.rank == 0 else self._follow
+        return train(ranks, prepared, mine, stop, [told, *mine.hooks])
 
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
@@ -157,13 +169,15 @@ class RankSession:
                 f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt "
                 f"partition --data {source} --parts {size} -o PARTS, and give --data PARTS"
             )
-        part = open_part(source, self.launch.rank // copies, normalize=self.config.data.normalize)
-        if part.manifest.num_parts != size:
+        parts = read_manifest(Path(source)).num_parts
+        if parts % size:
             raise DataError(
-                f"{source}: has {part.manifest.num_parts} parts, but there are {size * copies} ranks: start "
-                f"{'one' if copies == 1 else copies} for each part, or partition again"
+                f"{source}: has {parts} parts, but there are {size * copies} ranks: start "
+                f"{'one' if copies == 1 else copies} for each part, or for as many parts each, or partition "
+                "again"
             )
-        return part
+        rank = self.launch.rank // copies
+        return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)
 
     def _lead(
         self,
@@ -177,6 +191,8 @@ class RankSession:
             folder = stack.enter_context(self.folder())
             stack.enter_context(locked(folder.path))
             progress = stack.enter_context(self.progress())
+            for text in self.said:
+                progress.handle(Notice(kind="info", text=text))
             checkpoint = None
             if not self.is_new:
                 folder.remove_leftovers()
@@ -230,6 +246,19 @@ class RankSession:
         stop.wait_for_step(lambda text: None, str)
         status = training.run().status
         return stop.exit_code if status == "interrupted" else 0
+
+
+def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str]:
+    """The settings with the algorithm that the cost model says is fastest, and why; rank 0 chooses."""
+    from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
+
+    network = measured_network(ranks.control)
+    choice = chosen_algorithm(config, ranks.size, network) if ranks.rank == 0 else None
+    algorithm, replication, reason = told_by_all(ranks.control, choice)[0]
+    given = config.distributed.model_copy(
+        update={"algorithm": algorithm, "replication": replication if replication > 1 else None}
+    )
+    return config.model_copy(update={"distributed": given}), reason
 
 
 def _facts(config: Config) -> dict[str, Any]:

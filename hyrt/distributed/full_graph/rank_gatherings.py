@@ -42,10 +42,10 @@ class RankGatherings:
             return SumOnRanks(self.spread, what, dtype)
         edges = self.spread.edges
         inner = gathering_of(what, edges.topology, dtype, layer, edges.vertices)
-        return GatherOnRanks(self.spread, inner, _read_at_sources(what))
+        return GatherOnRanks(self.spread, inner, read_at_sources(what))
 
 
-def _read_at_sources(what: Gathers) -> list[bool]:
+def read_at_sources(what: Gathers) -> list[bool]:
     """For each message, whether edges read it at their source."""
     if isinstance(what, SagaSum):
         return [end == "source" for end in what.ends]

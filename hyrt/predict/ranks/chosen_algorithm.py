@@ -1,0 +1,72 @@
+"""The algorithm that the cost model says is fastest for full-graph training on the ranks of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hyrt_perfmodel.communication.full_graph_epoch import FullGraphWork, fastest, why
+from hyrt_perfmodel.communication.network import Network
+from hyrt_perfmodel.prediction.predict import predict
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.graph.partition.manifest import GRAPH
+from hyrt.graph.partition.part_files import HOME, PartFiles
+from hyrt.graph.source import open_graph
+from hyrt.predict.calibrate.store import usable
+from hyrt.predict.ranks.full_graph_on_ranks import candidates, full_graph_work, work_at_assumed_rates
+from hyrt.predict.this_run import devices_of
+from hyrt.predict.workload import sampled_workload
+
+
+def chosen_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
+    """The algorithm, its replication, and why, in a sentence.
+
+    Parameters
+    ----------
+    config
+        All settings; the data are in parts.
+    ranks
+        How many ranks train.
+    network
+        What joins them.
+
+    Raises
+    ------
+    ConfigError
+        If they can follow no algorithm with these parts.
+    """
+    folder = Path(config.data.source)
+    files = PartFiles.of(folder.expanduser(), str(folder))
+    homes = np.asarray(files.array(f"{GRAPH}/{HOME}", verify=False))
+    graph = open_graph(config.data.source, normalize="none")
+    work, where = _work(config, graph)
+    found = candidates(graph.topology, homes, files.manifest.num_parts, ranks, work, network)
+    if not found:
+        raise ConfigError(
+            f"{folder}: {ranks} ranks cannot share its {files.manifest.num_parts} parts: start one for each "
+            "part, or for as many parts each, or partition again"
+        )
+    best = fastest(found)
+    text = (
+        f"distributed.algorithm=auto: {why(found)} (the network does {network.gb_s * 1e3:,.3g} MB/s and "
+        f"{network.latency_s * 1e6:,.3g} us a message; computing is {where})"
+    )
+    return best.algorithm, best.replication, text
+
+
+def _work(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
+    """The epoch of one machine, and where its times are from."""
+    calibration, _ = usable()
+    if calibration is None:
+        return work_at_assumed_rates(config, graph), "assumed, for this machine is not calibrated"
+    try:
+        platform = devices_of(config, calibration.platform)
+        alone = predict(platform, sampled_workload(config, graph))
+    except (ConfigError, ValueError):
+        return work_at_assumed_rates(
+            config, graph
+        ), "assumed, for the calibration does not know these devices"
+    return full_graph_work(config, graph, platform, alone), "that of the calibration"

@@ -1,0 +1,257 @@
+"""The prediction of full-graph training on several ranks, algorithm by algorithm."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.communication.full_graph_epoch import (
+    AlgorithmEpoch,
+    FullGraphWork,
+    algorithm_epoch,
+    fastest,
+)
+from hyrt_perfmodel.communication.network import Network
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, Prediction, predict
+from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.distributed.full_graph.travelling_columns import TravellingColumns
+from hyrt.errors import ConfigError
+from hyrt.fullgraph.plan import KEPT_PART
+from hyrt.graph.graph import Graph
+from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
+from hyrt.graph.partition.methods.registry import partition_method
+from hyrt.graph.partition.part_files import HOME, PartFiles
+from hyrt.graph.partition.volumes.block_volumes import block_volumes, merged_parts
+from hyrt.graph.row_source import SparseSource
+from hyrt.graph.source import open_graph
+from hyrt.graph.topology import Topology
+from hyrt.predict.bare_model import bare_model
+from hyrt.quantities import counted
+
+_DATA = ("topology", "features", "edges by source")
+MOST_REPLICATION = 8
+ASSUMED_BYTES_PER_S = 1e10
+ASSUMED_MACS_PER_S = 5e10
+"""Of a machine that was not calibrated: bytes of rows that are gathered, and products, in a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullGraphComparison:
+    """What the performance model says of full-graph training on several ranks."""
+
+    machine: str
+    """The name of the platform of every rank."""
+    network: Network
+    """What joins them."""
+    ranks: int
+    """The number of ranks."""
+    algorithms: Sequence[AlgorithmEpoch]
+    """One for each algorithm that the ranks can follow."""
+    scaling: Sequence[AlgorithmEpoch]
+    """The fastest algorithm for 1, 2, 4, ... ranks."""
+    relative_error: float
+    """How far off this may be."""
+    assumptions: Sequence[str]
+    """What is assumed, one sentence each."""
+
+    @property
+    def best_ranks(self) -> int:
+        """The number of ranks with the shortest epoch, of those in `scaling`."""
+        return min(self.scaling, key=lambda each: (each.epoch_s, each.ranks)).ranks
+
+    def to_json(self) -> dict[str, Any]:
+        """As `hyrt predict --full-graph --ranks --json` prints it."""
+        return {
+            "platform": self.machine,
+            "ranks": self.ranks,
+            "network": {
+                "name": self.network.name,
+                "gb_s": self.network.gb_s,
+                "uneven_part": self.network.uneven_part,
+                "latency_s": self.network.latency_s,
+                "source": self.network.source,
+            },
+            "algorithms": [each.to_json() for each in self.algorithms],
+            "fastest": fastest(self.algorithms).to_json(),
+            "scaling": [each.to_json() for each in self.scaling],
+            "relative_error": self.relative_error,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def predict_full_graph(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config,
+    ranks: int,
+    network: Network,
+    homes: Path | None = None,
+) -> FullGraphComparison:
+    """Predict full-graph training on several equal machines; volumes are counted from a partition.
+
+    Parameters
+    ----------
+    platform
+        The machine of one rank.
+    work
+        The work, of the whole graph.
+    config
+        The settings of the work.
+    ranks
+        How many machines.
+    network
+        What joins them.
+    homes
+        A .npy file with the part of each vertex; None takes the parts of a dataset in parts, or cuts it.
+
+    Raises
+    ------
+    ConfigError
+        If ranks cannot share the model, the data cannot be opened, or the homes are not those of the ranks.
+    """
+    graph = open_graph(config.data.source, normalize=config.data.normalize)
+    one = full_graph_work(config, graph, platform, predict(platform, work))
+    parts, num_parts, said = _parts(config, graph, ranks, homes)
+
+    def epochs(count: int) -> list[AlgorithmEpoch]:
+        return candidates(graph.topology, parts, num_parts, count, one, network)
+
+    algorithms = epochs(ranks)
+    if not algorithms:
+        raise ConfigError(
+            f"{config.data.source} has {counted(num_parts, 'part')}, which {ranks} ranks cannot share: give "
+            "a number of ranks of which it is a multiple"
+        )
+    smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
+    scaling = [fastest(found) for count in smaller if (found := epochs(count))]
+    error = platform.relative_error
+    return FullGraphComparison(
+        machine=platform.name,
+        network=network,
+        ranks=ranks,
+        algorithms=algorithms,
+        scaling=[*scaling, fastest(algorithms)],
+        relative_error=ASSUMED_ERROR if error is None else max(error, ASSUMED_ERROR),
+        assumptions=[
+            said,
+            "fewer ranks than that take neighbouring parts together",
+            "no time is counted for evaluations, and none for the first exchange of raw features",
+        ],
+    )
+
+
+def candidates(
+    topology: Topology, parts: NDArray[Any], num_parts: int, ranks: int, work: FullGraphWork, network: Network
+) -> list[AlgorithmEpoch]:
+    """An epoch under each algorithm that ranks can follow with the parts that there are.
+
+    Parameters
+    ----------
+    topology
+        All edges.
+    parts
+        [V] integers, the part of each vertex.
+    num_parts
+        How many parts; neighbouring ones make a block where there are more than blocks.
+    ranks
+        How many ranks.
+    work, network
+        The arguments of `algorithm_epoch`.
+    """
+    found = []
+    for copies in range(1, min(ranks, MOST_REPLICATION) + 1):
+        blocks = ranks // copies
+        # With more copies than blocks, some ranks would have nothing to multiply with.
+        takes = copies == 1 or (work.adds_up and copies <= blocks)
+        if ranks % copies or num_parts % blocks or not takes:
+            continue
+        of_blocks = merged_parts(parts, num_parts, blocks)
+        volumes = block_volumes(topology.indptr, topology.indices, of_blocks, blocks)
+        for way in ("1d", "1d-oblivious") if copies == 1 else ("1.5d", "1.5d-oblivious"):
+            found.append(algorithm_epoch(way, volumes, ranks, work, network))
+    return found
+
+
+def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
+    """The epoch of a machine of which nothing was measured."""
+    model = bare_model(config, graph.num_features, graph.num_classes)
+    travels = TravellingColumns.of(
+        model, graph.num_vertices, graph.num_edges, is_sparse=isinstance(graph.features, SparseSource)
+    )
+    columns, weights = sum(travels.forward) + sum(travels.back), sum(p.numel() for p in model.parameters())
+    return FullGraphWork(
+        forward=travels.forward,
+        back=travels.back,
+        adds_up=travels.adds_up,
+        edges_s=4.0 * columns * graph.num_edges / ASSUMED_BYTES_PER_S,
+        # Forward, forward again, and the gradients of rows and weights.
+        rows_s=4.0 * weights * graph.num_vertices / ASSUMED_MACS_PER_S,
+        gradient_bytes=4.0 * weights,
+        matrix_bytes=0.0,
+        feature_bytes=0.0,
+        graph_bytes=0.0,
+    )
+
+
+def full_graph_work(config: Config, graph: Graph, platform: Platform, alone: Prediction) -> FullGraphWork:
+    """The epoch of one machine, taken apart.
+
+    Parameters
+    ----------
+    config, graph, platform
+        The settings, the data and the machine.
+    alone
+        What the machine was predicted to take.
+    """
+    model = bare_model(config, graph.num_features, graph.num_classes)
+    memory_gib = platform.host.memory_gib
+    travels = TravellingColumns.of(
+        model,
+        graph.num_vertices,
+        graph.num_edges,
+        is_sparse=isinstance(graph.features, SparseSource),
+        kept_bytes=sys.maxsize if memory_gib is None else int(memory_gib * 2**30) // KEPT_PART,
+    )
+    edges_s = alone.epoch_s * (alone.gather_share or 0.0)
+    return FullGraphWork(
+        forward=travels.forward,
+        back=travels.back,
+        adds_up=travels.adds_up,
+        edges_s=edges_s,
+        rows_s=alone.epoch_s - edges_s,
+        gradient_bytes=sum(each.numel() * each.element_size() for each in model.parameters()),
+        matrix_bytes=sum(size for name, size in alone.arrays.items() if name not in _DATA),
+        feature_bytes=alone.arrays.get("features", 0.0),
+        # The topology, and the rank's own part of it both ways.
+        graph_bytes=alone.arrays.get("topology", 0.0),
+    )
+
+
+def _parts(config: Config, graph: Graph, ranks: int, homes: Path | None) -> tuple[NDArray[Any], int, str]:
+    """The part of each vertex, how many parts there are, and a sentence that says where they are from."""
+    folder = Path(config.data.source)
+    if homes is not None:
+        found = np.load(homes, allow_pickle=False)
+        if found.shape != (graph.num_vertices,) or found.dtype.kind not in "iu" or found.min() < 0:
+            raise ConfigError(f"--homes {homes}: give integers [{graph.num_vertices}] from 0 on")
+        num = int(found.max()) + 1
+        return found, num, f"rows are those that the {counted(num, 'part')} of {homes} need"
+    if is_partition(folder):
+        num = read_manifest(folder).num_parts
+        if not num % ranks:
+            found = PartFiles.of(folder, str(folder)).array(f"{GRAPH}/{HOME}", verify=False)
+            return found, num, f"rows are those that the {counted(num, 'part')} of {folder} need"
+    method = "block" if importlib.util.find_spec("pymetis") is None else "metis"
+    training = np.zeros(graph.num_vertices, np.bool_)
+    training[graph.split("train", config.data.split)] = True
+    found = partition_method(method).homes(graph.topology, training, ranks, config.seed)
+    return found, ranks, f"rows are those that {ranks} parts by {method} need, cut for this prediction"
