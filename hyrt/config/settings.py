@@ -299,9 +299,10 @@ class DistributedConfig(Section):
     def _replicates(self) -> DistributedConfig:
         """Refuse copies of parts that the algorithm does not have."""
         if self.replication not in (None, 1) and not self.algorithm.startswith("1.5d"):
+            how = "chooses it" if self.algorithm == "auto" else "has each part at one rank"
             raise ValueError(
                 f"distributed.replication={self.replication} needs distributed.algorithm=1.5d: "
-                f"{self.algorithm} {'chooses it' if self.algorithm == 'auto' else 'has each part at one rank'}"
+                f"{self.algorithm} {how}"
             )
         return self
 

@@ -66,7 +66,5 @@ def _work(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
         platform = devices_of(config, calibration.platform)
         alone = predict(platform, sampled_workload(config, graph))
     except (ConfigError, ValueError):
-        return work_at_assumed_rates(
-            config, graph
-        ), "assumed, for the calibration does not know these devices"
+        return work_at_assumed_rates(config, graph), "assumed, for these devices were not calibrated"
     return full_graph_work(config, graph, platform, alone), "that of the calibration"

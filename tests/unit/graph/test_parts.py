@@ -268,6 +268,30 @@ def test_a_part_of_split_edges_has_those_into_its_vertices(tmp_path):
             assert np.array_equal(own.edge_types[here], arrays["edge_type"][wanted])
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("topology", ["replicated", "split"])
+def test_neighbouring_parts_are_opened_as_one_block(tmp_path, sparse, topology):
+    arrays = make_arrays(5, sparse=sparse)
+    arrays["edge_type"] = np.random.default_rng(3).integers(0, 4, len(arrays["indices"])).astype(np.int8)
+    folder = written(arrays, tmp_path, 4, topology=topology)
+    whole, homes = open_graph(folder), np.load(folder / "graph" / "home.npy")
+    for number in range(2):
+        block = open_part(folder, number, num_blocks=2)
+        assert np.array_equal(block.homes, homes // 2)
+        assert np.array_equal(block.vertices, np.flatnonzero(homes // 2 == number))
+        assert np.array_equal(block.places[block.vertices], np.arange(len(block.vertices)))
+        places = np.arange(len(block.vertices))
+        assert np.array_equal(rows_of(block.rows, places), rows_of(whole.features, block.vertices))
+        own = block.graph.topology
+        for vertex in block.vertices:
+            here = slice(own.indptr[vertex], own.indptr[vertex + 1])
+            there = slice(arrays["indptr"][vertex], arrays["indptr"][vertex + 1])
+            assert np.array_equal(own.indices[here], arrays["indices"][there])
+            assert np.array_equal(own.edge_types[here], arrays["edge_type"][there])
+    with pytest.raises(DataError, match="4 parts, which cannot make 3 blocks"):
+        open_part(folder, 0, num_blocks=3)
+
+
 def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
     arrays = make_arrays(3)
     arrays["features"][20, 3] = np.nan

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hyrt.graph.partition.methods.registry import partition_method
 from hyrt.graph.partition.volumes import refine
+from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.graph.partition.volumes.send_volumes import send_volumes
 from hyrt.graph.topology import Topology
 
@@ -48,6 +49,15 @@ def parted(draw: st.DrawFn) -> tuple[Topology, NDArray[np.int32], int]:
 def test_volumes_are_those_counted_by_hand(case: Any) -> None:
     topology, homes, num_parts = case
     assert send_volumes(topology.indptr, topology.indices, homes, num_parts).tolist() == by_hand(*case)
+    found = block_volumes(topology.indptr, topology.indices, homes, num_parts)
+    assert found.needed.sum(axis=0).tolist() == by_hand(*case)
+    into = np.repeat(homes, topology.in_degrees)
+    for i in range(num_parts):
+        assert found.rows[i] == (homes == i).sum()
+        for k in range(num_parts):
+            sources = topology.indices[(into == i) & (homes[topology.indices] == k)]
+            assert found.edges[i, k] == len(sources)
+            assert found.needed[i, k] == (0 if i == k else len(np.unique(sources)))
 
 
 @given(parted(), st.integers(0, 9))

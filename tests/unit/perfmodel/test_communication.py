@@ -16,6 +16,13 @@ from hyrt_perfmodel.communication.collectives import (
 )
 from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
 from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.full_graph_epoch import (
+    BlockVolumes,
+    FullGraphWork,
+    algorithm_epoch,
+    fastest,
+    why,
+)
 from hyrt_perfmodel.communication.network import NETWORKS, Network, find_network
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.extra_terms import PAPER
@@ -195,3 +202,77 @@ def test_json_has_bytes_as_whole_numbers() -> None:
     found = predicted("home", SLOW).to_json()
     assert isinstance(found["epoch_bytes"]["rows"], int)
     assert found["strategy"] == "home"
+
+
+def blocks(rows: list[int], needed: list[list[int]], edges: list[list[int]]) -> BlockVolumes:
+    return BlockVolumes(rows=np.array(rows), needed=np.array(needed), edges=np.array(edges))
+
+
+# 4 blocks of 100 rows; block 0 needs most. 1,000 edges, 700 of them within blocks.
+FOUR = blocks(
+    [100] * 4,
+    [[0, 40, 30, 20], [10, 0, 10, 10], [10, 10, 0, 10], [10, 10, 10, 0]],
+    [[100, 50, 40, 30], [20, 200, 20, 20], [20, 20, 200, 20], [20, 20, 20, 200]],
+)
+GRAPH = FullGraphWork(
+    forward=(16, 8),
+    back=(16,),
+    adds_up=True,
+    edges_s=4.0,
+    rows_s=0.4,
+    gradient_bytes=4_000.0,
+    matrix_bytes=1_000.0,
+    feature_bytes=800.0,
+    graph_bytes=50.0,
+)
+QUIET = Network(name="quiet", latency_s=0.001, gb_s=0.001, uneven_part=0.5)
+
+
+def test_an_aware_product_waits_for_the_busiest_link_beside_its_own_block() -> None:
+    found = algorithm_epoch("1d", FOUR, 4, GRAPH, QUIET)
+    # Block 0 takes 90 rows of 64 and of 32 bytes at half of 1 MB/s, and 3 messages of a millisecond.
+    wide, narrow = 0.003 + 90 * 64 / 0.5e6, 0.003 + 90 * 32 / 0.5e6
+    assert found.products_s == pytest.approx(2 * wide + narrow)
+    # Of 1,040 edges: own blocks hide the exchange where they take longer, the other edges come after it.
+    edges = FOUR.edges.sum()
+    computed = 0.0
+    for part, exchange in ((16 / 40, wide), (8 / 40, narrow), (16 / 40, wide)):
+        edge_s = 4.0 * part / edges
+        each = [
+            max(exchange, edge_s * FOUR.edges[i, i]) + edge_s * (FOUR.edges[i].sum() - FOUR.edges[i, i])
+            for i in range(4)
+        ]
+        computed += max(each) - exchange
+    assert found.compute_s == pytest.approx(computed + 0.4 / 4)
+    assert found.gradients_s == pytest.approx(6 * 0.001 + 1.5 * 4_000 / 1e6)
+    assert found.epoch_s == pytest.approx(found.products_s + found.compute_s + found.gradients_s)
+    assert found.epoch_bytes == FOUR.needed.sum() * 160 + 4 * 1.5 * 4_000
+    assert found.most_bytes == 90 * 160
+    assert found.memory_bytes == 1_000 * 190 / 400 + 800 / 4 + 50
+
+
+def test_a_grid_sends_less_in_a_column_and_adds_partial_sums_up() -> None:
+    found = algorithm_epoch("1.5d", FOUR, 8, GRAPH, QUIET)
+    # In the first column, block 1 gives 40, 10 and 10 rows; in the second, block 0 takes 50.
+    exchange = [0.003 + 60 * width * 4 / 0.5e6 for width in (16, 8, 16)]
+    summed = [2 * (0.001 + 100 * width * 4 / 2 / 1e6) for width in (16, 8, 16)]
+    assert found.products_s == pytest.approx(sum(exchange) + sum(summed))
+    assert found.replication == 2
+
+
+def test_broadcasts_send_every_row_along_trees() -> None:
+    found = algorithm_epoch("1d-oblivious", FOUR, 4, GRAPH, QUIET)
+    each = [2 * (0.001 + 100 * width * 4 / 1e6) for width in (16, 8, 16)]
+    assert found.products_s == pytest.approx(sum(4 * seconds for seconds in each) / 1.5)
+    assert found.epoch_bytes == 4 * 3 * 100 * 160 + 4 * 1.5 * 4_000
+    # Where own blocks do not take longer than all that travels:
+    quick = replace(GRAPH, edges_s=0.01)
+    found, best = (algorithm_epoch(each, FOUR, 4, quick, QUIET) for each in ("1d-oblivious", "1d"))
+    assert fastest([found, best]) is best
+    assert why([found, best]).startswith("1d is the fastest by the cost model")
+
+
+def test_ranks_that_the_blocks_do_not_divide_are_refused() -> None:
+    for algorithm, ranks in (("1d", 8), ("1.5d", 6)):
+        with pytest.raises(ValueError, match=f"{ranks} ranks cannot have 4 blocks"):
+            algorithm_epoch(algorithm, FOUR, ranks, GRAPH, QUIET)

@@ -1,0 +1,103 @@
+"""Predictions of full-graph training on several ranks, and the algorithm that a run takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from unit.distributed.ranks_in_threads import results_of
+
+from hyrt.config import Config, build_config
+from hyrt.distributed.measured_network import measured_network
+from hyrt.errors import ConfigError
+from hyrt.graph.partition.write_parts import PartitionJob, write_parts
+from hyrt.graph.source import open_graph
+from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
+from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
+from hyrt.predict.workload import configured_workload
+from hyrt.report.tables.full_graph_table import full_graph_lines
+
+H200 = load_platform("h200")
+
+
+def settings(source: Path | str, **model: Any) -> Config:
+    return build_config(
+        {
+            "data": {"source": str(source)},
+            "sampler": {"kind": "full"},
+            "model": {"kind": "gcn", "layers": 3, "hidden": 8, **model},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "parts"
+    write_parts(PartitionJob("synthetic:tiny", folder, num_parts=4, method="random"))
+    return folder
+
+
+def test_rows_are_counted_from_the_parts(parts: Path) -> None:
+    config, graph = settings(parts), open_graph("synthetic:tiny")
+    work = configured_workload(config)
+    found = predict_full_graph(H200, work, config, 4, find_network("1gbit"))
+    homes = np.load(parts / "graph" / "home.npy")
+    into = np.repeat(homes, graph.topology.in_degrees)
+    rows = sum(
+        int((homes[np.unique(graph.topology.indices[into == part])] != part).sum()) for part in range(4)
+    )
+    # Features are gathered once; 8 columns and the classes' travel forth, and back.
+    columns = 2 * (8 + graph.num_classes)
+    weights = sum(each.gradients_s > 0 for each in found.algorithms)
+    assert weights == len(found.algorithms) == 4
+    by_name = {each.name: each for each in found.algorithms}
+    assert list(by_name) == ["1d", "1d-oblivious", "1.5d, c = 2", "1.5d-oblivious, c = 2"]
+    gradients = by_name["1d-oblivious"].epoch_bytes - 3 * graph.num_vertices * 4 * columns
+    assert by_name["1d"].epoch_bytes - gradients == rows * 4 * columns
+    assert [each.ranks for each in found.scaling] == [1, 2, 4]
+    told = full_graph_lines(found)
+    assert told[0].startswith("4 ranks like h200 · 1gbit")
+    assert f"assumed: rows are those that the 4 parts of {parts} need" in told
+    assert json.loads(json.dumps(found.to_json()))["fastest"]["ranks"] == 4
+
+
+def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
+    config = settings(parts)
+    found = predict_full_graph(H200, configured_workload(config), config, 8, find_network("slingshot-11"))
+    assert "cut for this prediction" in found.assumptions[0]
+    assert found.algorithms[0].ranks == 8
+    attention = settings("synthetic:tiny", kind="gat")
+    found = predict_full_graph(H200, configured_workload(attention), attention, 4, find_network("1gbit"))
+    assert [each.name for each in found.algorithms] == ["1d", "1d-oblivious"]
+
+
+def test_homes_of_another_graph_are_refused(tmp_path: Path) -> None:
+    config = settings("synthetic:tiny")
+    np.save(tmp_path / "homes.npy", np.zeros(3, np.int64))
+    with pytest.raises(ConfigError, match=r"give integers \[2000\] from 0 on"):
+        predict_full_graph(
+            H200, configured_workload(config), config, 2, find_network("1gbit"), tmp_path / "homes.npy"
+        )
+
+
+def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
+    slow = Network(name="slow", latency_s=1e-6, gb_s=1e-3)
+    algorithm, replication, text = chosen_algorithm(settings(parts), 4, slow)
+    assert (algorithm, replication) == ("1d", 1)
+    assert "1d is the fastest by the cost model" in text
+    assert "the network does 1 MB/s and 1 us a message" in text
+    # Four parts at eight ranks: each has to be at two of them.
+    assert chosen_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
+    with pytest.raises(ConfigError, match="3 ranks cannot share its 4 parts"):
+        chosen_algorithm(settings(parts), 3, slow)
+
+
+def test_a_network_is_measured_between_ranks() -> None:
+    for network in results_of(2, lambda ranks: measured_network(ranks.control)):
+        assert 0 < network.latency_s < 1
+        assert 0 < network.gb_s < 1000
