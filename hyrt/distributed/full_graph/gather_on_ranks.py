@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.exchange import Arrival
+from hyrt.distributed.full_graph.exchanges.exchange import Arrival
 from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
 from hyrt.fullgraph.destinations import Destinations
 from hyrt.fullgraph.gathering import Gathering, MeetsGradient

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.exchange import Exchange
+from hyrt.distributed.full_graph.exchanges.exchange import Exchange
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.full_graph.product_times import ProductTimes
 from hyrt.distributed.rank_group import RankGroup

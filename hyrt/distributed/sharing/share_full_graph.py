@@ -11,15 +11,15 @@ import numpy as np
 import psutil
 
 from hyrt.config import Config
-from hyrt.distributed.full_graph.exchange import Exchange
-from hyrt.distributed.full_graph.needed_rows import NeededRows
+from hyrt.distributed.full_graph.exchanges.exchange import Exchange
+from hyrt.distributed.full_graph.exchanges.needed_rows import NeededRows
+from hyrt.distributed.full_graph.exchanges.whole_blocks import WholeBlocks
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.full_graph.products_hook import ProductsHook
 from hyrt.distributed.full_graph.rank_gatherings import RankGatherings, adds_up
 from hyrt.distributed.full_graph.rank_grid import RankGrid
 from hyrt.distributed.full_graph.scores_of_rows import ScoresOfRows
 from hyrt.distributed.full_graph.spread_edges import SpreadEdges
-from hyrt.distributed.full_graph.whole_blocks import WholeBlocks
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.scores_by_home import ScoresByHome

@@ -115,7 +115,7 @@ def algorithm_epoch(
     algorithm
         `1d`, `1d-oblivious`, `1.5d` or `1.5d-oblivious`.
     volumes
-        Of as many blocks as the algorithm has: the ranks over the replication.
+        Volumes of as many blocks as the algorithm has: the ranks over the replication.
     ranks
         How many there are.
     work

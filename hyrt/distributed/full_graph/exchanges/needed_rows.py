@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.exchange import Arrival, bytes_of
+from hyrt.distributed.full_graph.exchanges.exchange import Arrival, bytes_of
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.rank_group import Begun, RankGroup
 from hyrt.machine.workers import current_workers
@@ -39,7 +39,7 @@ class _Wave:
 
 
 class NeededRows:
-    """Brings the rows that are needed; see `hyrt.distributed.full_graph.exchange.Exchange`.
+    """Brings the rows that are needed; see `hyrt.distributed.full_graph.exchanges.exchange.Exchange`.
 
     Which rows each rank needs is told once.
 
@@ -110,7 +110,7 @@ class NeededRows:
 
 @dataclass(slots=True)
 class _Returning:
-    """See `hyrt.distributed.full_graph.exchange.WayBack`."""
+    """See `hyrt.distributed.full_graph.exchanges.exchange.WayBack`."""
 
     group: RankGroup
     waves: Sequence[_Wave]

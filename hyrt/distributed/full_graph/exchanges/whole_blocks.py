@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.exchange import Arrival, bytes_of
+from hyrt.distributed.full_graph.exchanges.exchange import Arrival, bytes_of
 from hyrt.distributed.full_graph.part_edges import PartEdges
 from hyrt.distributed.rank_group import Begun, RankGroup
 
@@ -30,7 +30,7 @@ class _Block:
 class WholeBlocks:
     """Broadcasts blocks, and adds their gradients up where they are.
 
-    See `hyrt.distributed.full_graph.exchange.Exchange`.
+    See `hyrt.distributed.full_graph.exchanges.exchange.Exchange`.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class _Several:
 
 @dataclass(slots=True)
 class _Adding:
-    """See `hyrt.distributed.full_graph.exchange.WayBack`."""
+    """See `hyrt.distributed.full_graph.exchanges.exchange.WayBack`."""
 
     group: RankGroup
     blocks: Sequence[_Block]

@@ -1,0 +1,1 @@
+"""How rows and their gradients travel: those that are needed, or all."""
