@@ -10,8 +10,10 @@ are the medians of all epochs but the first, which compiles and exchanges what i
 that all ranks get in an epoch's forward and backward products, as they were counted; MB are their bytes, the
 partial sums' of 1.5D included, that a rank gets in an epoch, in the mean and at most. `hidden` is the part of
 the smaller of multiplying and communicating that took no time of its own, added up over ranks. `wire /
-counted` are the bytes of all interfaces, headers included, over what was counted in the whole run. Nodes
-share the cores of this machine. Root is needed, see cluster.py.
+counted` are the bytes of all interfaces, headers included, over what was counted in the whole run.
+`predicted` is the epoch of the cost model: what travels, and what this machine, which has to be calibrated
+(`hyrt calibrate`), takes to compute for all ranks, one after the other. Nodes share the cores of this
+machine. Root is needed, see cluster.py.
 """
 
 from __future__ import annotations
@@ -24,8 +26,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch
+from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.prediction.predict import predict
+
+from hyrt.config.command_line import new_config
+from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.source import open_graph
+from hyrt.predict.any_machine import machine
+from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
+from hyrt.predict.workload import configured_workload
 
 _CLUSTER = Path(__file__).with_name("cluster.py")
 _TRAVEL = ("rows", "row gradients", "partial sums")
@@ -64,7 +79,24 @@ def measure(data: Path, nodes: int, rate: str, settings: Sequence[str], limit_s:
         }
 
 
-def row(rate: str, name: str, found: Mapping[str, Any]) -> str:
+def predicted(data: Path, nodes: int, rate: str, settings: Sequence[str]) -> float:
+    """Seconds of an epoch by the cost model."""
+    overrides = [setting for setting in settings if not setting.startswith("evaluate")]
+    config = new_config(None, [f"data.source={data}", "sampler.kind=full", *overrides])
+    platform, _ = machine("this-machine")
+    graph = open_graph(str(data))
+    work = full_graph_work(config, graph, platform, predict(platform, configured_workload(config)))
+    homes = np.load(data / "graph" / "home.npy")
+    num = int(homes.max()) + 1
+    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, num)
+    algorithm = config.distributed.algorithm
+    travels = replace(work, edges_s=0.0, rows_s=0.0)
+    epoch = algorithm_epoch(algorithm, volumes, nodes, travels, find_network(rate))
+    # Ranks share the cores, so that it does not count how they share the work.
+    return epoch.epoch_s + work.edges_s + work.rows_s * epoch.replication
+
+
+def row(rate: str, name: str, found: Mapping[str, Any], predicted_s: float) -> str:
     """A row of the table."""
     told, products = found["distributed"], found["products"]
     received = [sum(each["bytes_received"].get(what, 0) for what in _TRAVEL) for each in told["by_rank"]]
@@ -77,7 +109,7 @@ def row(rate: str, name: str, found: Mapping[str, Any]) -> str:
     counted = sum(sum(each["bytes_received"].values()) for each in told["by_rank"])
     times = found["epochs_s"]
     return (
-        f"| {rate} | {name} | {statistics.median(times[1:] or times):.3f} | "
+        f"| {rate} | {name} | {statistics.median(times[1:] or times):.3f} | {predicted_s:.3f} | "
         f"{sum(each['remote_rows'] for each in products):,} | "
         f"{statistics.fmean(received) / passes / 1e6:.2f} | {max(received) / passes / 1e6:.2f} | "
         f"{sum(computed) / len(products) / max(1, passes - 1):.3f} | "
@@ -104,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     folders = {name: Path(path) for name, _, path in (each.partition("=") for each in asked.data.split(","))}
     columns = [
-        *("rate", "run", "epoch (s)", "remote rows a product", "MB a rank and epoch", "at most"),
+        *("rate", "run", "epoch (s)", "predicted", "remote rows a product", "MB a rank and epoch", "at most"),
         *("multiplying (s)", "communicating (s)", "hidden", "wire / counted", "val accuracy"),
     ]
     print(f"| {' | '.join(columns)} |\n| --- | ---{' | ---:' * (len(columns) - 2)} |", flush=True)
@@ -121,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             data = folders[partition]
             nodes = copies * len(json.loads((data / "partition.json").read_text())["parts"])
             found = measure(data, nodes, rate, settings, asked.limit)
-            print(row(rate, f"{each} at {nodes}", found), flush=True)
+            expected_s = predicted(data, nodes, rate, settings)
+            print(row(rate, f"{each} at {nodes}", found, expected_s), flush=True)
 
 
 if __name__ == "__main__":

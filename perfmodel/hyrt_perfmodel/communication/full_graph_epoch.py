@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.communication.collectives import (
-    all_reduce_bytes,
-    all_reduce_s,
-    all_to_all_v_s,
-    busiest_bytes,
-)
+from hyrt_perfmodel.communication.collectives import all_reduce_bytes, all_reduce_s
 from hyrt_perfmodel.communication.network import Network
 
 _FLOAT = 4
@@ -108,7 +103,8 @@ def algorithm_epoch(
 ) -> AlgorithmEpoch:
     """What an epoch takes.
 
-    Own blocks are multiplied while rows travel, the others afterwards; all ranks wait for the slowest.
+    Own blocks are multiplied while rows travel, the others afterwards; all ranks wait for the slowest. An
+    exchange of unequal blocks takes a rank as long as its own bytes, in the direction that has more.
 
     Parameters
     ----------
@@ -184,7 +180,7 @@ class _Product:
     """One product on all ranks."""
 
     travel_s: float
-    """Seconds in which rows and partial sums travel."""
+    """Seconds in which rows and partial sums travel, at the rank that ends last."""
     compute_s: float
     """Seconds beyond these."""
     bytes: float
@@ -207,32 +203,32 @@ def _product(
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT
     all_columns = sum(work.forward) + sum(work.back)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
-    exchange_s = most = everything = longest_s = 0.0
+    everything = 0.0
+    found: list[tuple[float, float, float]] = []
     for column in range(copies):
         mine = columns == column
         sent = (needed * mine[None, :]).T * float(row_bytes)
         everything += float(sent.sum())
-        most = max(most, busiest_bytes(sent))
-        blocks = volumes.rows[mine] * float(row_bytes)
-        exchange_s = max(
-            exchange_s, _broadcasts_s(blocks, num, network) if is_broadcast else all_to_all_v_s(sent, network)
-        )
-    for column in range(copies):
-        mine = columns == column
+        of_ranks = np.maximum(sent.sum(axis=0), sent.sum(axis=1))
         own = np.where(mine, volumes.edges.diagonal(), 0)
         others = volumes.edges[:, mine].sum(axis=1) - own
-        longest_s = max(longest_s, float((np.maximum(exchange_s, edge_s * own) + edge_s * others).max()))
-    summed_s = 0.0
-    if copies > 1:
-        # Partial sums forward; backward, the gradient of a block from the rank that has all of it.
-        summed_s = all_reduce_s(float(volumes.rows.max()) * row_bytes, copies, network)
-        most += all_reduce_bytes(float(volumes.rows.max()) * row_bytes, copies)
-        everything += copies * all_reduce_bytes(float(volumes.rows.sum()) * row_bytes, copies)
+        broadcasts_s = _broadcasts_s(volumes.rows[mine] * float(row_bytes), num, network)
+        for i in range(num):
+            exchange_s = broadcasts_s
+            if not is_broadcast:
+                exchange_s = network.uneven_s(float(of_ranks[i]), num - 1) if num > 1 else 0.0
+            # Partial sums forward; backward, the gradient of a block from the rank that has all of it.
+            block = float(volumes.rows[i]) * row_bytes
+            travel_s = exchange_s + all_reduce_s(block, copies, network)
+            compute_s = max(0.0, edge_s * float(own[i]) - exchange_s) + edge_s * float(others[i])
+            moved = float(of_ranks[i]) + all_reduce_bytes(block, copies)
+            found.append((travel_s + compute_s, travel_s, moved))
+    longest_s, travel_s, _ = max(found)
     return _Product(
-        travel_s=exchange_s + summed_s,
-        compute_s=longest_s - exchange_s,
-        bytes=everything,
-        most_bytes=most,
+        travel_s=travel_s,
+        compute_s=longest_s - travel_s,
+        bytes=everything + copies * all_reduce_bytes(float(volumes.rows.sum()) * row_bytes, copies),
+        most_bytes=max(moved for _, _, moved in found),
     )
 
 
