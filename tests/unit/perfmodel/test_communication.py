@@ -230,7 +230,7 @@ QUIET = Network(name="quiet", latency_s=0.001, gb_s=0.001, uneven_part=0.5)
 
 def test_a_product_is_as_long_as_at_the_rank_that_ends_last() -> None:
     found = algorithm_epoch("1d", FOUR, 4, GRAPH, QUIET)
-    # Of each rank the rows of the direction that has more, at half of 1 MB/s, and 3 messages of a millisecond.
+    # Of each rank the rows of the direction that has more, at half of 1 MB/s, and 3 messages of 1 ms.
     rows, edges = [90, 60, 50, 40], FOUR.edges.sum()
     travel = compute = 0.0
     for width in (16, 8, 16):
