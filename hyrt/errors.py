@@ -41,6 +41,10 @@ class SettingWarning(UserWarning):
     """A setting is given that does not count."""
 
 
+class MachineWarning(UserWarning):
+    """Something of the machine makes hyrt slower than it has to be."""
+
+
 class DataNotWritten(DataError):
     """The machine could not write a dataset: a full or read-only disk."""
 

@@ -27,7 +27,15 @@ from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
 from hyrt.distributed.launch import rank_prefix
-from hyrt.errors import ConfigError, DataWarning, HyrtError, SettingWarning, Terminated, readable
+from hyrt.errors import (
+    ConfigError,
+    DataWarning,
+    HyrtError,
+    MachineWarning,
+    SettingWarning,
+    Terminated,
+    readable,
+)
 from hyrt.machine.kernel_cache import damaged_cache_named
 from hyrt.machine.this_process.process_end import ends_whole
 
@@ -146,7 +154,7 @@ def _show_warning(
 ) -> None:
     """What hyrt warns of, in a line like its errors; others' warnings say where they come from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    is_ours = category in (DataWarning, SettingWarning)
+    is_ours = category in (DataWarning, MachineWarning, SettingWarning)
     print(f"warning: {message}" if is_ours else text.rstrip(), file=file or sys.stderr)
 
 

@@ -95,10 +95,12 @@ def save_checkpoint(
         _remove_leftovers(folder)
         write(path, data)
     except OSError as error:
+        there, then = ("Earlier checkpoints are untouched", "resume the run")
+        if not any(folder.glob("step-*.safetensors")):
+            there, then = ("There is no earlier one", "start the run again")
         raise CheckpointNotWritten(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
-            f"{error.strerror or error}. Earlier checkpoints are untouched. Free space or make the folder "
-            f"writable, then resume the run."
+            f"{error.strerror or error}. {there}. Free space or make the folder writable, then {then}."
         ) from error
     _remove_superfluous(folder, step, path, keep)
     return path

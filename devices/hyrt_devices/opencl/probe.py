@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from hyrt.device import DeviceInfo, Rates
+from hyrt_devices.opencl_host.driver_cache import driver_cache_problem, ensure_driver_cache
 from hyrt_devices.opencl_host.kept_signals import kept_signals
 from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
 
@@ -23,6 +24,7 @@ def survey() -> DeviceSurvey[FoundDevice]:
 
     GPUs come first, then accelerators, then CPUs, by platform and name.
     """
+    ensure_driver_cache()
     if why := why_no_pyopencl():
         return DeviceSurvey([], [why])
     # The first call makes PoCL start its threads and load its compiler.
@@ -65,12 +67,13 @@ def _survey() -> DeviceSurvey[FoundDevice]:
             reasons.append(f"an OpenCL device does not answer ({error}): reinstall its driver")
             continue
         if problem is not None:
-            reasons.append(problem)
+            # Several PoCLs have one folder of compiled kernels.
+            reasons += [problem] if problem not in reasons else []
             continue
         pocl_cpu = pocl_cpu or is_pocl
         found.append(FoundDevice(info, device))
     if not found and not reasons:
-        reasons.append(f"no OpenCL device found: {_INSTALL}")
+        reasons.append(driver_cache_problem() or f"no OpenCL device found: {_INSTALL}")
     return DeviceSurvey(found, reasons)
 
 
@@ -90,6 +93,8 @@ def _problem(device: Any) -> str | None:
         return f"{device.name}: its driver says that it is not available"
     if not device.compiler_available:
         return f"{device.name}: it has no compiler; binaries for it need a backend of their own"
+    if "PoCL" in device.version and (problem := driver_cache_problem()):
+        return problem
     # A PoCL whose LLVM is older than the CPU falls back to a target that its compiler may then refuse.
     if "PoCL" in device.version and re.search(r"-generic\b", device.version):
         try:

@@ -153,7 +153,8 @@ class Session:
 
         path = self.folder.path / REPORT
         try:
-            write_page(path, page_of(read_run(self.folder.path)))
+            later = f"Free space, then write it with: hyrt report {shell_word(self.folder.path)}"
+            write_page(path, page_of(read_run(self.folder.path)), later)
         except Exception as error:
             self._notice(f"the report could not be written: {describe(error)}", "warning")
             return None

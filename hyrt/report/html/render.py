@@ -20,7 +20,7 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def write_page(path: Path, page: str) -> None:
+def write_page(path: Path, page: str, remedy: str = "Give another file with --output") -> None:
     """Write a page whole or not at all.
 
     Raises
@@ -28,7 +28,7 @@ def write_page(path: Path, page: str) -> None:
     HyrtError
         If it cannot be written, naming the file and the remedy.
     """
-    with explained(path, "Give another file with --output"):
+    with explained(path, remedy):
         write_atomically(path, readable(page).encode("utf-8", "replace"))
 
 

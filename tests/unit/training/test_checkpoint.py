@@ -337,7 +337,10 @@ def test_every_failing_step_leaves_earlier_checkpoints(
     if isinstance(error, OSError):
         assert str(tmp_path) in str(caught.value)
         assert str(error.strerror) in str(caught.value)
-        assert "Free space" in str(caught.value)
+        remedy = (
+            "Earlier checkpoints are untouched. Free space or make the folder writable, then resume the run."
+        )
+        assert remedy in str(caught.value)
     left = set(tmp_path.iterdir())
     assert earlier <= left
     assert not [path for path in left if path.name.endswith(".partial")]
@@ -356,8 +359,13 @@ def test_a_full_disk(tmp_path: Path, limit: int) -> None:
     try:
         with pytest.raises(CheckpointError, match="File too large"):
             save_checkpoint(tmp_path, 2, a_state(2), keep=1)
+        with pytest.raises(
+            CheckpointError, match=r"There is no earlier one\. Free space .* start the run again"
+        ):
+            save_checkpoint(tmp_path / "new", 1, a_state(1), keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (tmp_path / "new").rmdir()
     assert list(tmp_path.iterdir()) == [old]
     assert load_newest_checkpoint(tmp_path, no_warning).step == 1
 
