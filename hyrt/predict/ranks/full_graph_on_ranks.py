@@ -192,6 +192,7 @@ def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
         forward=travels.forward,
         back=travels.back,
         adds_up=travels.adds_up,
+        target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=4.0 * columns * graph.num_edges / ASSUMED_BYTES_PER_S,
         # Forward, forward again, and the gradients of rows and weights.
         rows_s=4.0 * weights * graph.num_vertices / ASSUMED_MACS_PER_S,
@@ -226,6 +227,7 @@ def full_graph_work(config: Config, graph: Graph, platform: Platform, alone: Pre
         forward=travels.forward,
         back=travels.back,
         adds_up=travels.adds_up,
+        target_part=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=edges_s,
         rows_s=alone.epoch_s - edges_s,
         gradient_bytes=sum(each.numel() * each.element_size() for each in model.parameters()),

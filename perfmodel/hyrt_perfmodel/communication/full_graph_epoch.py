@@ -49,6 +49,8 @@ class FullGraphWork:
     """The same of gradients that travel back."""
     adds_up: bool
     """Whether all of them are sums, as 1.5D needs."""
+    target_part: float = 1.0
+    """The part of the rows that the last gathering is computed at."""
     edges_s: float
     """Seconds of gathering along all edges, both ways."""
     rows_s: float
@@ -132,8 +134,12 @@ def algorithm_epoch(
     oblivious = algorithm.endswith("oblivious")
     needed = np.where(np.eye(num, dtype=bool), 0, volumes.rows[None, :] if oblivious else volumes.needed)
     products = [
-        _product(width, needed, columns, volumes, work, network, is_broadcast=oblivious)
-        for width in (*work.forward, *work.back)
+        _product(
+            *(width, needed, columns, volumes, work, network),
+            is_broadcast=oblivious,
+            summed_part=work.target_part if number + 1 == len(work.forward) else 1.0,
+        )
+        for number, width in enumerate((*work.forward, *work.back))
     ]
     vertices = max(1, int(volumes.rows.sum()))
     own_part = float(volumes.rows.max()) / vertices
@@ -198,8 +204,12 @@ def _product(
     network: Network,
     *,
     is_broadcast: bool,
+    summed_part: float,
 ) -> _Product:
-    """A product of so many columns; `columns` says in which of the grid each block is multiplied with."""
+    """A product of so many columns, whose partial sums are of a part of the rows.
+
+    `columns` says in which one of the grid each block is multiplied with.
+    """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT
     all_columns = sum(work.forward) + sum(work.back)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
@@ -218,7 +228,7 @@ def _product(
             if not is_broadcast:
                 exchange_s = network.uneven_s(float(of_ranks[i]), num - 1) if num > 1 else 0.0
             # Partial sums forward; backward, the gradient of a block from the rank that has all of it.
-            block = float(volumes.rows[i]) * row_bytes
+            block = float(volumes.rows[i]) * row_bytes * summed_part
             travel_s = exchange_s + all_reduce_s(block, copies, network)
             compute_s = max(0.0, edge_s * float(own[i]) - exchange_s) + edge_s * float(others[i])
             moved = float(of_ranks[i]) + all_reduce_bytes(block, copies)
@@ -227,7 +237,8 @@ def _product(
     return _Product(
         travel_s=travel_s,
         compute_s=longest_s - travel_s,
-        bytes=everything + copies * all_reduce_bytes(float(volumes.rows.sum()) * row_bytes, copies),
+        bytes=everything
+        + copies * all_reduce_bytes(float(volumes.rows.sum()) * row_bytes * summed_part, copies),
         most_bytes=max(moved for _, _, moved in found),
     )
 
