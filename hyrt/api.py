@@ -84,6 +84,7 @@ def train(
     """
     from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
+    from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
     from hyrt.training.setup import PreparedRun
@@ -113,6 +114,7 @@ def train(
     opened = load(graph, normalize=settings.data.normalize)
     prepared = PreparedRun(settings, opened, module)
     settings, _ = resolve_auto(settings, prepared)
+    settings, _ = share_columns(settings, prepared)
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     training = Training(
         compose_run(

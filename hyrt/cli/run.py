@@ -190,6 +190,7 @@ def _start(
         from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
+        from hyrt.predict.chunks.column_shares import share_columns
         from hyrt.report.records.run_folder import RunFolder
         from hyrt.report.records.run_lock import locked
         from hyrt.report.records.run_series import RunSeries, chosen_splits
@@ -214,6 +215,7 @@ def _start(
         graph = open_graph(config.data.source, normalize=config.data.normalize)
         prepared = PreparedRun(config, graph)
         config, choice = resolve_auto(config, prepared)
+        config, dealt = share_columns(config, prepared)
         unused = ""
         if choice is not None and choice.unused:
             unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
@@ -221,8 +223,8 @@ def _start(
         if seeds is not None or splits is not None:
             numbers = chosen_splits(splits, config, graph)
             series = RunSeries.create(output, name, config, seeds, numbers)
-            if unused:
-                shown.say(unused)
+            for line in filter(None, (unused, dealt)):
+                shown.say(line)
             exit_code = _run_series(series, graph, shown, signals)
         else:
             with (
@@ -230,8 +232,8 @@ def _start(
                 locked(folder.path),
                 shown.progress() as progress,
             ):
-                if unused:
-                    progress.handle(Notice(kind="info", text=unused))
+                for line in filter(None, (unused, dealt)):
+                    progress.handle(Notice(kind="info", text=line))
                 session = Session(
                     *(config, graph, folder, progress, signals),
                     tensorboard=shown.tensorboard,

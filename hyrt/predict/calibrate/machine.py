@@ -458,7 +458,12 @@ def _runs(
         )
         for what, work in works.items():
             if all(_can(trainer, what) for trainer in trainers):
-                run = short_run(_config(what, trainers), graphs.of(what.probe), warm=_WARM, steps=what.steps)
+                try:
+                    run = short_run(
+                        _config(what, trainers), graphs.of(what.probe), warm=_WARM, steps=what.steps
+                    )
+                except UnsupportedModel:
+                    continue  # A device that has run the kind only plain, which no run is by default.
                 assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
                 synchronize_s = run.stage_s["synchronize"]
                 runs.append(MeasuredRun(part, work, assignment, run.iteration_s, synchronize_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch
@@ -110,7 +110,7 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
     asked = config.fullgraph
     if not config.sampler.whole_graph:
         return None
-    trainers, shares = _named(platform, work, config)
+    trainers, shares = named_trainers(platform, work, config)
     if len(trainers) < 2:
         trainers = _first_accelerator(platform, work)
     if not trainers:
@@ -147,16 +147,32 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
     )
 
 
-def _named(
+def named_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """The devices of the settings, and their shares if they are given; none where the platform lacks one."""
-    there = {each.name: each for each in platform.trainers(work.model)}
+    """The devices of the settings, and their shares if they are given; none where the platform lacks one.
+
+    Parameters
+    ----------
+    platform, work
+        The machine and the work.
+    config
+        All settings; `devices` names the trainers.
+    """
     requests = config.trained_on
-    names = [full_name(each.name) for each in requests]
-    if any(name not in there for name in names):
+    names, there = [full_name(each.name) for each in requests], platform.trainers(work.model)
+    by_name = {each.name: each for each in there}
+    if sorted(_kind(name) for name in names) == sorted(_kind(name) for name in by_name):
+        # It has been cut down to them, and numbers them anew in their order, the host first.
+        ordered = sorted(names, key=lambda name: _kind(name) != "cpu")
+        by_name = {name: replace(each, name=name) for name, each in zip(ordered, there, strict=True)}
+    if any(name not in by_name for name in names):
         return [], []
-    return [there[name] for name in names], [each.share for each in requests if each.share is not None]
+    return [by_name[name] for name in names], [each.share for each in requests if each.share is not None]
+
+
+def _kind(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _first_accelerator(platform: Platform, work: TrainingWorkload) -> list[PlatformTrainer]:

@@ -7,12 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 from hyrt_devices.null import NullDevice
+from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
 
+from hyrt.config import Config
 from hyrt.device import DeviceInfo, StepResult
+from hyrt.errors import UnsupportedModel
 from hyrt.graph import open_graph
-from hyrt.predict.calibrate import host
+from hyrt.graph.graph import Graph
+from hyrt.predict.calibrate import host, machine
 from hyrt.predict.calibrate.host import LARGE, SMALL, timing
 from hyrt.predict.calibrate.machine import measure_kind
+from hyrt.predict.calibrate.short_run import ShortRun
 from hyrt.predict.calibrate.trainers import PROBES, Widths
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -74,3 +79,41 @@ def runs_of(values: list[int]) -> list[int]:
             yield value
 
     return list(each())
+
+
+def test_a_device_that_runs_a_kind_only_plain_has_no_short_runs_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trainer(kind: str) -> machine._Trainer:
+        info = DeviceInfo(kind=kind, index=0, description="", memory_bytes=0)
+        rates = dict.fromkeys(("gcn", "gin"), TrainerRates(memory_gb_s=1.0, macs_per_s=1e9))
+        return machine._Trainer(info, rates=rates, first_probe_s=1.0)
+
+    trained: list[tuple[str, ...]] = []
+
+    def run(config: Config, graph: Graph, *, warm: int, steps: int) -> ShortRun:
+        names = [request.name for request in config.device_requests]
+        if config.model.kind == "gin" and "opencl:0" in names:
+            raise UnsupportedModel("opencl:0 cannot run layer 'layers.0.norm'")
+        trained.append((config.model.kind, *names))
+        return ShortRun(
+            1.0, {"synchronize": 0.1}, dict.fromkeys(names, 1), {"sample": 1, "load": 1, "train": 1}
+        )
+
+    monkeypatch.setattr(machine, "short_run", run)
+    monkeypatch.setattr(machine, "sampled_workload", lambda config, graph: config)
+    small = open_graph("synthetic:tiny")
+    platform = Platform(
+        name="made up",
+        host=Host(memory_gb_s=1.0, macs_per_s=1e9),
+        accelerators=(Accelerator(kind="opencl", memory_gb_s=1.0, macs_per_s=1e9, link_gb_s=1.0),),
+    )
+    graphs = Widths({SMALL: small, LARGE: small})
+    found = machine._runs(platform, graphs, trainer("cpu"), [trainer("opencl")], lambda text: None)
+    assert len(found) == len(trained)
+    assert {each[1:] for each in trained if each[0] == "gin"} == {("cpu:0",)}
+    assert {each[1:] for each in trained if each[0] == "gcn"} == {
+        ("cpu:0",),
+        ("opencl:0",),
+        ("cpu:0", "opencl:0"),
+    }
