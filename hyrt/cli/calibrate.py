@@ -105,8 +105,8 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     launch = launched()
     if launch is None:
         raise ConfigError(
-            "--network measures between processes: start hyrt calibrate --network with torchrun on every "
-            "machine, as a run on several"
+            f"--network measures between processes, and this is one: start torchrun ... -m hyrt calibrate "
+            f"--network {file} on every machine"
         )
     prepare_process()
     from hyrt.distributed.joined_ranks import joined_by_launcher

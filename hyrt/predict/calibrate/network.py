@@ -50,6 +50,9 @@ def measure_network(ranks: JoinedRanks, name: str) -> FittedNetwork:
     ValueError
         If the times do not give a bandwidth.
     """
+    # First, so that a rank that has refused to measure is heard of before connections are made.
+    host = zlib.crc32(platform.node().encode())
+    hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
     timing = _Timing(ranks.group("calibration"))
     all_reduces: list[TimedTravel] = []
     exchanges: list[TimedTravel] = []
@@ -64,8 +67,6 @@ def measure_network(ranks: JoinedRanks, name: str) -> FittedNetwork:
     exchanges += [
         timing.exchange("uneven exchanges", _unequal(ranks.size, size, seed)) for seed in range(_NUM_UNEVEN)
     ]
-    host = zlib.crc32(platform.node().encode())
-    hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
     today = datetime.datetime.now(tz=datetime.UTC).date()
     where = counted(hosts, "machine") if hosts > 1 else "one machine"
     return fit_network(
