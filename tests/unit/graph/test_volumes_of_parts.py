@@ -71,8 +71,14 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
     assert sends.tolist() == by_hand(*case)
     weights = topology.in_degrees + 1.0
     loads = np.bincount(homes, weights, minlength=num_parts)
-    prices = np.random.default_rng(seed).uniform(1, 9, num_parts)
-    scratch = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    power = seed % 4
+    scale, prices = refine._prices(sends, power)
+    scratch, changed = refine._scratch(num_parts)
+
+    def cost_of(sent: list[int]) -> float:
+        """What the paper's two aims cost together: all rows, and those of large senders over and over."""
+        return sum(sent) + (scale * sum((rows / scale) ** power for rows in sent) if power else 0)
+
     for v in np.random.default_rng(seed).permutation(topology.num_vertices)[:12]:
         to, cost = refine._best_move(v, graph, homes, near, loads, weights, 1e9, prices, scratch)
         if to < 0:
@@ -81,12 +87,19 @@ def test_a_move_changes_what_it_says(case: Any, seed: int) -> None:
         for part in {to, *homes[neighbors].tolist()} - {int(homes[v])}:
             elsewhere = homes.copy()
             elsewhere[v] = part
-            added = float(prices @ (np.array(by_hand(topology, elsewhere, num_parts)) - sends))
-            assert cost <= added + 1e-9
+            more = float(prices @ (np.array(by_hand(topology, elsewhere, num_parts)) - sends))
+            assert cost <= more + 1e-9
             if part == to:
-                assert cost == pytest.approx(added)
-        refine._move(v, to, graph, homes, near, loads, weights, sends)
+                assert cost == pytest.approx(more)
+        before = cost_of(sends.tolist())
+        pricing = (scale, power, prices)
+        added = refine._move(v, to, graph, homes, near, loads, weights, sends, pricing, changed)
         assert sends.tolist() == by_hand(topology, homes, num_parts)
+        assert added == pytest.approx(cost_of(sends.tolist()) - before, abs=1e-6)
+        # Prices are the slopes of the cost.
+        for q, rows in enumerate(sends.tolist()):
+            slope = 1 + (power * (rows / scale) ** (power - 1) if power else 0)
+            assert prices[q] == pytest.approx(slope)
     np.testing.assert_allclose(loads, np.bincount(homes, weights, minlength=num_parts))
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 _GAIN = 1e-9
-# Moves after which prices are set anew.
-_REPRICE = 64
 # Of a search: its most moves, and the most neighbours of a moved vertex that are looked at.
 _LONGEST = 64
 _WIDEST = 8
@@ -102,13 +100,29 @@ def send_of(starts, parts, used, homes, num_parts):
 
 
 @_jit
-def _prices(sends, power, prices):
-    """What one more row costs at each sender: 1, and the more the more it sends beyond the mean."""
-    mean = sends.mean()
+def _price(sent, scale, power):
+    """What one more row costs at a sender: 1, and the more the more it sends."""
+    if power == 0:
+        return 1.0
+    return 1.0 + power * (sent / scale) ** (power - 1)
+
+
+@_jit
+def _cost(sent, scale, power):
+    """What all rows of a sender cost: the sum of their prices."""
+    if power == 0:
+        return float(sent)
+    return sent + scale * (sent / scale) ** power
+
+
+@_jit
+def _prices(sends, power):
+    """The mean of what is sent, which prices are relative to, and what one more row costs at each sender."""
+    scale = max(sends.mean(), 1.0)
+    prices = np.empty(len(sends))
     for q in range(len(sends)):
-        prices[q] = 1.0
-        if power > 0 and mean > 0:
-            prices[q] += power * (sends[q] / mean) ** (power - 1)
+        prices[q] = _price(sends[q], scale, power)
+    return scale, prices
 
 
 @_jit
@@ -180,13 +194,25 @@ def _sent_from(starts, parts, used, v, part):
 
 
 @_jit
-def _move(v, to, graph, homes, near, loads, weights, sends):
-    """Give a vertex another home, and count what changes."""
+def _send_more(part, rows, sends, changed):
+    """Change what a part sends, and remember what it sent before."""
+    sent, is_changed, parts, num = changed
+    if not is_changed[part]:
+        is_changed[part] = True
+        sent[part] = sends[part]
+        parts[num[0]] = part
+        num[0] += 1
+    sends[part] += rows
+
+
+@_jit
+def _move(v, to, graph, homes, near, loads, weights, sends, pricing, changed):
+    """Give a vertex another home, count what changes, and set the prices; gives what is added to the cost."""
     indptr, indices = graph
     starts, parts, counts, used = near
     a = homes[v]
-    sends[a] -= _sent_from(starts, parts, used, v, a)
-    sends[to] += _sent_from(starts, parts, used, v, to)
+    _send_more(a, -_sent_from(starts, parts, used, v, a), sends, changed)
+    _send_more(to, _sent_from(starts, parts, used, v, to), sends, changed)
     homes[v] = to
     loads[a] -= weights[v]
     loads[to] += weights[v]
@@ -194,9 +220,28 @@ def _move(v, to, graph, homes, near, loads, weights, sends):
         u = indices[e]
         home = homes[u]
         if _remove(starts, parts, counts, used, u, a) and home != a:
-            sends[home] -= 1
+            _send_more(home, -1, sends, changed)
         if _add(starts, parts, counts, used, u, to) and home != to:
-            sends[home] += 1
+            _send_more(home, 1, sends, changed)
+    scale, power, prices = pricing
+    sent, is_changed, those, num = changed
+    added = 0.0
+    for i in range(num[0]):
+        q = those[i]
+        added += _cost(sends[q], scale, power) - _cost(sent[q], scale, power)
+        prices[q] = _price(sends[q], scale, power)
+        is_changed[q] = False
+    num[0] = 0
+    return added
+
+
+@_jit
+def _scratch(num_parts):
+    """Room for the parts that a vertex meets, and for those that a move changes."""
+    met = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    none = np.zeros(1, np.int64)
+    sent = np.empty(num_parts, np.int64)
+    return met, (sent, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64), none)
 
 
 @_jit
@@ -206,10 +251,9 @@ def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, 
     Parts that weigh too much give vertices away at any price.
     """
     indptr, indices = graph
-    num_parts = len(loads)
-    prices = np.empty(num_parts)
-    _prices(sends, power, prices)
-    scratch = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    scale, prices = _prices(sends, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(loads))
     moves = 0
     for v in order:
         if not is_due[v]:
@@ -223,13 +267,16 @@ def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, 
         if cost > -_GAIN and loads[a] <= most:
             if cost > _GAIN or loads[a] - weights[v] <= loads[best] + weights[v]:
                 continue
-        _move(v, best, graph, homes, near, loads, weights, sends)
+        is_heavy = loads[a] > most
+        added = _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
+        if added > max(cost, 0.0) + _GAIN and not is_heavy:
+            # Prices rose under way so much that it does not pay.
+            _move(v, a, graph, homes, near, loads, weights, sends, pricing, changed)
+            continue
         for e in range(indptr[v], indptr[v + 1]):
             is_due[indices[e]] = True
         is_due[v] = True
         moves += 1
-        if moves % _REPRICE == 0:
-            _prices(sends, power, prices)
     return moves
 
 
@@ -242,10 +289,9 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
     Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at.
     """
     indptr, indices = graph
-    num_parts = len(loads)
-    prices = np.empty(num_parts)
-    _prices(sends, power, prices)
-    scratch = (np.zeros(num_parts), np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    scale, prices = _prices(sends, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(loads))
     moved_in = np.full(len(homes), -1, np.int32)
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
     found = seen = 0
@@ -272,9 +318,8 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
                 continue
             vertices[num], froms[num] = v, homes[v]
             moved_in[v] = search
-            _move(v, best, graph, homes, near, loads, weights, sends)
+            total += _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
             num += 1
-            total += cost
             if total < lowest - _GAIN:
                 lowest, at = total, num
             degree = indptr[v + 1] - indptr[v]
@@ -288,10 +333,9 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
                     if best >= 0:
                         heapq.heappush(queue, (cost, np.int64(u)))
         for i in range(num - 1, at - 1, -1):
-            _move(vertices[i], froms[i], graph, homes, near, loads, weights, sends)
+            _move(vertices[i], froms[i], graph, homes, near, loads, weights, sends, pricing, changed)
         if at:
             found += 1
-            _prices(sends, power, prices)
     return found
 
 
