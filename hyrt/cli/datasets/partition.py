@@ -42,6 +42,14 @@ def partition(
     normalize: Annotated[
         str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
+    imbalance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="How much more than the mean a part may weigh; by default 0.03 for metis, 0.05 for volume. "
+            "A vertex weighs its in-edges and one more; for metis also its share of training vertices.",
+        ),
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +66,7 @@ def partition(
     from hyrt.graph.partition.write_parts import PartitionJob, write_parts
     from hyrt.report.terminal.printed_lines import shell_word
 
-    job = PartitionJob(data, output, parts, method, seed, topology, normalize, force)
+    job = PartitionJob(data, output, parts, method, seed, topology, normalize, imbalance, force)
     manifest = write_parts(job, lambda line: typer.echo(line, err=as_json))
     figures = partition_figures(manifest)
     if as_json:

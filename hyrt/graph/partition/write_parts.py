@@ -52,6 +52,8 @@ Array = NDArray[Any]
 
 # Files that are written at once: many systems allow a process 1024 open ones.
 _OPEN_FILES = 256
+# METIS takes thousandths.
+LEAST_IMBALANCE = 0.001
 # Homes as found, their order, where vertices lie in it, their numbers, and what is counted of them.
 _VERTEX_BYTES = 64
 
@@ -75,6 +77,9 @@ class PartitionJob:
     vertices."""
     normalize: str = "none"
     """The normalization, as for `open_graph`."""
+    imbalance: float | None = None
+    """How much more than the mean a part may weigh, as a share of it; None: as much as the method allows by
+    default."""
     force: bool = False
     """Replace the parts that are at the destination."""
 
@@ -87,7 +92,7 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
     job
         What to do.
     announce
-        Takes lines about the memory that will be needed, before it is.
+        Takes lines about the memory that will be needed, before it is, and about what the method finds.
 
     Returns
     -------
@@ -107,6 +112,11 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
     if job.normalize not in NORMALIZERS:
         raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
     method = partition_method(job.method)
+    if job.imbalance is not None:
+        if method.imbalance is None:
+            raise DataError(f"--imbalance: --method {job.method} does not weigh parts; metis and volume do")
+        if not LEAST_IMBALANCE <= job.imbalance <= 1:
+            raise DataError(f"--imbalance {job.imbalance}: give {LEAST_IMBALANCE} to 1")
     _check_destination(destination, force=job.force)
     bound = memory_bound(job.source)
     if bound is not None:
@@ -127,7 +137,7 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         topology.__dict__["is_symmetric"] = symmetric
         training = data.arrays["train_mask"]
         training = training[:, 0] if training.ndim == 2 else training
-        found = method.homes(topology, training, job.num_parts, job.seed)
+        found = method.homes(topology, training, job.num_parts, job.seed, job.imbalance, announce)
         homes = found.astype(home_dtype(job.num_parts))
         normalized = scaled(checked_as_read(data), job.normalize)
         result.mkdir()

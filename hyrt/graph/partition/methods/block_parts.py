@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.methods.method import Announce
 from hyrt.graph.topology import Topology
 
 # The numbers of the vertices, and their multiples.
@@ -16,6 +17,8 @@ _VERTEX_BYTES = 24
 class BlockParts:
     """Cuts the vertices into blocks in their order: part sizes differ by one at most."""
 
+    imbalance: float | None = None
+
     def check_installed(self) -> None:
         """Nothing is needed."""
 
@@ -23,6 +26,12 @@ class BlockParts:
         return _VERTEX_BYTES * num_vertices
 
     def homes(
-        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+        self,
+        topology: Topology,
+        training: NDArray[np.bool_],
+        num_parts: int,
+        seed: int,
+        imbalance: float | None = None,
+        announce: Announce | None = None,
     ) -> NDArray[Any]:
         return np.arange(topology.num_vertices) * num_parts // topology.num_vertices

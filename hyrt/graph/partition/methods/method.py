@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,9 +10,15 @@ from numpy.typing import NDArray
 
 from hyrt.graph.topology import Topology
 
+Announce = Callable[[str], None]
+
 
 class PartitionMethod(Protocol):
     """Decides which part each vertex belongs to: its home."""
+
+    imbalance: float | None
+    """How much more than the mean a part may weigh by default, as a share of it; None where parts have no
+    weight."""
 
     def check_installed(self) -> None:
         """See that what the method needs is installed.
@@ -28,7 +35,13 @@ class PartitionMethod(Protocol):
         ...
 
     def homes(
-        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+        self,
+        topology: Topology,
+        training: NDArray[np.bool_],
+        num_parts: int,
+        seed: int,
+        imbalance: float | None = None,
+        announce: Announce | None = None,
     ) -> NDArray[Any]:
         """Find the home of each vertex.
 
@@ -42,6 +55,10 @@ class PartitionMethod(Protocol):
             The number of parts, P, at most V.
         seed
             The seed of whatever is drawn: equal ones give equal homes.
+        imbalance
+            How much more than the mean a part may weigh, as a share of it; by default the method's own.
+        announce
+            Takes lines about what is found.
 
         Returns
         -------

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.csr import Store, build_csr, row_ranges
+from hyrt.graph.partition.methods.method import Announce
+from hyrt.graph.partition.methods.metis_process import parts_by_metis
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
-from hyrt.quantities import counted
 
 # METIS keeps the graph and all coarser ones, with 64-bit numbers. An estimate.
 _EDGE_BYTES = 160
@@ -38,6 +39,8 @@ class MetisParts:
     plus its share of all training vertices.
     """
 
+    imbalance: float | None = 0.03
+
     def check_installed(self) -> None:
         if importlib.util.find_spec("pymetis") is None:
             raise DataError('--method metis needs pymetis: pip install "hyrt[partition]"')
@@ -46,31 +49,52 @@ class MetisParts:
         return _VERTEX_BYTES * num_vertices + _EDGE_BYTES * num_edges
 
     def homes(
-        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+        self,
+        topology: Topology,
+        training: NDArray[np.bool_],
+        num_parts: int,
+        seed: int,
+        imbalance: float | None = None,
+        announce: Announce | None = None,
     ) -> NDArray[Any]:
         self.check_installed()
-        import pymetis
-
         if num_parts == 1:
             return np.zeros(topology.num_vertices, np.int64)
         pointers, neighbors = _undirected(topology)
-        # For few parts it would bisect, with a larger cut.
-        _, found = pymetis.part_graph(
-            num_parts,
-            pymetis.CSRAdjacency(pointers, neighbors.astype(np.int64)),
-            vweights=_weights(topology, training),
-            recursive=False,
-            options=pymetis.Options(seed=seed, niter=_ITERATIONS),
-        )
-        homes = np.asarray(found)
-        sizes = np.bincount(homes, minlength=num_parts)
-        # Also what it gives back when a signal interrupts it: all vertices in one part.
-        if len(sizes) != num_parts or not sizes.all():
-            raise DataError(
-                f"METIS left {counted(int((sizes == 0).sum()), 'part')} of {num_parts:,} without any vertex: "
-                "give fewer --parts, or another --method (if it was interrupted, start it again)"
-            )
+        weights = _weights(topology, training)
+        allowed = self.imbalance if imbalance is None else imbalance
+        assert allowed is not None
+        options = {"seed": seed, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
+        homes = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
+        return without_empty(homes, weights, num_parts)
+
+
+def without_empty(homes: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
+    """Give each part that METIS has left empty about half of the part that is then the heaviest.
+
+    Parameters
+    ----------
+    homes
+        [V] integers, the part of each vertex.
+    weights
+        [V] what each vertex weighs.
+    num_parts
+        The number of parts, at most V.
+    """
+    sizes = np.bincount(homes, minlength=num_parts)
+    if sizes.all():
         return homes
+    homes = homes.copy()
+    loads = np.bincount(homes, weights, minlength=num_parts)
+    for empty in np.flatnonzero(sizes == 0):
+        heaviest = int(np.argmax(np.where(sizes > 1, loads, -1)))
+        members = np.flatnonzero(homes == heaviest)
+        passed = np.cumsum(weights[members])
+        kept = min(max(int(np.searchsorted(passed, loads[heaviest] / 2)), 1), len(members) - 1)
+        homes[members[kept:]] = empty
+        loads[empty], loads[heaviest] = loads[heaviest] - passed[kept - 1], passed[kept - 1]
+        sizes[empty], sizes[heaviest] = len(members) - kept, kept
+    return homes
 
 
 def _weights(topology: Topology, training: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.methods.method import Announce
 from hyrt.graph.topology import Topology
 
 # The homes in order, and shuffled.
@@ -16,6 +17,8 @@ _VERTEX_BYTES = 16
 class RandomParts:
     """Shuffles the vertices and deals them out: part sizes differ by one at most."""
 
+    imbalance: float | None = None
+
     def check_installed(self) -> None:
         """Nothing is needed."""
 
@@ -23,7 +26,13 @@ class RandomParts:
         return _VERTEX_BYTES * num_vertices
 
     def homes(
-        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+        self,
+        topology: Topology,
+        training: NDArray[np.bool_],
+        num_parts: int,
+        seed: int,
+        imbalance: float | None = None,
+        announce: Announce | None = None,
     ) -> NDArray[Any]:
         dealt = np.arange(topology.num_vertices) % num_parts
         np.random.default_rng(seed).shuffle(dealt)

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.partition.figures import imbalance as imbalance_of
+from hyrt.graph.partition.methods.method import Announce
 from hyrt.graph.partition.methods.metis_parts import MetisParts, has_loops
 from hyrt.graph.partition.volumes.refine import refined
+from hyrt.graph.partition.volumes.send_volumes import send_volumes
 from hyrt.graph.topology import Topology
+from hyrt.quantities import counted
 
 # What `NeighborParts` keeps of an edge, and the orders, marks and copies of vertices.
 _EDGE_BYTES = 6
 _VERTEX_BYTES = 64
-_MOST_OVER_MEAN = 1.05
 
 
 class VolumeParts:
@@ -25,6 +28,8 @@ class VolumeParts:
     not balanced.
     """
 
+    imbalance: float | None = 0.05
+
     def check_installed(self) -> None:
         MetisParts().check_installed()
 
@@ -33,13 +38,47 @@ class VolumeParts:
         return max(MetisParts().memory_bytes(num_vertices, num_edges), moves)
 
     def homes(
-        self, topology: Topology, training: NDArray[np.bool_], num_parts: int, seed: int
+        self,
+        topology: Topology,
+        training: NDArray[np.bool_],
+        num_parts: int,
+        seed: int,
+        imbalance: float | None = None,
+        announce: Announce | None = None,
     ) -> NDArray[Any]:
-        first = MetisParts().homes(topology, np.zeros_like(training), num_parts, seed)
+        allowed = self.imbalance if imbalance is None else imbalance
+        assert allowed is not None
+        base = MetisParts()
+        assert base.imbalance is not None
+        nobody = np.zeros_like(training)
+        first = base.homes(topology, nobody, num_parts, seed, min(allowed, base.imbalance))
         if num_parts == 1:
             return first
         weights: NDArray[np.float64] = topology.in_degrees + np.float64(1)
-        return refined(*_without_loops(topology), first, weights, num_parts, _MOST_OVER_MEAN, seed)
+        found = refined(*_without_loops(topology), first, weights, num_parts, 1 + allowed, seed)
+        if announce is not None:
+            for name, homes in (("by metis", first), ("by volume", found)):
+                announce(_quality(name, topology, homes, weights, num_parts))
+            loads = np.bincount(found, weights, minlength=num_parts)
+            if loads.max() > (1 + allowed) * loads.mean():
+                announce(
+                    f"more non-zeros than the {allowed:.1%} over the mean that are allowed: one vertex alone "
+                    f"has {weights.max() / loads.mean():.1%} of a part's mean"
+                )
+        return found
+
+
+def _quality(
+    name: str, topology: Topology, homes: NDArray[Any], weights: NDArray[np.float64], num_parts: int
+) -> str:
+    """What parts send and weigh, in a line."""
+    sends = send_volumes(topology.indptr, topology.indices, homes, num_parts)
+    loads = np.bincount(homes, weights, minlength=num_parts)
+    return (
+        f"{name:<9}  {counted(int(sends.sum()), 'row')} sent · at most {sends.max():,} by a part, "
+        f"{imbalance_of(sends.tolist()):.1%} over the mean · non-zeros at most "
+        f"{imbalance_of(loads.tolist()):.1%} over it"
+    )
 
 
 def _without_loops(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:

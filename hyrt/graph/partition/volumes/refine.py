@@ -20,6 +20,9 @@ _GAIN = 1e-9
 # Of a search: its most moves, and the most neighbours of a moved vertex that are looked at.
 _LONGEST = 64
 _WIDEST = 8
+# After so many edges, searches that find something less often than once in so many are given up.
+_TRIAL = 1 << 22
+_WORTH_EDGES = 1 << 19
 
 
 class NeighborParts:
@@ -126,16 +129,23 @@ def _prices(sends, power):
 
 
 @_jit
-def _best_move(v, graph, homes, near, loads, weights, most, prices, scratch):
+def _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch):
     """The other part where a vertex costs least (-1 where none has room), and what moving it there adds."""
     indptr, indices = graph
     starts, parts, counts, used = near
     saved, is_met, met = scratch
     a = homes[v]
-    if loads[a] <= weights[v]:
-        # No part is left empty.
+    least, most = bounds
+    if loads[a] - weights[v] < least or loads[a] <= weights[v]:
+        # No part is left empty, or dissolved among the others where they may weigh so much more.
         return -1, np.inf
     num_met = 0
+    if loads[a] > most:
+        # One without neighbours here may be the only one that has room.
+        lightest = np.argmin(loads)
+        is_met[lightest] = True
+        met[num_met] = lightest
+        num_met += 1
     everywhere = leaving = 0.0
     for e in range(indptr[v], indptr[v + 1]):
         u = indices[e]
@@ -245,7 +255,7 @@ def _scratch(num_parts):
 
 
 @_jit
-def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, is_due):
+def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order, is_due):
     """One look at the vertices that are due, each of which goes where it costs least; gives the moves made.
 
     Parts that weigh too much give vertices away at any price.
@@ -260,14 +270,14 @@ def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, 
             continue
         is_due[v] = False
         a = homes[v]
-        best, cost = _best_move(v, graph, homes, near, loads, weights, most, prices, scratch)
+        best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
         if best < 0:
             continue
         # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
-        if cost > -_GAIN and loads[a] <= most:
+        if cost > -_GAIN and loads[a] <= bounds[1]:
             if cost > _GAIN or loads[a] - weights[v] <= loads[best] + weights[v]:
                 continue
-        is_heavy = loads[a] > most
+        is_heavy = loads[a] > bounds[1]
         added = _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
         if added > max(cost, 0.0) + _GAIN and not is_heavy:
             # Prices rose under way so much that it does not pay.
@@ -281,12 +291,13 @@ def _greedy_pass(graph, homes, near, loads, weights, most, sends, power, order, 
 
 
 @_jit
-def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, patience, most_edges):
+def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order, patience, most_edges):
     """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
 
     A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
     best sum so far is not older than `patience` moves; then it takes back what came after that (Fiduccia and
-    Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at.
+    Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at, or
+    where those before have found too little for it.
     """
     indptr, indices = graph
     scale, prices = _prices(sends, power)
@@ -296,11 +307,11 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
     found = seen = 0
     for search, start in enumerate(order):
-        if seen > most_edges:
+        if seen > most_edges or (seen > _TRIAL and found * _WORTH_EDGES < seen):
             break
         if near[3][start] < 2:
             continue
-        best, cost = _best_move(start, graph, homes, near, loads, weights, most, prices, scratch)
+        best, cost = _best_move(start, graph, homes, near, loads, weights, bounds, prices, scratch)
         if best < 0:
             continue
         queue = [(cost, np.int64(start))]
@@ -310,7 +321,7 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
             before, v = heapq.heappop(queue)
             if moved_in[v] == search:
                 continue
-            best, cost = _best_move(v, graph, homes, near, loads, weights, most, prices, scratch)
+            best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
             if best < 0:
                 continue
             if cost > before + _GAIN:
@@ -329,7 +340,7 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
                 u = indices[e]
                 if moved_in[u] != search and near[3][u] > 1:
                     seen += indptr[u + 1] - indptr[u]
-                    best, cost = _best_move(u, graph, homes, near, loads, weights, most, prices, scratch)
+                    best, cost = _best_move(u, graph, homes, near, loads, weights, bounds, prices, scratch)
                     if best >= 0:
                         heapq.heappush(queue, (cost, np.int64(u)))
         for i in range(num - 1, at - 1, -1):
@@ -339,13 +350,16 @@ def _search_pass(graph, homes, near, loads, weights, most, sends, power, order, 
     return found
 
 
-# How much more the rows of the largest senders cost, in turn.
-_POWERS = (0, 6, 12, 16)
+# How much more the rows of the largest senders cost, in turn, and how much more of the mean a part may weigh
+# meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away after.
+_PHASES = ((0, 0.25), (4, 0.15), (6, 0), (8, 0.1), (12, 0), (12, 0.05), (16, 0), (24, 0))
+# A part that weighs no more than this gives nothing away.
+_LEAST_OF_MEAN = 0.5
 _PASSES = 4
-# Of the searches of each power: the most edges that are looked at, and how many moves without gain end one.
+# Of the searches of each phase: the most edges that are looked at, and how many moves without gain end one.
 _MOST_EDGES = 1 << 25
 _PATIENCE = 8
-# A pass that moves fewer than this part of the vertices is the last of its power.
+# A pass that moves fewer than this part of the vertices is the last of its phase.
 _FEW = 0.0005
 
 
@@ -381,12 +395,13 @@ def refined(
     near = (counted.starts, counted.parts, counted.counts, counted.used)
     sends = send_of(counted.starts, counted.parts, counted.used, homes, num_parts)
     loads = np.bincount(homes, weights, minlength=num_parts)
-    most = most_over_mean * loads.mean()
+    mean = loads.mean()
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
-    state = ((indptr, indices), homes, near, loads, weights, most, sends)
     best, least = homes.copy(), (np.inf, np.inf)
-    for power in _POWERS:
+    for power, looser in _PHASES:
+        bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean)
+        state = ((indptr, indices), homes, near, loads, weights, bounds, sends)
         order = generator.permutation(len(homes))
         is_due[:] = True
         for _ in range(_PASSES):
@@ -394,7 +409,7 @@ def refined(
                 break
         starts = generator.permutation(np.flatnonzero(counted.used > 1))
         _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
-        found = (max(loads.max(), most), sends.max() + sends.mean())
+        found = (max(loads.max(), most_over_mean * mean), sends.max() + sends.mean())
         if found < least:
             best, least = homes.copy(), found
     return best

@@ -1,0 +1,69 @@
+"""METIS in its process: what it finds, and that nothing wrong comes back where it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from graphs import random_graph
+
+from hyrt.errors import DataError
+from hyrt.graph.partition.methods import metis_process
+from hyrt.graph.partition.methods.metis_parts import without_empty
+from hyrt.graph.partition.methods.metis_process import parts_by_metis
+
+pymetis = pytest.importorskip("pymetis")
+
+ANSWER = "answer()\n"
+
+
+def test_parts_are_those_that_metis_finds_here() -> None:
+    topology = random_graph(300, seed=3, symmetric=True).topology
+    loops = topology.indices == np.repeat(np.arange(300), topology.in_degrees)
+    assert not loops.any()
+    weights = topology.in_degrees + 1
+    adjacency = pymetis.CSRAdjacency(topology.indptr, topology.indices.astype(np.int64))
+    options = pymetis.Options(seed=5, niter=10)
+    _, found = pymetis.part_graph(6, adjacency, vweights=weights, recursive=False, options=options)
+    ours = parts_by_metis(topology.indptr, topology.indices, weights, 6, seed=5, niter=10)
+    np.testing.assert_array_equal(ours, found)
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        # METIS itself would take the signal, and give back what it has.
+        (
+            "import os; os.kill(os.getpid(), signal.SIGTERM)",
+            r"METIS failed before .* \(interrupted\)",
+        ),
+        ("import os; os.kill(os.getpid(), signal.SIGKILL)", "METIS was ended by signal SIGKILL before"),
+        ("raise SystemExit('no room')", r"METIS failed before .* \(no room\)"),
+    ],
+)
+def test_what_interrupts_metis_is_an_error(
+    before: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert metis_process._START.endswith(ANSWER)
+    monkeypatch.setattr(metis_process, "_START", metis_process._START.replace(ANSWER, f"{before}\n{ANSWER}"))
+    handler = signal.getsignal(signal.SIGTERM)
+    # More than a pipe holds.
+    topology = random_graph(20_000, seed=1, symmetric=True).topology
+    with pytest.raises(DataError, match=message):
+        parts_by_metis(topology.indptr, topology.indices, topology.in_degrees + 1, 4)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_empty_parts_get_halves_of_the_heaviest() -> None:
+    homes = np.array([0, 0, 0, 3, 0, 0, 3, 0])
+    weights = np.array([1, 9, 1, 2, 1, 1, 2, 5])
+    found = without_empty(homes, weights, 5)
+    # Part 0 weighs 18 and keeps 9 or more; what it gives away is the heaviest then, and is halved again.
+    np.testing.assert_array_equal(np.bincount(found, weights, minlength=5) > 0, True)
+    np.testing.assert_array_equal(np.flatnonzero(found == 3), [3, 6])
+    assert np.bincount(found, weights, minlength=5).max() <= 10
+    for num_parts in (1, 5, 8):
+        found = without_empty(np.zeros(8, np.int32), weights, num_parts)
+        assert np.bincount(found, minlength=num_parts).min() >= 1
+        assert len(np.unique(found)) == num_parts

@@ -1,0 +1,242 @@
+"""What parts by each method send, weigh and cost: a table in Markdown.
+
+    python tools/partitions/compare.py --data coauthor_physics.npz --parts 4,16,64,256
+    python tools/partitions/compare.py --data grid:1000 --parts 64 --methods metis,volume
+    python tools/partitions/compare.py --data physics.npz --parts 64 --mtkahypar VENV/bin/python
+
+`--data` is a source that `hyrt partition` takes, or `grid:N`, which is drawn here and is like a map of roads:
+N x N crossings, of whose streets a tenth is missing, and a shortcut to somewhere near for every 50 crossings.
+
+`metis` and `metis-volume` are pymetis by cut and by its volume objective, with non-zeros (in-degree + 1) as
+the weight of a vertex; `mtkahypar` partitions the hypergraph whose nets are the columns, by km1, which is
+the total volume exactly, within 5 %; it needs a Python that has mtkahypar. Every method runs in a process of
+its own. CPU seconds are those of all its threads, and the memory is what the process took at its peak beyond
+what it took before, with the graph read and functions compiled.
+
+In the table, rows are what parts send in one product over the whole graph, and imbalances are the largest
+over the mean, less 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.partition.figures import imbalance
+from hyrt.graph.partition.methods.metis_parts import without_empty
+from hyrt.graph.partition.methods.metis_process import parts_by_metis
+from hyrt.graph.partition.methods.registry import METHODS, partition_method
+from hyrt.graph.partition.volumes.send_volumes import send_volumes
+from hyrt.graph.source import open_dataset
+from hyrt.graph.topology import Topology
+
+METIS_VOLUME, MTKAHYPAR = "metis-volume", "mtkahypar"
+# Within how much of the mean Mt-KaHyPar keeps the parts' weights, as `volume` does.
+EPSILON = 0.05
+MIB = 1 << 20
+
+_BY_KM1 = """
+import json, resource, sys
+import mtkahypar
+path, parts, epsilon, seed, threads = sys.argv[1:]
+machine = mtkahypar.initialize(int(threads))
+mtkahypar.set_seed(int(seed))
+context = machine.context_from_preset(mtkahypar.PresetType.DEFAULT)
+context.set_partitioning_parameters(int(parts), float(epsilon), mtkahypar.Objective.KM1)
+context.logging = False
+graph = machine.hypergraph_from_file(path, context)
+before = resource.getrusage(resource.RUSAGE_SELF)
+homes = graph.partition(context).get_partition()
+after = resource.getrusage(resource.RUSAGE_SELF)
+seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+with open(path + ".homes", "w") as file:
+    memory = (after.ru_maxrss - before.ru_maxrss) << 10
+    json.dump({"homes": list(homes), "cpu_s": seconds, "memory_bytes": memory}, file)
+"""
+
+
+def read_topology(data: str) -> Topology:
+    if data.startswith("grid:"):
+        return road_grid(int(data.removeprefix("grid:")))
+    with tempfile.TemporaryDirectory() as scratch:
+        arrays = open_dataset(data, Path(scratch)).arrays
+        return Topology(np.array(arrays["indptr"]), np.array(arrays["indices"]))
+
+
+def road_grid(side: int) -> Topology:
+    """Crossings in rows, most of them joined with the next ones, and some with one that is near."""
+    rng = np.random.default_rng(0)
+    count = side * side
+    numbers = np.arange(count).reshape(side, side)
+    right = np.stack([numbers[:, :-1].ravel(), numbers[:, 1:].ravel()])
+    down = np.stack([numbers[:-1].ravel(), numbers[1:].ravel()])
+    streets = np.concatenate([right, down], axis=1)
+    streets = streets[:, rng.random(streets.shape[1]) >= 0.1]
+    x, y = rng.integers(0, side, (2, count // 50))
+    dx, dy = rng.integers(-8, 9, (2, count // 50))
+    near = numbers[np.clip(y + dy, 0, side - 1), np.clip(x + dx, 0, side - 1)]
+    edges = np.concatenate([streets, np.stack([numbers[y, x], near])], axis=1)
+    edges = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
+    into, sources = edges[:, edges[0] != edges[1]]
+    indptr = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(into, minlength=count), out=indptr[1:])
+    return Topology(indptr, sources.astype(np.int32))
+
+
+def part_by(method: str, topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
+    """The homes that a method finds, without training vertices."""
+    if method == METIS_VOLUME:
+        return by_metis_volume(topology, num_parts, seed)
+    nobody = np.zeros(topology.num_vertices, np.bool_)
+    return partition_method(method).homes(topology, nobody, num_parts, seed)
+
+
+def by_metis_volume(topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
+    if not topology.is_symmetric:
+        raise SystemExit("metis-volume: give a graph with its edges in both directions")
+    weights = topology.in_degrees.astype(np.int64) + 1
+    found = parts_by_metis(
+        topology.indptr, topology.indices, weights, num_parts, seed=seed, niter=10, objtype=1
+    )
+    return without_empty(found, weights, num_parts)
+
+
+def measured_here(data: str, method: str, num_parts: int, seed: int) -> dict[str, Any]:
+    """What one method gives and costs, in this process."""
+    topology = read_topology(data)
+    part_by(method, road_grid(20), 4, seed)
+    _ = topology.is_symmetric, topology.in_degrees
+    before, taken = used_seconds(), resident_bytes()
+    homes = part_by(method, topology, num_parts, seed)
+    seconds = used_seconds() - before
+    peaks = [
+        resource.getrusage(who).ru_maxrss << 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    # METIS has a process of its own, beside which this one has little but the graph.
+    memory = max(0, peaks[0] - taken, peaks[1])
+    return {"cpu_s": seconds, "memory_bytes": memory, **figures(topology, homes, num_parts)}
+
+
+def used_seconds() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def measured_by_km1(data: str, python: str, num_parts: int, seed: int, threads: int) -> dict[str, Any]:
+    """What Mt-KaHyPar gives and costs, which reads the hypergraph from a file."""
+    topology = read_topology(data)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "columns.hgr"
+        write_columns(topology, path)
+        command = [python, "-c", _BY_KM1, str(path), str(num_parts), str(EPSILON), str(seed), str(threads)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = json.loads(path.with_name("columns.hgr.homes").read_text())
+    homes = np.asarray(found.pop("homes"))
+    return found | figures(topology, homes, num_parts)
+
+
+def write_columns(topology: Topology, path: Path) -> None:
+    """The hypergraph in hMETIS's format: a net joins a vertex with all that have an edge from it."""
+    count = topology.num_vertices
+    into = np.repeat(np.arange(count), topology.in_degrees)
+    order = np.argsort(topology.indices, kind="stable")
+    ends = np.cumsum(np.bincount(topology.indices, minlength=count))
+    nets = np.split(into[order] + 1, ends[:-1])
+    with path.open("w") as file:
+        file.write(f"{count} {count} 10\n")
+        for vertex, net in enumerate(nets, 1):
+            pins = net[net != vertex].tolist()
+            file.write(" ".join(map(str, [vertex, *pins])) + "\n")
+        file.write("\n".join(map(str, (topology.in_degrees + 1).tolist())) + "\n")
+
+
+def figures(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str, Any]:
+    sends = send_volumes(topology.indptr, topology.indices, homes, num_parts)
+    loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=num_parts)
+    return {
+        "total": int(sends.sum()),
+        "largest": int(sends.max()),
+        "imbalance": imbalance(sends.tolist()),
+        "nonzeros": imbalance(loads.tolist()),
+        "empty": int((np.bincount(homes, minlength=num_parts) == 0).sum()),
+    }
+
+
+def in_a_process(arguments: argparse.Namespace, method: str, num_parts: int) -> dict[str, Any] | None:
+    """What one method gives and costs, measured in a process of its own; None where it fails."""
+    command = [sys.executable, __file__, "--data", arguments.data, "--parts", str(num_parts)]
+    command += ["--seed", str(arguments.seed), "--threads", str(arguments.threads), "--one", method]
+    if arguments.mtkahypar:
+        command += ["--mtkahypar", arguments.mtkahypar]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def table_line(name: str, method: str, num_parts: int, found: dict[str, Any], metis: dict[str, Any]) -> str:
+    return (
+        f"| {name} | {num_parts} | {method} | {found['total']:,} ({found['total'] / metis['total']:.2f}) "
+        f"| {found['largest']:,} ({found['largest'] / metis['largest']:.2f}) | {found['imbalance']:.0%} "
+        f"| {found['nonzeros']:.1%} | {found['cpu_s']:.1f} | {found['memory_bytes'] / MIB:,.0f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--name", help="what the table calls the graph")
+    parser.add_argument("--parts", default="4,16,64,256")
+    parser.add_argument("--methods", help="names with commas; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of Mt-KaHyPar")
+    parser.add_argument("--mtkahypar", metavar="PYTHON", help="an interpreter that has mtkahypar")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        num_parts = int(arguments.parts)
+        if arguments.one == MTKAHYPAR:
+            found = measured_by_km1(
+                arguments.data, arguments.mtkahypar, num_parts, arguments.seed, arguments.threads
+            )
+        else:
+            found = measured_here(arguments.data, arguments.one, num_parts, arguments.seed)
+        print(json.dumps(found))
+        return
+    methods = [*METHODS, METIS_VOLUME, *([MTKAHYPAR] if arguments.mtkahypar else [])]
+    if arguments.methods:
+        methods = arguments.methods.split(",")
+    name = arguments.name or Path(arguments.data).stem
+    print(
+        "| graph | parts | method | rows sent (of metis) | largest (of metis) | imbalance | non-zeros "
+        "| CPU s | MiB |"
+    )
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for num_parts in map(int, arguments.parts.split(",")):
+        metis = in_a_process(arguments, "metis", num_parts)
+        if metis is None:
+            raise SystemExit("METIS failed")
+        for method in methods:
+            found = metis if method == "metis" else in_a_process(arguments, method, num_parts)
+            if found is None:
+                print(f"| {name} | {num_parts} | {method} | failed | | | | | |", flush=True)
+            else:
+                print(table_line(name, method, num_parts, found, metis), flush=True)
+
+
+if __name__ == "__main__":
+    main()
