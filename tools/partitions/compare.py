@@ -11,7 +11,8 @@ N x N crossings, of whose streets a tenth is missing, and a shortcut to somewher
 the weight of a vertex; `mtkahypar` partitions the hypergraph whose nets are the columns, by km1, which is
 the total volume exactly, within 5 %; it needs a Python that has mtkahypar. Every method runs in a process of
 its own. CPU seconds are those of all its threads, and the memory is what the process took at its peak beyond
-what it took before, with the graph read and functions compiled.
+what it took before, with the graph read and functions compiled; METIS's own process counts whole, with its
+interpreter.
 
 In the table, rows are what parts send in one product over the whole graph, and imbalances are the largest
 over the mean, less 1.
