@@ -165,4 +165,4 @@ def readable(name: str) -> str:
 
 def one_line(text: str) -> str:
     """Text of others (drivers, exceptions) as one printable line."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in readable(text)).split())

@@ -17,6 +17,7 @@ from hyrt.errors import DataError
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import check_header, wanted_keys
+from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.source import KINDS, SYNTHETIC
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
 from hyrt.quantities import counted
@@ -43,6 +44,10 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     if source.startswith(SYNTHETIC):
         return generated_sizes(source)
     path = Path(os.path.expanduser(source))
+    if is_partition(path):
+        from hyrt.doctor.children.parted_sizes import parted_sizes
+
+        return parted_sizes(path, source, split, normalize)
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):
