@@ -97,7 +97,8 @@ MODELS = {
     "g-gcn": {"kind": "ggcn"},
     "commnet": {"kind": "commnet"},
     "gg-nn": {"kind": "ggnn"},
-    "graphsage of maxima": {"kind": "graphsage", "aggregate": "max"},
+    # The rows of the second layer are sent as they are.
+    "graphsage of maxima": {"kind": "graphsage", "aggregate": "max", "layers": 3},
     "deepgcn": {"kind": "deepgcn"},
 }
 
