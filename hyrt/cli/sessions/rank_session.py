@@ -23,7 +23,6 @@ from hyrt.config.command_line import check_same_training
 from hyrt.config.yaml_text import leaves
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
-from hyrt.distributed.measured_network import measured_network
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
@@ -48,6 +47,8 @@ from hyrt.training.train import Training
 
 # A rank that has lost another joins its threads and closes its devices in less, unless something hangs.
 _LEAVE_S = 6.0
+# An exchange that is so long says enough of the network to choose an algorithm.
+_MEASURED_S = 0.03
 # Each rank may have its own.
 _OWN_SETTINGS = ("devices", "split", "data.source", "checkpoint", "evaluate.memory_gib")
 _SAME_RUNTIME = ("runtime.depth", "runtime.trace")
@@ -250,9 +251,10 @@ class RankSession:
 
 def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str]:
     """The settings with the algorithm that the cost model says is fastest, and why; rank 0 chooses."""
+    from hyrt.predict.calibrate.network import measure_network
     from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
 
-    network = measured_network(ranks.control)
+    network = measure_network(ranks, "measured", _MEASURED_S).network
     choice = chosen_algorithm(config, ranks.size, network) if ranks.rank == 0 else None
     algorithm, replication, reason = told_by_all(ranks.control, choice)[0]
     given = config.distributed.model_copy(

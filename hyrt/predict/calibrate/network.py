@@ -31,10 +31,10 @@ _UNEVEN = (0.5, 1.5)
 _NUM_UNEVEN = 3
 
 
-def measure_network(ranks: JoinedRanks, name: str) -> FittedNetwork:
+def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> FittedNetwork:
     """Measure exchanges and all-reduces between all ranks; every rank calls it at once, and finds the same.
 
-    Sizes grow until an operation takes a quarter of a second, or 64 MiB leave a rank in it.
+    Sizes grow until an operation takes long, or 64 MiB leave a rank in it.
 
     Parameters
     ----------
@@ -42,6 +42,8 @@ def measure_network(ranks: JoinedRanks, name: str) -> FittedNetwork:
         All ranks: at least two.
     name
         What the network is called.
+    long_s
+        The seconds of an operation than which none is to be much longer.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def measure_network(ranks: JoinedRanks, name: str) -> FittedNetwork:
         all_reduces.append(timing.all_reduce(size))
         exchanges.append(timing.exchange("exchanges", _equal(ranks.size, size)))
         longest_s = max(all_reduces[-1].seconds, exchanges[-1].seconds)
-        if longest_s > _LONG_S or (ranks.size - 1) * size * _GROWTH > _MOST_BYTES:
+        if longest_s > long_s or (ranks.size - 1) * size * _GROWTH > _MOST_BYTES:
             break
         size *= _GROWTH
     exchanges += [

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from hyrt_perfmodel.communication.network import Network, find_network
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.config import Config, build_config
-from hyrt.distributed.measured_network import measured_network
 from hyrt.errors import ConfigError
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.source import open_graph
@@ -95,9 +93,3 @@ def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
     assert chosen_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
     with pytest.raises(ConfigError, match="3 ranks cannot share its 4 parts"):
         chosen_algorithm(settings(parts), 3, slow)
-
-
-def test_a_network_is_measured_between_ranks() -> None:
-    for network in results_of(2, lambda ranks: measured_network(ranks.control)):
-        assert 0 < network.latency_s < 1
-        assert 0 < network.gb_s < 1000
