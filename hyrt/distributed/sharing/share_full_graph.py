@@ -79,7 +79,7 @@ def share_full_graph(
         if grid.replication > 1 and (parts is None or not adds_up(parts.gather)):
             raise ConfigError(
                 f"distributed.algorithm={given.algorithm} adds partial sums up, and layer {number} "
-                f"({type(layer).__name__}) gathers something else: give distributed.algorithm=1d"
+                f"({type(layer).__name__}) does not gather by sums: give distributed.algorithm=1d"
             )
     spread = _spread_edges(config, graph, own, ranks, grid)
     whole = _whole_graph(graph, spread, ranks)

@@ -53,7 +53,6 @@ class NeededRows:
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
         self._group = group
-        self._num_own = edges.num_own
         self._waves: list[_Wave] = []
         self._buffers: dict[str, Array] = {}
         at = 0
@@ -72,11 +71,6 @@ class NeededRows:
             self._waves.append(_Wave(slice(start, stop), taken_counts, places, given_counts, at))
             at += len(given)
         self._num_given = at
-
-    @property
-    def given_rows(self) -> int:
-        """Rows that this rank sends in a product."""
-        return self._num_given
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[Arrival]:
         lent = self._buffer(f"given {slot}", matrix)
