@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,7 @@ class FullGraphComparison:
         return {
             "platform": self.machine,
             "ranks": self.ranks,
-            "network": {
-                "name": self.network.name,
-                "gb_s": self.network.gb_s,
-                "uneven_part": self.network.uneven_part,
-                "latency_s": self.network.latency_s,
-                "source": self.network.source,
-            },
+            "network": asdict(self.network),
             "algorithms": [each.to_json() for each in self.algorithms],
             "fastest": fastest(self.algorithms).to_json(),
             "scaling": [each.to_json() for each in self.scaling],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +101,7 @@ class RanksComparison:
         return {
             "platform": self.machine,
             "ranks": self.ranks,
-            "network": {
-                "name": self.network.name,
-                "gb_s": self.network.gb_s,
-                "uneven_part": self.network.uneven_part,
-                "latency_s": self.network.latency_s,
-                "source": self.network.source,
-            },
+            "network": asdict(self.network),
             "strategies": [each.to_json() for each in self.predictions],
             "relative_error": self.relative_error,
             "assumptions": list(self.assumptions),
