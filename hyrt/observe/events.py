@@ -64,6 +64,11 @@ class Balanced:
     """Whether it is tried for what its times tell, and not because it is expected to be better."""
 
 
+def steps_per_group(steps_per_epoch: int) -> int:
+    """About a tenth of an epoch."""
+    return max(1, min(100, steps_per_epoch // 10))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroup:
     """A few steps together: often enough to watch, seldom enough to cost nothing."""
@@ -105,6 +110,16 @@ class StepGroup:
     """Resident memory of the process."""
     chunks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each trainer that holds chunks of a whole graph, the figures of `ChunkedStep` of the newest step."""
+    num_ranks: int = 1
+    """The processes that these figures are of. Of several, a stage's time is that of the slowest, memory is
+    the sum, and trainers have names such as `rank 1 cpu:0`."""
+    slowest_rank: int | None = None
+    """The one that takes longest for the bottleneck; None of one process."""
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the group ends where groups end in every process, whatever its own settings are."""
+        return self.steps_done % self.steps_per_epoch % steps_per_group(self.steps_per_epoch) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

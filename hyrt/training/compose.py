@@ -154,7 +154,7 @@ def compose_run(
     def tell(event: Event) -> None:
         for hook in hooks:
             hook.hear(event)
-        emit(event)
+        emit(shared.seen(event))
 
     prepared = prepared or PreparedRun(config, graph, model)
     objective = prepared.objective

@@ -9,7 +9,7 @@ from hyrt_perfmodel.assignment import STAGES, Assignment
 
 from hyrt.flow.queues import Queues
 from hyrt.objective.objective import Objective, added
-from hyrt.observe.events import Emit, StepGroup
+from hyrt.observe.events import Emit, StepGroup, steps_per_group
 from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.synchronize import StepSummary
 
@@ -44,7 +44,7 @@ class StepGroups:
         self._emit = emit
         self._objective = objective
         self._per_epoch = steps_per_epoch
-        self._size = max(1, min(100, steps_per_epoch // 10))
+        self._size = steps_per_group(steps_per_epoch)
         self._trainers = trainers
         self._process = psutil.Process()
         self._read_queues = queues

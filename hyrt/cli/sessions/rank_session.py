@@ -109,6 +109,7 @@ class RankSession:
         stop = AgreedStop(self.signals, mine.reduction)
         way = config.distributed.algorithm if whole else config.distributed.strategy
         told = RanksHook(ranks, list(prepared.model.parameters()), way)
+        mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
         train = self._lead if ranks.rank == 0 else self._follow
         return train(ranks, prepared, mine, stop, [told, *mine.hooks])
 

@@ -11,6 +11,7 @@ import torch
 from hyrt.device import Device
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.watch.rank_figures import RankFigures, told_by_all, what_bounds
+from hyrt.distributed.watch.steps_of_ranks import joined_steps, steps_record
 from hyrt.errors import HyrtError, listed
 from hyrt.observe.events import EpochEnded, Event, Notice, StepGroup
 from hyrt.observe.hook import Hook
@@ -40,6 +41,8 @@ class RanksHook(Hook):
         self._parameters = list(parameters)
         self._strategy = strategy
         self._figures = RankFigures(ranks.counts)
+        # The newest group of this rank, and what each has told of theirs.
+        self._steps: tuple[StepGroup | None, list[Any]] = (None, [])
 
     def begin(self, devices: Sequence[Device], steps: range) -> None:
         """Note the devices of this rank."""
@@ -59,6 +62,9 @@ class RanksHook(Hook):
         """
         if isinstance(event, StepGroup):
             self._figures.hear(event)
+            # Each rank may write checkpoints at steps of its own, which end groups there alone.
+            if event.is_regular:
+                self._steps = event, told_by_all(self._ranks.control, steps_record(event))
         if not isinstance(event, EpochEnded):
             return
         checksum = 0
@@ -73,6 +79,11 @@ class RanksHook(Hook):
                 "their optimizers computed something else. Start all ranks on machines with the same "
                 "processors, or with the same ATEN_CPU_CAPABILITY"
             )
+
+    def seen(self, event: Event) -> Event:
+        """The event as it is shown and recorded: of steps, the figures of all ranks."""
+        mine, of_each = self._steps
+        return joined_steps(event, of_each) if isinstance(event, StepGroup) and event is mine else event
 
     def end(self, summary: dict[str, Any]) -> Notice:
         """Add what all ranks have sent, by purpose, and what each took."""

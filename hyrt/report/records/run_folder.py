@@ -272,6 +272,8 @@ class RunFolder:
             del record["training_metrics"]
             if not event.chunks:
                 del record["chunks"]
+            if event.num_ranks == 1:
+                del record["num_ranks"], record["slowest_rank"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}
         if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)

@@ -10,7 +10,7 @@ from hyrt.fullgraph.chunks.chunked_step import cut_text, filter_text, hidden_tex
 from hyrt.observe.events import StepGroup
 from hyrt.quantities import brief_milliseconds
 from hyrt.report.channels import CHANNELS, THREADS, fill_and_depth
-from hyrt.report.terminal.progress_line import bar, head, memory_text, with_bar
+from hyrt.report.terminal.progress_line import bar, head, process_text, with_bar
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,7 +43,7 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
     from rich.console import Group
     from rich.text import Text
 
-    memory = memory_text(group.memory_bytes)
+    memory = process_text(group)
     place = with_bar(group, epochs, [memory], width) or "  ".join([*head(group, epochs), memory])
     first = Text(place, no_wrap=True, overflow="crop")
     first.highlight_regex(r"[━]+", "green")

@@ -25,7 +25,7 @@ def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
     width
         Columns there are; None for as many as needed, without the bar.
     """
-    stages, memory = stages_text(group.stage_s, group.bottleneck), memory_text(group.memory_bytes)
+    stages, memory = stages_text(group.stage_s, group.bottleneck), process_text(group)
     if width is not None and (line := with_bar(group, epochs, [stages, memory], width)):
         return line
     return _longest_that_fits(head(group, epochs), group.stage_s, group.bottleneck, memory, width)
@@ -130,6 +130,15 @@ def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
 def memory_text(memory_bytes: int) -> str:
     """`mem 700 MiB`; empty where it is not known."""
     return f"mem {size(memory_bytes)}" if memory_bytes else ""
+
+
+def process_text(group: StepGroup) -> str:
+    """`mem 700 MiB`; of several ranks also `rank 2 of 0 to 3 is slowest`."""
+    memory = memory_text(group.memory_bytes)
+    if group.slowest_rank is None:
+        return memory
+    ranks = f"rank {group.slowest_rank} of 0 to {group.num_ranks - 1} is slowest"
+    return f"{memory}  {ranks}" if memory else ranks
 
 
 def bar(share: float, columns: int) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hyrt.inference.shared_scores import SharedScores
+from hyrt.observe.events import Event
 from hyrt.observe.trace.traces_of_ranks import TracesOfRanks
 from hyrt.pipeline.shares import ALL, StepPart
 from hyrt.pipeline.synchronize import PassOn, Reduction, alone, keep
 from hyrt.quantities import one_line
+
+
+def unchanged(event: Event) -> Event:
+    """An event of the only process."""
+    return event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,9 @@ class SharedRun:
     """Scores vertices together with the other processes; None where each scores all of them."""
     traces: TracesOfRanks | None = None
     """Brings the traces of all processes into one file; None where each has its own."""
+
+    seen: Callable[[Event], Event] = unchanged
+    """Makes of this process's events those that are shown and recorded; the hooks have heard them before."""
 
     __repr__ = one_line
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from graphs import random_graph
+from rich.console import Console
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings, trained_on
+from unit.report.run_events import steps
 
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.distributed.watch.rank_figures import told_by_all, what_bounds
 from hyrt.distributed.watch.ranks_hook import RanksHook
+from hyrt.distributed.watch.steps_of_ranks import joined_steps, steps_record
+from hyrt.observe.events import Event, StepGroup
 from hyrt.observe.hook import Hook
+from hyrt.report.terminal.dashboard import dashboard
+from hyrt.report.terminal.progress_line import step_line
 
 
 def test_each_rank_gets_the_records_of_all() -> None:
@@ -49,8 +57,21 @@ def test_the_summary_tells_of_all_ranks() -> None:
     graph = random_graph(seed=1)
     homes = np.random.default_rng(2).integers(0, 2, graph.num_vertices).astype(np.uint8)
 
+    seen: list[list[tuple[StepGroup, StepGroup]]] = [[], []]
+
     def trained(ranks: JoinedRanks) -> tuple[dict[str, Any], dict[str, int], dict[str, int]]:
-        hooks: list[Hook] = [RanksHook(ranks, [torch.zeros(1)], "home")]
+        told = RanksHook(ranks, [torch.zeros(1)], "home")
+
+        class Heard(Hook):
+            def hear(self, event: Event) -> None:
+                if isinstance(event, StepGroup):
+                    joined = told.seen(event)
+                    assert isinstance(joined, StepGroup)
+                    seen[ranks.rank].append((event, joined))
+                else:
+                    assert told.seen(event) is event
+
+        hooks: list[Hook] = [told, Heard()]
         result, _ = trained_on(ranks, graph, homes, settings("graphsage"), hooks=hooks)
         return result.summary["distributed"], ranks.counts.sent(), ranks.counts.received()
 
@@ -68,3 +89,68 @@ def test_the_summary_tells_of_all_ranks() -> None:
         first, second = told["by_rank"]
         assert first["bytes_sent"]["rows"] == second["bytes_received"]["rows"]
         assert told["bounded_by"].endswith((" of rank 0", " of rank 1"))
+    assert len(seen[0]) == len(seen[1]) > 1
+    for (one, joined), (other, same) in zip(*seen, strict=True):
+        assert (joined.num_ranks, joined.split) == (
+            2,
+            {"rank 0 cpu:0": one.split["cpu:0"], "rank 1 cpu:0": other.split["cpu:0"]},
+        )
+        assert joined.stage_s["propagate"] == max(one.stage_s["propagate"], other.stage_s["propagate"])
+        assert joined.memory_bytes == one.memory_bytes + other.memory_bytes
+        assert (joined.stage_s, joined.bottleneck, joined.queued) == (
+            same.stage_s,
+            same.bottleneck,
+            same.queued,
+        )
+
+
+def test_steps_of_ranks_are_those_of_the_slowest() -> None:
+    """What stands beside it is worked out by hand."""
+
+    def of(sample: float, load: float, wait: float, targets: int, queued: float) -> StepGroup:
+        return replace(
+            steps(20),
+            stage_s={"sample": sample, "load": load, "synchronize": wait},
+            busy_s={"cpu:0": sample},
+            blocked_s={"load.input": wait},
+            split={"cpu:0": targets},
+            queued={"sampled": queued, "loaded.cpu:0": 2 * queued},
+            queue_depth={"sampled": 3, "loaded.cpu:0": 3},
+            memory_bytes=1000 * targets,
+        )
+
+    groups = [of(0.2, 0.1, 0.9, 30, 1.0), of(0.1, 0.5, 0.4, 70, 0.5)]
+    found = joined_steps(groups[0], [steps_record(group) for group in groups])
+    assert found.stage_s == {"sample": 0.2, "load": 0.5, "synchronize": 0.4}
+    assert (found.bottleneck, found.slowest_rank, found.num_ranks) == ("load", 1, 2)
+    assert found.busy_s == {"rank 0 cpu:0": 0.2, "rank 1 cpu:0": 0.1}
+    assert found.split == {"rank 0 cpu:0": 30, "rank 1 cpu:0": 70}
+    assert found.blocked_s == {"load.input": 0.4}
+    assert found.queued == {"sampled": 1.5, "loaded.rank 0 cpu:0": 2.0, "loaded.rank 1 cpu:0": 1.0}
+    assert found.queue_depth == {"sampled": 6, "loaded.rank 0 cpu:0": 3, "loaded.rank 1 cpu:0": 3}
+    assert found.memory_bytes == 100_000
+    assert (found.loss, found.losses, found.mteps, found.step_s) == (
+        groups[0].loss,
+        groups[0].losses,
+        groups[0].mteps,
+        groups[0].step_s,
+    )
+    assert step_line(found, 5, None).endswith("rank 1 of 0 to 1 is slowest")
+    assert "slowest" not in step_line(groups[0], 5, None)
+    shown = Console(file=io.StringIO(), width=130)
+    shown.print(dashboard(found, epochs=5, predicted_s=None, width=130))
+    assert isinstance(shown.file, io.StringIO)
+    text = shown.file.getvalue()
+    for words in ("rank 1 of 0 to 1 is slowest", "rank 0 cpu:0", "rank 1 cpu:0", "1.5/6"):
+        assert words in text
+
+
+def test_groups_end_alike_in_all_processes_whatever_their_checkpoints() -> None:
+    """Those that a checkpoint ends early are of one process alone."""
+    for per_epoch, regular in ((12, range(1, 13)), (59, range(5, 60, 5)), (5000, range(100, 5001, 100))):
+        ends = [done for done in range(1, per_epoch + 1) if at(done, per_epoch).is_regular]
+        assert ends == sorted({*regular, per_epoch})
+
+
+def at(done: int, per_epoch: int) -> StepGroup:
+    return replace(steps(20), steps_done=done, steps_per_epoch=per_epoch)
