@@ -144,3 +144,25 @@ def test_a_network_is_measured_for_predictions(tmp_path: Path) -> None:
     assert "between 2 ranks on one machine" in kept.source
     # Through sockets of one machine: no faster than its memory, no slower than a disk.
     assert 0.01 < kept.gb_s < 100
+
+
+def test_two_ranks_share_a_full_graph(parts: Path, tmp_path: Path) -> None:
+    words = ["--data", str(parts), "--model", "gcn", "--full-graph", "model.dropout=0.4", "train.epochs=3"]
+    (code, output, errors), (other_code, _, other_errors) = ends(
+        start(tmp_path, *words, "--name", "two", "--trace")
+    )
+    assert (code, other_code) == (0, 0), (errors, other_errors)
+    assert "2 ranks (1d) sent" in output
+    told = summary(tmp_path / "runs" / "two")
+    assert [each["rows"] for each in told["products"]] == [1000, 1000]
+    assert told["distributed"]["bytes_sent"]["rows"] > 0
+    traced = json.loads(gzip.decompress((tmp_path / "runs" / "two" / "trace.json.gz").read_bytes()))
+    steps = [event["pid"] for event in traced["traceEvents"] if event["name"] == "propagate"]
+    assert sorted(steps) == [1] * 3 + [1001] * 3
+    hyrt("run", *words, "--name", "one", cwd=tmp_path)
+    two, one = tmp_path / "runs" / "two", tmp_path / "runs" / "one"
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    assert [code for code, _, _ in ends(start(tmp_path, "--resume", two, "train.epochs=5"))] == [0, 0]
+    hyrt("run", "--resume", one, "train.epochs=5", cwd=tmp_path)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    assert len(losses(two)) == 5
