@@ -130,6 +130,7 @@ def predict(
         found = predict_on(there, work, settings, here=here, counts=counts, paper=paper)
     if plot is not None:
         plot_scaling(found.scaling, plot)
+    shared = found.chunked if found.chunked is not None and len(found.chunked.columns) > 1 else None
     if as_json:
         import json
 
@@ -141,12 +142,18 @@ def predict(
         }
         if found.chunked is not None:
             facts["chunks"] = found.chunked.to_json()
+        if shared is not None:
+            # What else is known is of one of the devices alone.
+            kept = {key: facts[key] for key in ("platform", "source", "assumptions", "stale", "chunks")}
+            facts = {**kept, "epoch_s": shared.epoch.seconds, "iteration_s": shared.epoch.seconds}
         if found.scaling:
             facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
         typer.echo(json.dumps(facts))
         return
     lines = prediction_lines(found.now, found.advice, found.machine, found.assumptions)
-    if found.chunked is not None:
+    if shared is not None:
+        lines = [*shared.lines(), *(f"assumed: {assumption}" for assumption in found.assumptions)]
+    elif found.chunked is not None:
         lines += found.chunked.lines()
     if found.scaling:
         lines += ["", *scaling_lines(found.scaling)]

@@ -134,6 +134,21 @@ def test_predict_says_what_a_run_starts_with(
     assert printed["epoch_s"] == pytest.approx(run.epoch_s)
 
 
+def test_devices_that_share_a_whole_graph_are_predicted_together(calibrated: Calibration, data: Path) -> None:
+    """An epoch of one of them alone is none of theirs."""
+    words = ["predict", "--data", str(data), "--full-graph", "--devices", "opencl,cpu", "model.kind=gcn"]
+    facts = predicted(data, *words[3:])
+    shared = facts["chunks"]
+    assert shared["device"] == "opencl:0+cpu:0"
+    assert sum(shared["columns"]) == shared["intervals"]
+    assert min(shared["columns"]) > 0
+    assert facts["epoch_s"] == facts["iteration_s"] == shared["epoch_s"] > 0
+    assert not facts.keys() & {"assignment", "stages_s", "advice"}
+    printed = CliRunner().invoke(app, words, catch_exceptions=False).stdout.splitlines()
+    assert printed[0].startswith("in chunks on opencl:0+cpu:0: epoch ")
+    assert sum("epoch" in line.partition("assumed")[0] for line in printed) == 1
+
+
 def test_alone_it_predicts_the_device_that_runs_have_by_default(calibrated: Calibration, data: Path) -> None:
     assert list(predicted(data)["assignment"]["split"]) == ["cpu:0"]
     assert list(predicted(data, "--devices", "cpu,opencl")["assignment"]["split"]) == ["cpu:0", "opencl:0"]
