@@ -90,7 +90,7 @@ def without_empty(homes: NDArray[Any], weights: NDArray[Any], num_parts: int) ->
         heaviest = int(np.argmax(np.where(sizes > 1, loads, -1)))
         members = np.flatnonzero(homes == heaviest)
         passed = np.cumsum(weights[members])
-        kept = min(max(int(np.searchsorted(passed, loads[heaviest] / 2)), 1), len(members) - 1)
+        kept = min(1 + int(np.argmin(np.abs(passed - loads[heaviest] / 2))), len(members) - 1)
         homes[members[kept:]] = empty
         loads[empty], loads[heaviest] = loads[heaviest] - passed[kept - 1], passed[kept - 1]
         sizes[empty], sizes[heaviest] = len(members) - kept, kept
