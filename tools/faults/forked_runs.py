@@ -288,10 +288,17 @@ def _run(words: list[str]) -> None:
     from hyrt.cli import main
 
     sys.argv = [str(Path(sys.executable).with_name("hyrt")), *words]
+    # A command that leaves a thread behind ends its process itself, after the functions registered here.
+    atexit.register(_write_threads_left)
     try:
         main()
     finally:
-        Path(os.environ[THREADS_LEFT]).write_text("\n".join(_threads_left()))
+        _write_threads_left()
+        atexit.unregister(_write_threads_left)
+
+
+def _write_threads_left() -> None:
+    Path(os.environ[THREADS_LEFT]).write_text("\n".join(_threads_left()))
 
 
 def _threads_left() -> list[str]:
