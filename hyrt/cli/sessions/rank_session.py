@@ -140,6 +140,11 @@ class RankSession:
                 f"{config.sampler.kind} trains {config.sampler.unit}s: give "
                 "distributed.strategy=model-centric"
             )
+        if config.sampler.draws_whole_steps and strategy == "local":
+            raise ConfigError(
+                "distributed.strategy=local draws targets of its own, but sampler.kind="
+                f"{config.sampler.kind} draws edges for the targets of whole steps: give another strategy"
+            )
 
     def _check_full_graph(self, *, one_cpu: bool) -> None:
         """Refuse settings of full-graph training that several ranks cannot follow."""
