@@ -59,6 +59,7 @@ class CpuDevice(TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, Shar
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
         self.info = info
+        self._memory_bytes = options.memory_bytes
         self._workers = Workers(
             options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
@@ -150,10 +151,15 @@ class CpuDevice(TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, Shar
                 None,
                 described,
                 self._objective,
-                lambda: psutil.virtual_memory().available,
+                self._free_bytes,
             )
             self._shared.threads = self._workers.count
             return self._shared
+
+    def _free_bytes(self) -> int:
+        """What chunks may take."""
+        available = psutil.virtual_memory().available
+        return available if self._memory_bytes is None else min(available, self._memory_bytes)
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"):

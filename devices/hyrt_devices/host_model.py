@@ -69,9 +69,8 @@ class HostModel:
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
         """Loss and gradients of a mini-batch, or of a whole graph."""
-        # Other processes may need the rows of one that has no targets.
-        alone = batch.whole is None or batch.whole.gatherings is None
-        if alone and not len(batch.targets):
+        is_shared = batch.whole is not None and batch.whole.is_shared
+        if not is_shared and not len(batch.targets):
             return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.

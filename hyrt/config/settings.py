@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from hyrt_perfmodel.communication.network import FILES, find_network
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 
 from hyrt.config.by_kind import LENIENT, ByKind
@@ -226,11 +225,13 @@ class FullGraphConfig(Section):
     those beyond it live in a file in the run folder (without one, in the system's folder for temporary
     files), which is gone when the run ends. The results are the same. `null` is no limit."""
     device_memory: Bytes | None = None
-    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`)
-    may use. `null` is what the device has; a graph that fits it is not cut then."""
+    """For `--full-graph`, the most of its own memory that a device that trains in chunks (`opencl`, `cuda`;
+    `cpu` beside other devices, or on several ranks) may use. `null` is what the device has; a graph that fits
+    it is not cut then."""
     chunks: Index = 0
     """For `--full-graph` on a device that trains in chunks, the number P of intervals that vertices are cut
-    into; edges are cut into P x P chunks. 0 is the least number that fits the device's memory."""
+    into; edges are cut into P x P chunks. 0 is the least number that fits the device's memory. On several
+    ranks, it is the vertices of each rank that are cut into P."""
     order: Literal["column-row", "row-column"] = "column-row"
     """The order of the chunks. `column-row` goes by destinations forward and by sources backward, so that
     sums stay on the device until they are complete. `row-column` is the other way round, for comparison."""
@@ -286,10 +287,6 @@ class DistributedConfig(Section):
     replication: Count | None = None
     """How many ranks have each part with `algorithm=1.5d`: there are that many times fewer parts than ranks.
     By default 2."""
-    network: str | None = None
-    """What joins the ranks, for the prediction of a run before it starts: `10gbit` and the like, or the file
-    that `hyrt calibrate --network` wrote. With `null` it is what `algorithm=auto` measures at the start;
-    otherwise nothing is predicted."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
 
@@ -299,13 +296,6 @@ class DistributedConfig(Section):
         if not self.algorithm.startswith("1.5d"):
             return 1
         return 2 if self.replication is None else self.replication
-
-    @model_validator(mode="after")
-    def _knows_network(self) -> DistributedConfig:
-        """Refuse a name of no network; a file is read where the run is predicted, on rank 0."""
-        if self.network is not None and not self.network.endswith(FILES):
-            find_network(self.network)
-        return self
 
     @model_validator(mode="after")
     def _replicates(self) -> DistributedConfig:

@@ -49,17 +49,20 @@ class InputRows:
         return self._sparse.dense().numpy().astype(self._dtype, copy=False)
 
     def columns(self, first: int, out: Array, workers: Workers) -> None:
-        """Copy columns of mapped rows, from `first` on as many as `out` [V, n] has.
+        """Copy columns, from `first` on as many as `out` [V, n] has, or all that there are.
 
-        Memory holds no more of the file afterwards than it did before.
+        Memory holds no more of a file afterwards than it did before.
         """
-        assert self._dense is not None
-        pages = MappedRows(self._dense)
+        pages = MappedRows(self._dense) if self._dense is not None and self.is_mapped else None
 
         def copy(start: int, stop: int) -> None:
+            if self._sparse is not None:
+                _scatter(self._sparse, start, stop, first, out[start:stop])
+                return
             part = self._values(start, stop)[:, first : first + out.shape[1]]
             out[start:stop, : part.shape[1]] = part
-            pages.forget(start, stop)
+            if pages is not None:
+                pages.forget(start, stop)
 
         workers.run(copy, len(out), _GRAIN)
 
@@ -98,3 +101,14 @@ class InputRows:
         assert self._dense is not None
         part = self._dense[start:stop]
         return part.view(np.float16) if part.dtype == np.uint16 else part
+
+
+def _scatter(rows: SparseRows, start: int, stop: int, first: int, out: Array) -> None:
+    """Some columns of consecutive sparse rows, as dense ones."""
+    begin, end = rows.indptr[start], rows.indptr[stop]
+    columns = rows.columns[begin:end] - first
+    inside = (columns >= 0) & (columns < out.shape[1])
+    of_row = np.repeat(np.arange(stop - start), np.diff(rows.indptr[start : stop + 1]))
+    values = rows.values[begin:end][inside]
+    out.fill(0)
+    out[of_row[inside], columns[inside]] = values.view(np.float16) if values.dtype == np.uint16 else values

@@ -169,7 +169,7 @@ def compose_run(
         tell(Notice(kind="info", text=config.sampler.preparation))
     sampler = prepared.sampler
     learner.check_schedule(config.train.epochs_of(sampler.steps_per_epoch()))
-    found = find_trainers(config)
+    found = find_trainers(config, in_chunks=shared.in_chunks)
     # The CPU's own trainer is torch and hyrt; others bring drivers.
     watched = [number for number, (_, info) in enumerate(found) if info.kind != "cpu"]
     if watched:

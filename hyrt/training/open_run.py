@@ -75,6 +75,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
                 threads,
                 parts.warn,
                 None if parts.checkpoints is None else parts.checkpoints.parent,
+                is_shared=parts.shared.part.num_processes > 1,
             )
         )
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))

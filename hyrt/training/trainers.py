@@ -34,8 +34,17 @@ from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
 Found = tuple[type[Device], DeviceInfo]
 
 
-def find_trainers(config: Config) -> list[Found]:
+def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     """The backends and devices that the settings name, in their order.
+
+    Several that train the whole graph are one: a `ChunkTeam`.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    in_chunks
+        Whether one that trains the whole graph alone is such a team, too.
 
     Raises
     ------
@@ -57,7 +66,7 @@ def find_trainers(config: Config) -> list[Found]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"devices has {name} twice: give each device once")
-    if config.sampler.whole_graph and len(found) > 1:
+    if config.sampler.whole_graph and (in_chunks or len(found) > 1):
         return [(ChunkTeam, _team(config, found))]
     return found
 
@@ -95,11 +104,14 @@ def open_trainers(
     threads: Threads,
     warn: Callable[[str], None] = lambda text: None,
     scratch: Path | None = None,
+    *,
+    is_shared: bool = False,
 ) -> Iterator[list[Trainer]]:
     """Every device with a replica of the model; closed at the end of the block.
 
     `warn` hears of a device that fails when it is closed after all else went well. `scratch` is the folder
-    for what exceeds the budget of host memory; None is the system's.
+    for what exceeds the budget of host memory; None is the system's. With `is_shared`, other processes train
+    the same steps: what can train a whole graph in chunks does.
 
     Raises
     ------
@@ -126,8 +138,9 @@ def open_trainers(
             if threads_for(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            _limit(trainer, config, graph, scratch)
-            forms = usable_forms(device, graph, in_chunks=_in_chunks(config))
+            in_chunks = _in_chunks(config, device, is_shared=is_shared)
+            _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
+            forms = usable_forms(device, graph, in_chunks=in_chunks)
             trainer.plan = plan_input(
                 model, graph, forms, fuse=config.runtime.fuse_load, whole=config.sampler.whole_graph
             )
@@ -152,7 +165,7 @@ def open_trainers(
         yield trainers
 
 
-def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None) -> None:
+def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:
     """Hand a device the budgets of a whole graph.
 
     Raises
@@ -168,7 +181,7 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None)
             f"{graph.name}: give the least number that fits, or leave it at 0, which finds it"
         )
     if isinstance(trainer.device, RunsChunks):
-        if _in_chunks(config):
+        if in_chunks:
             trainer.device.take_chunks(
                 ChunkOptions(asked.chunks, asked.order, asked.in_flight, asked.filter_below)
             )
@@ -188,11 +201,11 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None)
     trainer.device.take_host_budget(HostBudget(limit, scratch))
 
 
-def _in_chunks(config: Config) -> bool:
-    """Whether devices that can are to train the whole graph in chunks, even where it would fit at once."""
+def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
+    """Whether a device that can is to train the whole graph in chunks, even where it would fit at once."""
     asked = config.fullgraph
-    wanted = asked.asks_for_chunks or asked.host_memory is not None or len(config.trained_on) > 1
-    return config.sampler.whole_graph and wanted
+    wanted = asked.asks_for_chunks or asked.host_memory is not None or isinstance(device, ChunkTeam)
+    return config.sampler.whole_graph and (wanted or is_shared)
 
 
 def _device_bytes(config: Config) -> int | None:

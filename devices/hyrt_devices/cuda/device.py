@@ -260,7 +260,7 @@ class TorchDevice(
 
     def transfer(self, batch: MiniBatch) -> Staged:
         with self._health.terminal("transfer"):
-            if batch.whole is not None and len(batch.targets):
+            if batch.whole is not None and (batch.whole.is_shared or len(batch.targets)):
                 if self._chunk_options is not None:
                     staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
                     staged.batch = batch
@@ -292,7 +292,7 @@ class TorchDevice(
                         f"{self.info.name}: propagate was given something that transfer did not "
                         "return, or a mini-batch for the second time"
                     )
-                if not staged.targets:
+                if not staged.targets and staged.batch is None:
                     self._staged.remove(staged)
                     return StepResult.empty(staged.normalizer)
             try:

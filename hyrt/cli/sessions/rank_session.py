@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from hyrt_perfmodel.communication.network import Network
 
 from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
@@ -26,7 +25,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
-from hyrt.distributed.sharing.share_full_graph import share_full_graph
+from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.distributed.watch.rank_figures import told_by_all
@@ -38,7 +37,6 @@ from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
-from hyrt.predict.ranks.run_on_ranks import RankRun
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
@@ -52,10 +50,7 @@ _LEAVE_S = 6.0
 # An exchange that is so long says enough of the network to choose an algorithm.
 _MEASURED_S = 0.03
 # Each rank may have its own.
-_OWN_SETTINGS = (
-    *("devices", "split", "data.source", "distributed.network"),
-    *("checkpoint", "evaluate.memory_gib"),
-)
+_OWN_SETTINGS = ("devices", "split", "data.source", "checkpoint", "evaluate.memory_gib", "fullgraph")
 _SAME_RUNTIME = ("runtime.depth", "runtime.trace")
 
 
@@ -75,8 +70,6 @@ class RankSession:
     tensorboard: bool
     said: tuple[str, ...] = ()
     """What is to be said at the start."""
-    measured: Network | None = None
-    """The network, where it has been measured."""
 
     def run(self) -> int:
         """Train to the end, or until a signal comes to any rank; the exit code is the same at all of them.
@@ -91,8 +84,8 @@ class RankSession:
         with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
             ranks.agree("settings", _facts(config))
             if config.sampler.whole_graph and config.distributed.algorithm == "auto":
-                chosen, reason, network = _chosen(config, ranks)
-                code = replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
+                chosen, reason = _chosen(config, ranks)
+                code = replace(self, config=chosen, said=(reason,))._train(ranks)
             else:
                 code = self._train(ranks)
         if ranks.leaves_work_behind:
@@ -117,18 +110,8 @@ class RankSession:
         way = config.distributed.algorithm if whole else config.distributed.strategy
         told = RanksHook(ranks, list(prepared.model.parameters()), way)
         mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
-        hooks = [told, *mine.hooks]
-        if ranks.rank:
-            return self._follow(ranks, prepared, mine, stop, hooks)
-        seen = RankRun(
-            config=config,
-            graph=part.graph.with_features(part.rows),
-            homes=part.homes,
-            num_ranks=ranks.size,
-            edges_are_split=is_split,
-            measured=self.measured,
-        )
-        return self._lead(ranks, prepared, mine, stop, hooks, seen)
+        train = self._lead if ranks.rank == 0 else self._follow
+        return train(ranks, prepared, mine, stop, [told, *mine.hooks])
 
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
@@ -138,7 +121,7 @@ class RankSession:
         strategy, devices = config.distributed.strategy, config.devices
         one_cpu = len(devices) == 1 and devices[0].partition(":")[0] == "cpu"
         if config.sampler.whole_graph:
-            self._check_full_graph(one_cpu=one_cpu)
+            self._check_full_graph()
             return
         if strategy in ("p3", "naive-migration") and not one_cpu:
             raise ConfigError(
@@ -157,20 +140,10 @@ class RankSession:
                 f"{config.sampler.kind} trains {config.sampler.unit}s: give "
                 "distributed.strategy=model-centric"
             )
-        if config.sampler.draws_whole_steps and strategy == "local":
-            raise ConfigError(
-                "distributed.strategy=local draws targets of its own, but sampler.kind="
-                f"{config.sampler.kind} draws edges for the targets of whole steps: give another strategy"
-            )
 
-    def _check_full_graph(self, *, one_cpu: bool) -> None:
+    def _check_full_graph(self) -> None:
         """Refuse settings of full-graph training that several ranks cannot follow."""
-        config, given, size = self.config, self.config.distributed, self.launch.size
-        if not one_cpu:
-            raise ConfigError(
-                f"--full-graph trains on one CPU device a rank, not on {listed(config.devices)}: give "
-                "devices=cpu"
-            )
+        given, size = self.config.distributed, self.launch.size
         for name in ("strategy", "cache", "wire"):
             if getattr(given, name) != type(given).model_fields[name].default:
                 raise ConfigError(
@@ -210,7 +183,6 @@ class RankSession:
         mine: RankPart,
         stop: AgreedStop,
         hooks: Sequence[Hook],
-        seen: RankRun,
     ) -> int:
         with ExitStack() as stack:
             folder = stack.enter_context(self.folder())
@@ -231,7 +203,6 @@ class RankSession:
                 tensorboard=self.tensorboard,
                 prepared=prepared,
                 shared=mine.shared,
-                predict=lambda config, graph, sampler, say: seen.predict(say),
                 hooks=hooks,
             )
             return session.run(checkpoint, is_new=self.is_new)
@@ -274,20 +245,22 @@ class RankSession:
         return stop.exit_code if status == "interrupted" else 0
 
 
-def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
-    """The settings with the algorithm that the cost model says is fastest, why, and the network; rank 0
-    chooses.
-    """
+def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str]:
+    """The settings with the algorithm that the cost model says is fastest, and why; rank 0 chooses."""
     from hyrt.predict.calibrate.network import measure_network
     from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
 
     network = measure_network(ranks, "measured", _MEASURED_S).network
-    choice = chosen_algorithm(config, ranks.size, network) if ranks.rank == 0 else None
+    # Partial sums are added up on the host, where chunks have none.
+    in_chunks = any(told_by_all(ranks.control, asks_for_chunks(config)))
+    choice = None
+    if ranks.rank == 0:
+        choice = chosen_algorithm(config, ranks.size, network, replicates=not in_chunks)
     algorithm, replication, reason = told_by_all(ranks.control, choice)[0]
     given = config.distributed.model_copy(
         update={"algorithm": algorithm, "replication": replication if replication > 1 else None}
     )
-    return config.model_copy(update={"distributed": given}), reason, network
+    return config.model_copy(update={"distributed": given}), reason
 
 
 def _facts(config: Config) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hyrt.distributed.full_graph.chunk_travel import ChunkTravel
 from hyrt.distributed.full_graph.gather_on_ranks import GatherOnRanks
 from hyrt.distributed.full_graph.spread_edges import SpreadEdges
 from hyrt.distributed.full_graph.sum_on_ranks import SumOnRanks
@@ -35,6 +36,11 @@ class RankGatherings:
     """What every rank has the memory to keep between steps."""
 
     __repr__ = one_line
+
+    @property
+    def travelling(self) -> ChunkTravel:
+        """What brings rows to devices that compute in chunks."""
+        return ChunkTravel(self.spread, self.num_vertices)
 
     def gathering(self, what: Gathers, dtype: np.dtype[Any], layer: int) -> Gathering:
         """The gathering that layer 1..L asks for."""

@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 
 from hyrt.config import Config
+from hyrt.device.capabilities import RunsChunks
+from hyrt.device.discovery import find_device
 from hyrt.distributed.full_graph.exchanges.exchange import Exchange
 from hyrt.distributed.full_graph.exchanges.needed_rows import NeededRows
 from hyrt.distributed.full_graph.exchanges.whole_blocks import WholeBlocks
@@ -26,10 +28,12 @@ from hyrt.distributed.scores_by_home import ScoresByHome
 from hyrt.distributed.sharing.share_run import RankPart
 from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.watch.joined_traces import JoinedTraces
-from hyrt.errors import ConfigError
+from hyrt.errors import ConfigError, UnsupportedModel, listed
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.graph.graph import Graph
 from hyrt.nn.layer import Layer
+from hyrt.nn.model import GNN
+from hyrt.nn.saga.checks.on_devices import has_saga_layers
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, StepTotals
 from hyrt.sampling.full.full_sampler import FullSampler
@@ -73,6 +77,11 @@ def share_full_graph(
             "a model of hyrt.nn with --full-graph, or omit --full-graph"
         )
     grid = RankGrid(ranks.size, given.num_replicas, ranks.rank)
+    in_chunks = _in_chunks(config, model, ranks)
+    if in_chunks:
+        _check_chunks(config, model, own, grid)
+    elif asks_for_chunks(config):
+        _check_loops(config, model)
     for number, layer in enumerate(model.layers, 1):
         assert isinstance(layer, Layer)
         parts = layer.parts(multiply_first=False)
@@ -104,11 +113,60 @@ def share_full_graph(
         # A step has one unit, and every rank trains its rows of it.
         part=StepPart(num_processes=ranks.size),
         reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
+        in_chunks=in_chunks,
         traces=JoinedTraces(ranks.control),
         scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
     )
     hooks = [ProductsHook(spread, ranks.control)]
     return RankPart(graph.with_features(own.rows), shared, total, None, hooks)
+
+
+def _in_chunks(config: Config, model: GNN, ranks: JoinedRanks) -> bool:
+    """Whether ranks compute in chunks: all of them, if one has a device that needs it.
+
+    Devices that loop over edges for layers of `hyrt.nn.SagaLayer` do so by themselves.
+    """
+    wants = asks_for_chunks(config) and not has_saga_layers(model)
+    return any(ranks.control.exchange_counts([int(wants)] * ranks.size, "control"))
+
+
+def asks_for_chunks(config: Config) -> bool:
+    """Whether the settings of a rank ask for chunks, or its devices train in no other way."""
+    kinds = {request.name.partition(":")[0] for request in config.trained_on}
+    return config.fullgraph.asks_for_chunks or len(config.trained_on) > 1 or kinds != {"cpu"}
+
+
+def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> None:
+    """Refuse what ranks do not train in chunks."""
+    why = f"with devices={listed(config.devices)}" if asks_for_chunks(config) else "as another rank does"
+    if grid.replication > 1:
+        raise ConfigError(
+            f"distributed.algorithm={config.distributed.algorithm} adds partial sums up on the host, but "
+            f"{why} a rank trains in chunks: give distributed.algorithm=1d, or devices=cpu without chunks"
+        )
+    try:
+        model.description()
+    except UnsupportedModel as error:
+        raise ConfigError(
+            f"several ranks cannot train {error} in chunks, {why}: give devices=cpu, and no fullgraph.chunks "
+            "and fullgraph.device_memory"
+        ) from error
+    if not (own.homes == grid.row).any():
+        raise ConfigError(
+            f"part {grid.row} has no vertices, so that its rank has nothing to train in chunks: cut the "
+            "graph into fewer parts"
+        )
+
+
+def _check_loops(config: Config, model: GNN) -> None:
+    """Refuse what does not loop over the edges of layers of `hyrt.nn.SagaLayer` at each rank."""
+    backends = [find_device(request.name)[0] for request in config.trained_on]
+    if len(backends) > 1 or not issubclass(backends[0], RunsChunks):
+        raise ConfigError(
+            f"{type(model).__name__} of layers that say what is done on edges trains on one device a rank, "
+            f"not with devices={listed(config.devices)} and these settings of fullgraph: give devices=opencl "
+            "or cuda, or devices=cpu without fullgraph.chunks and fullgraph.device_memory"
+        )
 
 
 def _spread_edges(

@@ -142,14 +142,21 @@ class ChunkRuns:
                 self.release()
         while True:
             grid = self._grid(batch) if self._ready is None else self._ready[0].grid
+            begun = False
             try:
                 chunked, together = self._ready = self._ready or self._made(batch, grid)
+                begun = True
                 return chunked.step(together, batch, objective)
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemory as error:
                 self.release()
                 if self._options.num or grid.vertices.num == grid.vertices.num_rows:
                     raise
                 self._least = 2 * grid.vertices.num
+                if begun and batch.whole is not None and batch.whole.is_shared:
+                    raise DeviceOutOfMemory(
+                        f"{error} in a step of several ranks, none of which can compute it again alone",
+                        remedy=f"give fullgraph.chunks={self._least}",
+                    ) from error
 
     def release(self) -> None:
         """Give all memory back, on the device and on the host."""
@@ -190,6 +197,7 @@ class ChunkRuns:
         hidden = len(self._model.layers) - isinstance(batch.inputs, Aggregated) > 1
         targets = np.sort(batch.targets)
         free = [room.free_bytes() for room in self._rooms]
+        remote = [] if whole.gatherings is None else list(whole.gatherings.travelling.waves)
         if not self._options.num:
             grid, num = None, self._least
             while grid is None or any(
@@ -199,13 +207,14 @@ class ChunkRuns:
                     grid = least_grid(
                         *(topology, targets, room.needed_bytes, least),
                         hidden=hidden,
+                        remote=remote,
                         first=num,
                         device=room.name,
                     )
                     num = grid.vertices.num
             return grid
-        num = min(self._options.num, topology.num_vertices)
-        grid = ChunkGrid.of(topology, targets, num, hidden=hidden)
+        num = min(self._options.num, topology.num_vertices - sum(remote))
+        grid = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
         for room, least in zip(self._rooms, free, strict=True):
             needed = room.needed_bytes(grid.sizes)
             if needed > least:

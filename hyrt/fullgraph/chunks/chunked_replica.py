@@ -14,7 +14,8 @@ from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels, Place
 from hyrt.fullgraph.chunks.layer_edges import LayerEdges
 from hyrt.fullgraph.chunks.row_reader import RowReader
 from hyrt.fullgraph.chunks.together import Together
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.chunks.travelling_rows import ComingRows, TravellingRows, remote_features
+from hyrt.fullgraph.grid.intervals import Cut, Intervals
 from hyrt.fullgraph.grid.least_grid import ChunkGrid
 from hyrt.fullgraph.grid.place_sizes import given_width
 from hyrt.fullgraph.grid.visits import Order, visits
@@ -43,14 +44,19 @@ class ChunkedReplica:
     of their own. What the first layer gathers of features that are not dropped is computed once. Several
     devices compute columns each, and all matrices are the host's.
 
+    Where other processes have the other vertices, the rows that edges name come between the layers: chunks of
+    own rows are computed while they travel, then those of remote ones. Backward, what own rows add to the
+    gradients of remote ones is computed first, and travels while own gradients are. The order in which rows
+    are added up is the same however long they travel.
+
     Parameters
     ----------
     model
         The model.
     whole
-        The graph.
+        The graph, or this process's part of it.
     inputs
-        The features of all vertices, or what the first layer gathers of them.
+        The features of all vertices that are computed, or what the first layer gathers of them.
     targets
         [n] the targets of every step.
     grid
@@ -84,13 +90,22 @@ class ChunkedReplica:
         self._model = model
         self._order: Order = order
         self._memory = memory
+        others = whole.gatherings
+        self._travelling: TravellingRows | None = None if others is None else others.travelling
+        self._numbers = whole.vertices if self._travelling is None else self._travelling.vertices
+        """The numbers in the graph of all rows that are read."""
         # What each device computes of the vertices, and of the targets.
-        self._columns = {cut: dealt_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)}
+        self._columns: dict[Cut, list[list[int]]] = {
+            cut: dealt_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
+        }
+        self._waves = _dealt_waves(grid.sources, tuple(shares))
+        """What each device computes of the gradients of remote rows, for each exchange."""
         self._aggregated = inputs.values.numpy() if isinstance(inputs, Aggregated) else None
+        assert self._aggregated is None or self._travelling is None
         self._features = None if self._aggregated is not None else InputRows(inputs, _FLOAT)
         # The targets in the order of their vertices.
         self._sorted = np.argsort(targets, kind="stable")
-        cut = grid.vertices
+        cut = grid.sources
         filters: dict[str, Any] = {
             "limits": self._limits(limits),
             "owns": any(layer.aggregation.self_path != "none" for layer in model.layers),
@@ -105,13 +120,18 @@ class ChunkedReplica:
         self._into_all: LayerEdges | None = None
         if grid.all_edges is not None:
             self._into_all = LayerEdges(
-                *(whole, cut, cut, memory), counts=grid.all_edges, turns=len(model.layers) > 2, **filters
+                *(whole, grid.vertices, cut, memory),
+                counts=grid.all_edges,
+                turns=len(model.layers) > 2,
+                **filters,
             )
         most = max(edges.most_useful for edges in (self._into_targets, self._into_all) if edges is not None)
         widest = max(max(self._given_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
         self.readers = [RowReader(most * widest, memory) for _ in shares]
         """What brings rows to each device."""
         self._first: Array | None = None
+        self._remote: Array | None = None
+        """[h, features] of remote vertices, while they are read."""
 
     def step(
         self, together: Together, batch: MiniBatch, objective: Objective | None
@@ -135,7 +155,7 @@ class ChunkedReplica:
         rows: Array | None = None
         gathered: list[Array] = []
         for i in range(last):
-            made = self._matrix(self.grid.vertices, self._widths(i)[1])
+            made = self._matrix(self.grid.sources, self._widths(i)[1])
             gathered.append(self._forward(together, i, rows, made))
             self._memory.give(rows)
             rows = made
@@ -151,7 +171,7 @@ class ChunkedReplica:
         if gathered and gathered[0] is not self._first:
             self._memory.give(gathered[0])
         told = [losses[q]() for q in range(self.grid.targets.num)]
-        return sum(loss for loss, _ in told), added([counts for _, counts in told])
+        return sum((loss for loss, _ in told), 0.0), added([counts for _, counts in told])
 
     def _widths(self, i: int) -> tuple[int, int]:
         """Columns of what layer i has gathered, and of the rows that it makes."""
@@ -162,17 +182,23 @@ class ChunkedReplica:
         """Columns of the rows that layer i is given."""
         return given_width(self._model.layers[i])
 
-    def _limits(self, of_devices: Sequence[float]) -> dict[Intervals, list[float]]:
+    def _limits(self, of_devices: Sequence[float]) -> dict[Cut, list[float]]:
         """For each interval that is added to, that of the device that computes it."""
-        found = {}
-        for cut, dealt in self._columns.items():
+        grid, found = self.grid, {}
+        own = self._columns[grid.vertices]
+        for cut, dealings in (
+            (grid.vertices, [own]),
+            (grid.targets, [self._columns[grid.targets]]),
+            (grid.sources, [own, *self._waves]),
+        ):
             limits = found[cut] = [0.0] * cut.num
-            for mine, limit in zip(dealt, of_devices, strict=True):
-                for column in mine:
-                    limits[column] = 0.0 if self._moves else limit
+            for dealt in dealings:
+                for mine, limit in zip(dealt, of_devices, strict=True):
+                    for column in mine:
+                        limits[column] = 0.0 if self._moves else limit
         return found
 
-    def _matrix(self, rows: Intervals, width: int) -> Array:
+    def _matrix(self, rows: Cut, width: int) -> Array:
         return self._memory.take((rows.num_rows, width), _FLOAT)
 
     def _edges(self, i: int) -> LayerEdges:
@@ -192,19 +218,16 @@ class ChunkedReplica:
                 together.run(lambda member, kernels: self._kept(kernels, member, ready, made))
                 return ready
         gathered = self._matrix(cut, self._widths(i)[0])
-        moved = gathered if self._moves else None
 
-        def compute(member: int, kernels: ChunkKernels) -> None:
-            def done(j: int) -> None:
-                kernels.get("accumulated", _part(gathered, cut, j))
-                self._compute(kernels, i, "accumulated", j, made)
+        def done(kernels: ChunkKernels, j: int) -> None:
+            kernels.get("accumulated", _part(gathered, cut, j))
+            self._compute(kernels, i, "accumulated", j, made)
 
-            read = partial(self._read, kernels, self.readers[member], i, rows)
-            self._gather(kernels, i, self._columns[cut][member], read, moved, done, back=False)
-
-        together.run(compute)
+        self._gather_into(together, i, rows, gathered, done)
         if i == 0 and self._keeps_first:
             self._first = gathered
+            self._memory.give(self._remote)
+            self._remote = None
             if len(self._model.layers) == 2 and self._into_all is not None:
                 self._into_all.release()  # No other layer gathers along them.
                 self._into_all = None
@@ -229,7 +252,8 @@ class ChunkedReplica:
         kernels.get("result", _part(made, cut, j))
 
     def _vertices(self, j: int) -> Array:
-        return self.whole.vertices[slice(*self.grid.vertices.range(j))]
+        """The numbers in the graph of an interval's vertices."""
+        return self._numbers[slice(*self.grid.sources.range(j))]
 
     def _read(
         self,
@@ -241,12 +265,16 @@ class ChunkedReplica:
         useful: Array | None,
     ) -> None:
         """Bring the rows of an interval that layer i is given, or the useful ones."""
-        cut = self.grid.vertices
+        cut = self.grid.sources
         if rows is not None:
             reader.read(kernels, _part(rows, cut, j), useful)
             return
         assert self._features is not None
-        if useful is None:
+        if j >= self.grid.vertices.num:
+            assert self._remote is not None
+            start, stop = (row - self.grid.vertices.num_rows for row in cut.range(j))
+            reader.read(kernels, self._remote[start:stop], useful)
+        elif useful is None:
             part = self._features.part(*cut.range(j))
             dense = part.dense() if isinstance(part, SparseRows) else part
             reader.read(kernels, np.ascontiguousarray(dense.numpy(), _FLOAT), None)
@@ -271,37 +299,104 @@ class ChunkedReplica:
         """
         cut = self.grid.targets
         losses: dict[int, Loss] = {}
-        vertices = self._into_targets.vertices
+        vertices = self.whole.vertices[self._into_targets.vertices]
         labels = batch.labels[self._sorted]
         weights = None if batch.target_weights is None else batch.target_weights[self._sorted]
-        of_targets = self._aggregated[vertices] if self._aggregated is not None and i == 0 else None
-        moved = None
-        if of_targets is None and self._moves:
-            moved = self._matrix(cut, self._widths(i)[0])
+
+        def done(kernels: ChunkKernels, q: int) -> None:
+            start, stop = cut.range(q)
+            kernels.compute(i, "accumulated", vertices[start:stop])
+            given = None if weights is None else weights[start:stop]
+            losses[q] = kernels.lose(labels[start:stop], given, objective)
+            kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=grad is not None)
+            if grad is not None:
+                kernels.get("result", _part(grad, cut, q))
+
+        if self._aggregated is None or i:
+            moves = self._moves or self._travelling is not None
+            moved = self._matrix(cut, self._widths(i)[0]) if moves else None
+            self._gather_into(together, i, rows, moved, done)
+            self._memory.give(moved)
+            return losses
+        of_targets = self._aggregated[vertices]
 
         def compute(member: int, kernels: ChunkKernels) -> None:
-            def done(q: int) -> None:
-                start, stop = cut.range(q)
-                kernels.compute(i, "accumulated", vertices[start:stop])
-                given = None if weights is None else weights[start:stop]
-                losses[q] = kernels.lose(labels[start:stop], given, objective)
-                wanted = grad is not None
-                kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=wanted)
-                if grad is not None:
-                    kernels.get("result", _part(grad, cut, q))
-
-            columns = self._columns[cut][member]
-            if of_targets is None:
-                read = partial(self._read, kernels, self.readers[member], i, rows)
-                self._gather(kernels, i, columns, read, moved, done, back=False)
-                return
-            for q in columns:
+            for q in self._columns[cut][member]:
                 kernels.put("accumulated", _part(of_targets, cut, q))
-                done(q)
+                done(kernels, q)
 
         together.run(compute)
-        self._memory.give(moved)
         return losses
+
+    def _gather_into(
+        self,
+        together: Together,
+        i: int,
+        rows: Array | None,
+        moved: Array | None,
+        done: Callable[[ChunkKernels, int], None],
+    ) -> None:
+        """Add up what layer i gathers, at its destinations.
+
+        Parameters
+        ----------
+        together, i
+            The devices and the layer.
+        rows
+            [sources, width] what it is given; None for the features. Remote rows are filled in.
+        moved
+            [destinations, width] where sums wait on the host while others are added to; None where all stay.
+        done
+            Called with an interval when its sums are complete.
+        """
+        own, every = range(self.grid.vertices.num), range(self.grid.sources.num)
+        columns = self._columns[self._edges(i).destinations]
+
+        def gather(
+            member: int, kernels: ChunkKernels, into: Sequence[int], reads: Sequence[int], **ends: bool
+        ) -> None:
+            read = partial(self._read, kernels, self.readers[member], i, rows)
+            at_end = partial(done, kernels)
+            self._gather(kernels, i, into, reads, read, moved, at_end, back=False, **ends)
+
+        coming = self._coming(together, rows)
+        ahead = [0] * len(columns)
+        if coming is not None and len(every) > len(own):
+            assert moved is not None
+
+            def own_chunks(member: int, kernels: ChunkKernels) -> None:
+                """Those of as many columns as there is time for."""
+                for j in columns[member]:
+                    if coming.arrived:
+                        break
+                    gather(member, kernels, [j], own, ends=False)
+                    kernels.settle(_part(moved, self._edges(i).destinations, j))
+                    ahead[member] += 1
+
+            together.run(own_chunks)
+            coming.wait()
+
+        def compute(member: int, kernels: ChunkKernels) -> None:
+            begun, others = columns[member][: ahead[member]], columns[member][ahead[member] :]
+            gather(member, kernels, begun, every[len(own) :], begins=False)
+            gather(member, kernels, others, every)
+
+        together.run(compute)
+        if coming is not None and len(every) == len(own):
+            coming.wait()
+
+    def _coming(self, together: Together, rows: Array | None) -> ComingRows | None:
+        """Remote rows on their way; None where there are none, or they are there."""
+        if self._travelling is None:
+            return None
+        if rows is not None:
+            together.wait()  # For what is to travel.
+            return self._travelling.begin(rows)
+        if self._remote is None:
+            assert self._features is not None
+            width = self._given_width(0)
+            self._remote = remote_features(self._features, width, self._travelling, self._memory)
+        return None
 
     @property
     def _moves(self) -> bool:
@@ -310,23 +405,52 @@ class ChunkedReplica:
 
     def _backward(self, together: Together, i: int, gathered: Array, grad: Array) -> None:
         """Take the gradient of what layer i + 1 has gathered back to what layer i has."""
-        cut, edges = self.grid.vertices, self._edges(i + 1)
-        moved = self._matrix(cut, self._widths(i)[1]) if self._moves else None
+        cut, edges = self.grid.sources, self._edges(i + 1)
+        own = self._columns[self.grid.vertices]
+        moves = self._moves or self._travelling is not None
+        moved = self._matrix(cut, self._widths(i)[1]) if moves else None
 
-        def compute(member: int, kernels: ChunkKernels) -> None:
-            def read(j: int, useful: Array | None) -> None:
-                self.readers[member].read(kernels, _part(grad, edges.destinations, j), useful)
+        def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None], **ends: bool) -> None:
+            def compute(member: int, kernels: ChunkKernels) -> None:
+                def read(j: int, useful: Array | None) -> None:
+                    self.readers[member].read(kernels, _part(grad, edges.destinations, j), useful)
 
-            def done(k: int) -> None:
-                kernels.put("read", _part(gathered, cut, k))
-                kernels.compute(i, "read", self._vertices(k))
-                kernels.turn_back(i, "read", "accumulated", self._vertices(k), wanted=i > 0)
-                if i:
-                    kernels.get("result", _part(gathered, cut, k))
+                reads, at_end = range(edges.destinations.num), partial(done, kernels)
+                self._gather(kernels, i + 1, columns[member], reads, read, moved, at_end, back=True, **ends)
 
-            self._gather(kernels, i + 1, self._columns[cut][member], read, moved, done, back=True)
+            together.run(compute)
 
-        together.run(compute)
+        def turn(kernels: ChunkKernels, k: int) -> None:
+            kernels.put("read", _part(gathered, cut, k))
+            kernels.compute(i, "read", self._vertices(k))
+            kernels.turn_back(i, "read", "accumulated", self._vertices(k), wanted=i > 0)
+            if i:
+                kernels.get("result", _part(gathered, cut, k))
+
+        if self._travelling is None:
+            gather(own, turn)
+        else:
+            assert moved is not None
+            sums = moved
+
+            def keep(kernels: ChunkKernels, k: int) -> None:
+                kernels.get("accumulated", _part(sums, cut, k))
+
+            back = self._travelling.begin_back(sums)
+            for wave, remote in enumerate(self._waves):
+                gather(remote, keep)
+                together.wait()
+                back.send(wave)
+            gather(own, keep)
+            together.wait()
+            back.add(sums[: self.grid.vertices.num_rows])
+
+            def compute(member: int, kernels: ChunkKernels) -> None:
+                for k in own[member]:
+                    kernels.put("accumulated", _part(sums, cut, k))
+                    turn(kernels, k)
+
+            together.run(compute)
         self._memory.give(moved)
 
     def _gather(
@@ -334,20 +458,23 @@ class ChunkedReplica:
         kernels: ChunkKernels,
         i: int,
         columns: Sequence[int],
+        reads: Sequence[int],
         read: Callable[[int, Array | None], None],
         moved: Array | None,
         done: Callable[[int], None],
         *,
         back: bool,
+        begins: bool = True,
+        ends: bool = True,
     ) -> None:
-        """Visit the chunks of layer i in some columns.
+        """Visit the chunks of layer i between some intervals.
 
         Parameters
         ----------
         kernels, i, back
             The device's, the layer, and the direction.
-        columns
-            The intervals that are added to.
+        columns, reads
+            The intervals that are added to, and those that are read.
         read
             Brings the rows of an interval, or some of them, that are read.
         moved
@@ -355,15 +482,23 @@ class ChunkedReplica:
         done
             Called with an interval when its sums are complete, on the device; may use the place of what is
             read.
+        begins, ends
+            Whether nothing was added to the sums before, and nothing will be later. Otherwise they come from
+            `moved`, and go there.
         """
         edges, aggregation = self._edges(i), self._model.layers[i].aggregation
         accumulated, others = (
             (edges.sources, edges.destinations) if back else (edges.destinations, edges.sources)
         )
         width = self._given_width(i) if back else self._widths(i)[0]
+        if not reads:
+            # Of a process without targets.
+            for column in columns:
+                kernels.clear("accumulated", accumulated.length(column), width)
+                done(column)
         here: int | None = None
         there: int | None = None
-        for visit in visits(columns, others.num, self._order):
+        for visit in visits(columns, reads, self._order):
             name = _name(i, visit.accumulated, visit.read, back=back)
             kernels.name(name)
             if visit.accumulated != here:
@@ -371,7 +506,7 @@ class ChunkedReplica:
                     assert moved is not None
                     kernels.get("accumulated", _part(moved, accumulated, here))
                 here = visit.accumulated
-                if visit.is_first:
+                if visit.is_first and begins:
                     kernels.clear("accumulated", accumulated.length(here), width)
                 else:
                     assert moved is not None
@@ -388,11 +523,26 @@ class ChunkedReplica:
                     there = visit.read
                 kernels.gather(i, chunk.edges, chunk.row_scale, chunk.column_scale, own=own, back=back)
             if visit.is_last:
-                done(visit.accumulated)
+                if ends:
+                    done(visit.accumulated)
+                else:
+                    assert moved is not None
+                    kernels.get("accumulated", _part(moved, accumulated, visit.accumulated))
                 here = there = None
 
 
-def _part(matrix: Array, cut: Intervals, i: int) -> Array:
+def _dealt_waves(sources: Cut, shares: tuple[float, ...]) -> list[list[list[int]]]:
+    """The intervals of remote rows that each device computes, for each exchange."""
+    if isinstance(sources, Intervals):
+        return []
+    found = []
+    for group in range(1, len(sources.groups)):
+        intervals = sources.of_group(group)
+        found.append([[intervals[k] for k in mine] for mine in dealt_columns(len(intervals), shares)])
+    return found
+
+
+def _part(matrix: Array, cut: Cut, i: int) -> Array:
     part: Array = matrix[slice(*cut.range(i))]
     return part
 

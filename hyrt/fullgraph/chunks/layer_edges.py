@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.fullgraph.chunks.useful_rows import UsefulRows
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, EdgeChunk, EdgeChunks
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.intervals import Cut
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.aggregate import Scales, scales
@@ -57,20 +57,21 @@ class LayerEdges:
     def __init__(
         self,
         whole: WholeGraph,
-        destinations: Intervals,
-        sources: Intervals,
+        destinations: Cut,
+        sources: Cut,
         memory: RecycledMatrices,
         *,
         counts: ChunkCounts,
         chosen: Array | None = None,
         turns: bool,
-        limits: Mapping[Intervals, Sequence[float]],
+        limits: Mapping[Cut, Sequence[float]],
         owns: bool,
     ) -> None:
         topology = whole.topology
         self.destinations = destinations
         self.sources = sources
-        self.vertices: Array = whole.vertices if chosen is None else chosen
+        self.vertices: Array = whole.rows if chosen is None else chosen
+        """[n] the rows of the graph that gather, ascending."""
         self._whole = whole
         self._chosen = chosen
         self._memory = memory
@@ -158,7 +159,7 @@ class LayerEdges:
         return (self._useful_back if back else self._useful).of(accumulated, read)
 
     def _select(
-        self, chunks: EdgeChunks, limits: Mapping[Intervals, Sequence[float]], owns: bool, *, back: bool
+        self, chunks: EdgeChunks, limits: Mapping[Cut, Sequence[float]], owns: bool, *, back: bool
     ) -> UsefulRows:
         def others(accumulated: int, read: int) -> Array:
             return self._own_ends(accumulated, read, back=back)[1] if owns else np.empty(0, np.int64)

@@ -90,6 +90,12 @@ class Together:
         for _, error in sorted(errors.items()):
             raise error
 
+    def wait(self) -> None:
+        """Until what devices have copied to the host is there."""
+        if len(self.kernels) == 1:
+            with self._entered[0]():
+                self.kernels[0].wait()
+
     def end(self) -> None:
         """Wait for all that was begun."""
 

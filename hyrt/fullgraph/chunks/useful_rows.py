@@ -78,4 +78,4 @@ class UsefulRows:
     @property
     def most(self) -> int:
         """Rows of the chunk that has most of them; 0 where none is filtered."""
-        return int(np.diff(self.starts).max())
+        return int(np.diff(self.starts).max(initial=0))

@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.intervals import Cut
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 
 Array = NDArray[Any]
@@ -47,7 +47,7 @@ class ChunkCounts:
 
 
 def count_chunks(
-    indptr: Array, indices: Array, rows: Intervals, columns: Intervals, chosen: Array | None = None
+    indptr: Array, indices: Array, rows: Cut, columns: Cut, chosen: Array | None = None
 ) -> ChunkCounts:
     """Count the edges of all chunks.
 
@@ -70,8 +70,8 @@ def count_chunks(
 class EdgeChunks:
     """All edges of a graph, chunk after chunk: every edge is in exactly one."""
 
-    rows: Intervals
-    columns: Intervals
+    rows: Cut
+    columns: Cut
     edge_starts: NDArray[np.int64]
     """[rows * columns + 1] where the edges of each chunk start."""
     row_starts: NDArray[np.int64]
@@ -88,8 +88,8 @@ class EdgeChunks:
         cls,
         indptr: Array,
         indices: Array,
-        rows: Intervals,
-        columns: Intervals,
+        rows: Cut,
+        columns: Cut,
         memory: RecycledMatrices,
         chosen: Array | None = None,
         counts: ChunkCounts | None = None,
@@ -114,9 +114,7 @@ class EdgeChunks:
         return chunks
 
     @classmethod
-    def _empty(
-        cls, rows: Intervals, columns: Intervals, counts: ChunkCounts, memory: RecycledMatrices
-    ) -> EdgeChunks:
+    def _empty(cls, rows: Cut, columns: Cut, counts: ChunkCounts, memory: RecycledMatrices) -> EdgeChunks:
         edge_starts, row_starts = (
             np.concatenate([[0], np.cumsum(each, dtype=np.int64)]) for each in (counts.edges, counts.rows)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,12 @@ class Intervals:
     """Consecutive intervals of rows, whose lengths differ by one at most."""
 
     num_rows: int
-    """How many rows there are, at least 1."""
+    """How many rows there are."""
     num: int
-    """How many intervals, from 1 to `num_rows`: none is empty."""
+    """How many intervals, from 1 to `num_rows`: none is empty; 0 where there are no rows."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num <= self.num_rows:
+        if not min(1, self.num_rows) <= self.num <= self.num_rows:
             raise ValueError(f"{self.num} intervals of {self.num_rows} rows: give from 1 to as many as rows")
 
     def range(self, i: int) -> tuple[int, int]:
@@ -32,10 +33,71 @@ class Intervals:
 
     @property
     def longest(self) -> int:
-        """Rows of the longest interval."""
-        return -(-self.num_rows // self.num)
+        """Rows of the longest interval; 0 where there is none."""
+        return -(-self.num_rows // max(self.num, 1))
 
     @property
     def starts(self) -> NDArray[np.int64]:
         """[num + 1] int64, where each interval starts, and the number of rows."""
-        return np.arange(self.num + 1, dtype=np.int64) * self.num_rows // self.num
+        return np.arange(self.num + 1, dtype=np.int64) * self.num_rows // max(self.num, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedIntervals:
+    """Intervals of groups of rows that follow each other; none has rows of two groups."""
+
+    groups: tuple[Intervals, ...]
+    """The groups, at least one; those after the first may be empty."""
+
+    @classmethod
+    def of(cls, first: Intervals, counts: Sequence[int]) -> JoinedIntervals:
+        """A group, and after it others of so many rows, cut as rarely as makes no interval longer."""
+        longest = max(first.longest, 1)
+        return cls((first, *(Intervals(count, -(-count // longest)) for count in counts)))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all groups."""
+        return sum(group.num_rows for group in self.groups)
+
+    @property
+    def num(self) -> int:
+        """Intervals of all groups."""
+        return sum(group.num for group in self.groups)
+
+    def of_group(self, number: int) -> Sequence[int]:
+        """The intervals of a group."""
+        first = sum(group.num for group in self.groups[:number])
+        return range(first, first + self.groups[number].num)
+
+    def range(self, i: int) -> tuple[int, int]:
+        """The first row of interval i, and the one after its last."""
+        rows = 0
+        for group in self.groups:
+            if i < group.num:
+                start, stop = group.range(i)
+                return rows + start, rows + stop
+            i -= group.num
+            rows += group.num_rows
+        raise IndexError(f"there are {self.num} intervals")
+
+    def length(self, i: int) -> int:
+        """Rows of interval i."""
+        start, stop = self.range(i)
+        return stop - start
+
+    @property
+    def longest(self) -> int:
+        """Rows of the longest interval."""
+        return max(group.longest for group in self.groups)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """[num + 1] int64, where each interval starts, and the number of rows."""
+        rows = np.cumsum([0, *(group.num_rows for group in self.groups)])
+        found = [group.starts[:-1] + first for group, first in zip(self.groups, rows, strict=False)]
+        return np.concatenate([*found, rows[-1:]])
+
+
+Cut = Intervals | JoinedIntervals
+"""How rows are cut."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.grid.edge_chunks import ChunkCounts, count_chunks
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.intervals import Cut, Intervals, JoinedIntervals
 from hyrt.graph.topology import Topology
 from hyrt.quantities import size
 
@@ -34,6 +34,9 @@ class ChunkGrid:
     """How the vertices and the targets are cut, and what the chunks hold."""
 
     vertices: Intervals
+    """Those that are computed."""
+    sources: Cut
+    """The same, and after them those whose rows come from other processes."""
     targets: Intervals
     all_edges: ChunkCounts | None
     """Edges by destination and source; None where no layer reads them chunk by chunk."""
@@ -42,7 +45,15 @@ class ChunkGrid:
     sizes: ChunkSizes
 
     @classmethod
-    def of(cls, topology: Topology, targets: NDArray[np.integer], num: int, *, hidden: bool) -> ChunkGrid:
+    def of(
+        cls,
+        topology: Topology,
+        targets: NDArray[np.integer],
+        num: int,
+        *,
+        hidden: bool,
+        remote: Sequence[int] = (),
+    ) -> ChunkGrid:
         """Cut a graph into `num` intervals of vertices, and the targets into intervals that are no longer.
 
         Parameters
@@ -55,27 +66,36 @@ class ChunkGrid:
             How many intervals.
         hidden
             Whether a layer is computed at all vertices, and not at the targets alone.
+        remote
+            How many of the topology's last vertices come from other processes, in each exchange; their
+            intervals are no longer than those of the others, which are cut into `num`.
         """
-        vertices = Intervals(topology.num_vertices, num)
+        vertices = Intervals(topology.num_vertices - sum(remote), num)
+        sources: Cut = JoinedIntervals.of(vertices, remote) if remote else vertices
         of_targets = Intervals(len(targets), -(-len(targets) // vertices.longest))
         indptr, indices = topology.indptr, topology.indices
-        into = count_chunks(indptr, indices, of_targets, vertices, targets)
+        into = count_chunks(indptr, indices, of_targets, sources, targets)
         edges, rows = [into.edges], [into.rows]
         # Backward, the rows of a chunk are its columns: as many as there are, or fewer.
-        most_rows = min(int(into.edges.max()), vertices.longest)
+        most_rows = min(_largest(into.edges), vertices.longest)
         everything = None
         if hidden:
-            everything = count_chunks(indptr, indices, vertices, vertices)
+            everything = count_chunks(indptr, indices, vertices, sources)
             edges.append(everything.edges)
             rows.append(everything.rows)
-            most_rows = max(most_rows, min(int(everything.edges.max()), vertices.longest))
+            most_rows = max(most_rows, min(_largest(everything.edges), vertices.longest))
         found = ChunkSizes(
             vertices=vertices.longest,
             targets=of_targets.longest,
-            edges=max(int(each.max()) for each in edges),
-            edge_rows=max(most_rows, *(int(each.max()) for each in rows)),
+            edges=max(_largest(each) for each in edges),
+            edge_rows=max(most_rows, *(_largest(each) for each in rows)),
         )
-        return cls(vertices, of_targets, everything, into, found)
+        return cls(vertices, sources, of_targets, everything, into, found)
+
+
+def _largest(counts: NDArray[np.int64]) -> int:
+    """The most of all chunks; 0 where there are none."""
+    return int(counts.max(initial=0))
 
 
 def least_grid(
@@ -85,6 +105,7 @@ def least_grid(
     budget_bytes: int,
     *,
     hidden: bool,
+    remote: Sequence[int] = (),
     first: int = 1,
     device: str = "a device",
 ) -> ChunkGrid:
@@ -92,7 +113,7 @@ def least_grid(
 
     Parameters
     ----------
-    topology, targets, hidden
+    topology, targets, hidden, remote
         The parameters of `ChunkGrid.of`.
     needs
         The bytes that a device takes for chunks of such sizes; more for larger ones.
@@ -108,15 +129,16 @@ def least_grid(
     DeviceOutOfMemory
         If chunks of single vertices take more.
     """
-    num_vertices = topology.num_vertices
+    num_vertices = topology.num_vertices - sum(remote)
     num_edges = int(topology.in_degrees[targets].sum(dtype=np.int64))
     most_edges = topology.num_edges if hidden else num_edges
 
     def bound(num: int) -> int:
         """What any grid of so many intervals takes at least: as if all chunks were equal."""
         longest = -(-num_vertices // num)
-        of_targets = -(-len(targets) // longest)
-        edges = -(-most_edges // num**2) if hidden else -(-num_edges // (num * of_targets))
+        of_targets = max(1, -(-len(targets) // longest))
+        sources = num + sum(-(-count // longest) for count in remote)
+        edges = -(-most_edges // (num * sources)) if hidden else -(-num_edges // (sources * of_targets))
         rows = min(edges, 1)
         short = -(-len(targets) // of_targets)
         return needs(ChunkSizes(vertices=longest, targets=short, edges=edges, edge_rows=rows))
@@ -128,7 +150,7 @@ def least_grid(
         middle = (low + high) // 2
         low, high = (low, middle) if bound(middle) <= budget_bytes else (middle + 1, high)
     for num in range(low, num_vertices + 1):
-        grid = ChunkGrid.of(topology, targets, num, hidden=hidden)
+        grid = ChunkGrid.of(topology, targets, num, hidden=hidden, remote=remote)
         if needs(grid.sizes) <= budget_bytes:
             return grid
     raise exhausted(needs(grid.sizes), budget_bytes, device)

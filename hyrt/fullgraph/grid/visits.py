@@ -28,7 +28,7 @@ class ChunkVisit:
     """Whether nothing will be added to it afterwards."""
 
 
-def visits(accumulated: Sequence[int], read: int, order: Order) -> Iterator[ChunkVisit]:
+def visits(accumulated: Sequence[int], read: Sequence[int], order: Order) -> Iterator[ChunkVisit]:
     """All chunks between some intervals, each once.
 
     Parameters
@@ -36,15 +36,15 @@ def visits(accumulated: Sequence[int], read: int, order: Order) -> Iterator[Chun
     accumulated
         The intervals that are added to.
     read
-        How many intervals there are of the other kind.
+        The intervals of the other kind.
     order
         Which of them stays.
     """
     if order == "column-row":
         for i in accumulated:
-            for j in range(read):
-                yield ChunkVisit(i, j, j == 0, j == read - 1)
+            for j in read:
+                yield ChunkVisit(i, j, j == read[0], j == read[-1])
     else:
-        for j in range(read):
+        for j in read:
             for i in accumulated:
-                yield ChunkVisit(i, j, j == 0, j == read - 1)
+                yield ChunkVisit(i, j, j == read[0], j == read[-1])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.intervals import Cut, Intervals
 from hyrt.fullgraph.grid.visits import Order, visits
 from hyrt.fullgraph.saga.loop_grid import LoopEdges, LoopGridSizes
 from hyrt.fullgraph.saga.loop_room import Held, LoopRoom
@@ -183,7 +183,7 @@ class LoopRun:
         shared = {f"x{k}": self._room.put(self._operands[k]) for k in self._read if self._end(k) == "shared"}
         here: int | None = None
         there: int | None = None
-        for visit in visits(range(near.num), far.num, order):
+        for visit in visits(range(near.num), range(far.num), order):
             i, j = visit.accumulated, visit.read
             self._room.about(f"{self._loop.near} rows, chunk {i + 1} of {near.num}, {j + 1} of {far.num}")
             if i != here:
@@ -217,7 +217,7 @@ class LoopRun:
             begun = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
             self._near[part.name] = self._room.put(begun, writes=True)
 
-    def _leave(self, state: LoopState, near: Intervals, here: int | None) -> None:
+    def _leave(self, state: LoopState, near: Cut, here: int | None) -> None:
         """Bring what was added to back to its place on the host."""
         if here is None:
             return

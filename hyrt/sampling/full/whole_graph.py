@@ -32,6 +32,13 @@ class Gatherings(Protocol):
         """What every process has the memory to keep between steps, beside graph and features."""
         ...
 
+    @property
+    def travelling(self) -> Any:
+        """What brings rows to devices that compute in chunks: a
+        `hyrt.fullgraph.chunks.travelling_rows.TravellingRows`.
+        """
+        ...
+
     def gathering(self, what: Any, dtype: np.dtype[Any], layer: int) -> Any:
         """The `hyrt.fullgraph.gathering.Gathering` that a layer (1..L) asks for."""
         ...
@@ -65,6 +72,11 @@ class WholeGraph:
         """[n] the vertices of these rows."""
         self.gatherings = gatherings
         """Makes the gatherings; None where all vertices are here."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have some vertices: they may need rows of one that has no targets."""
+        return self.gatherings is not None
 
     @cached_property
     def transposed(self) -> Transposed:

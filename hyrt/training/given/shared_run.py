@@ -34,6 +34,8 @@ class SharedRun:
     """Hands on, between two time steps, the sums that go to another process with their model."""
     scores: SharedScores | None = None
     """Scores vertices together with the other processes; None where each scores all of them."""
+    in_chunks: bool = False
+    """Whether whole graphs are trained in chunks, on any device that has columns of them."""
     traces: TracesOfRanks | None = None
     """Brings the traces of all processes into one file; None where each has its own."""
 

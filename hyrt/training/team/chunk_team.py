@@ -91,6 +91,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         self._model: torch.nn.Module | None = None
         self._runs: ChunkRuns | None = None
         self._staged: set[int] = set()
+        self._is_shared = False
+        """Whether other processes compute other parts of the graph."""
         self._unsaid: list[str] = []
         self.lost: dict[str, str] = {}
         """Why each device is gone that failed, by its name."""
@@ -165,7 +167,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
             if id(staged) not in self._staged:
                 raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
             self._staged.remove(id(staged))
-            if not len(staged.targets):
+            self._is_shared = staged.whole is not None and staged.whole.is_shared
+            if not self._is_shared and not len(staged.targets):
                 return StepResult.empty(staged.normalizer)
             while True:
                 try:
@@ -192,9 +195,12 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         )
 
     def _lose(self, index: int, error: BaseException) -> None:
-        """Go on without a device, if the run may and others are left: the step is computed again."""
+        """Go on without a device, if the run may and others are left: the step is computed again.
+
+        It cannot be where other processes have computed a part of it.
+        """
         member = self._members[index]
-        if not self._continues or len(self._members) == 1:
+        if self._is_shared or not self._continues or len(self._members) == 1:
             if isinstance(error, DeviceFault):
                 raise error
             raise DeviceFault(f"{member.name}: a step in chunks failed: {describe(error)}") from error

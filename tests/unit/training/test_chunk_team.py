@@ -17,7 +17,10 @@ from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
+from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory, HyrtError, UnsupportedModel
+from hyrt.nn.layers import GcnLayer
+from hyrt.nn.model import stack
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Event, Notice, StepGroup
 
@@ -52,6 +55,14 @@ def trained(devices: Sequence[str], *, epochs: int = 3, **settings: Any) -> tupl
 
 def losses(heard: Sequence[Event]) -> list[float]:
     return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+
+
+def test_a_processor_keeps_to_its_device_memory() -> None:
+    device = CpuDevice(CpuDevice.probe()[0], DeviceOptions(threads=1, memory_bytes=5 << 20))
+    model = stack(GcnLayer(4, 3))
+    device.load(model, list(model.parameters()))
+    assert device.chunk_room(1).free_bytes() == 5 << 20
+    device.close()
 
 
 @pytest.fixture(scope="module")

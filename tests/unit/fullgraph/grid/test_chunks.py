@@ -125,7 +125,7 @@ def test_rows_that_are_not_sorted_are_sorted_into_chunks() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(["column-row", "row-column"]))
 def test_every_chunk_is_visited_once(accumulated: int, read: int, order: Order) -> None:
-    seen = list(visits(range(accumulated), read, order))
+    seen = list(visits(range(accumulated), range(read), order))
     pairs = [(each.accumulated, each.read) for each in seen]
     assert sorted(pairs) == [(i, j) for i in range(accumulated) for j in range(read)]
     for i in range(accumulated):

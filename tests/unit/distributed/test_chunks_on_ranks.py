@@ -1,0 +1,185 @@
+"""Ranks that compute their blocks of a graph in chunks train what one process trains."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from hyrt_devices.cpu import HostRoom
+from hyrt_devices.opencl import OpenclDevice
+from unit.distributed.ranks_in_threads import on_ranks, results_of
+from unit.distributed.test_distributed_training import losses, trained_alone, weights
+from unit.distributed.test_full_graph_on_ranks import blocks_of, check, settings, trained_on
+
+from hyrt.errors import ConfigError, DeviceOutOfMemory, RankLost
+from hyrt.graph.graph import Graph
+from hyrt.observe.events import Event, StepGroup
+
+needs_opencl = pytest.mark.skipif(
+    not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
+)
+GCN: dict[str, Any] = {"kind": "gcn", "layers": 3, "input_dropout": 0.3}
+
+
+def told_chunks(events: list[Event]) -> list[dict[str, float]]:
+    """What each device says of the chunks of the last step."""
+    return list([event for event in events if isinstance(event, StepGroup)][-1].chunks.values())
+
+
+CASES: dict[str, tuple[int, dict[str, Any], list[str], dict[str, Any]]] = {
+    "gcn, 1 rank": (1, GCN, ["cpu:0"], {"chunks": 2}),
+    "gcn, 4 ranks": (4, GCN, ["cpu:0"], {"chunks": 2}),
+    "graphsage, 2 ranks": (2, {"kind": "graphsage", "layers": 3}, ["cpu:0"], {"chunks": 4}),
+    "gin, 3 ranks": (3, {"kind": "gin", "norm": "none"}, ["cpu:0"], {"chunks": 1}),
+    "one layer, 2 ranks": (2, {"kind": "gcn", "layers": 1}, ["cpu:0"], {"chunks": 2}),
+    "two devices a rank, rows filtered": (
+        *(2, {"kind": "graphsage"}, ["cpu:0", "cpu:1"]),
+        {"chunks": 4, "filter_below": 0.9},
+    ),
+    "sums come and go": (2, {"kind": "graphsage"}, ["cpu:0"], {"chunks": 3, "order": "row-column"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_on_ranks_train_what_one_process_trains(name: str) -> None:
+    size, model, devices, chunks = CASES[name]
+    graph = random_graph(300, symmetric=size == 3)
+    given = settings(model)
+    alone = trained_alone(graph, given)
+    blocks = blocks_of(graph, size)
+    given |= {"fullgraph": chunks, "devices": devices}
+    found = results_of(size, lambda ranks: trained_on(ranks, graph, blocks, given))
+    check(found, alone)
+    for _, events, _ in found:
+        [told] = told_chunks(events)
+        assert told["intervals"] == chunks["chunks"]
+        assert bool(told["filtered"]) == ("filter_below" in chunks)
+
+
+@needs_opencl
+def test_opencl_on_ranks_trains_what_one_process_trains() -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "graphsage", "layers": 3})
+    alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
+    given |= {"devices": ["opencl:0"], "fullgraph": {"chunks": 3, "in_flight": 2}}
+    check(results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+@needs_opencl
+def test_layers_of_edges_on_ranks_loop_on_their_devices() -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "commnet"})
+    alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
+    given |= {"devices": ["opencl:0"], "fullgraph": {"chunks": 3}}
+    check(results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+def without_targets(graph: Graph, size: int) -> np.ndarray:
+    """Blocks of which the first has rows that others need, but nothing to train."""
+    blocks = blocks_of(graph, size)
+    blocks[np.isin(np.arange(graph.num_vertices), graph.split("train")) & (blocks == 0)] = size - 1
+    return blocks
+
+
+@pytest.mark.parametrize("algorithm", ["1d", "1d-oblivious"])
+def test_a_rank_without_targets_computes_for_the_others(algorithm: str) -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3}, distributed={"algorithm": algorithm})
+    alone, blocks = trained_alone(graph, given), without_targets(graph, 3)
+    given |= {"fullgraph": {"chunks": 2}}
+    check(results_of(3, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+def test_ranks_cut_their_blocks_as_their_own_devices_ask() -> None:
+    """One that asks for chunks makes all train in them; equal runs have equal bits."""
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3})
+    alone, blocks = trained_alone(graph, given), blocks_of(graph, 3)
+    asked = [given, given | {"fullgraph": {"chunks": 2}}, given | {"fullgraph": {"chunks": 5}}]
+
+    def train() -> list[Any]:
+        return results_of(3, lambda ranks: trained_on(ranks, graph, blocks, asked[ranks.rank]))
+
+    first, second = train(), train()
+    check(first, alone)
+    assert [told_chunks(events)[0]["intervals"] for _, events, _ in first] == [1, 2, 5]
+    assert losses(first[0][1]) == losses(second[0][1])
+    assert torch.equal(weights(first[0][0]), weights(second[0][0]))
+
+
+def test_rows_travel_as_often_as_layers_need_them() -> None:
+    """Features once, and no row of which a rank has no edge: those of other kinds of training travel, too."""
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3}, evaluate={"every": 1000})
+    given |= {"fullgraph": {"chunks": 2}}
+    blocks = blocks_of(graph, 2)
+    found = results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+    columns, epochs = 8 + 8, 20
+    topology = graph.topology
+    destinations = np.repeat(np.arange(300), np.diff(topology.indptr))
+    remote = []
+    for rank, (_, _, received) in enumerate(found):
+        sources = np.unique(topology.indices[blocks[destinations] == rank])
+        remote.append(int((blocks[sources] != rank).sum()))
+        assert received["rows"] == 4 * remote[-1] * (graph.num_features + epochs * columns)
+    gradients = sum(received["row gradients"] for _, _, received in found)
+    assert gradients == 4 * epochs * columns * sum(remote)
+
+
+@pytest.mark.parametrize(
+    ("model", "distributed", "text"),
+    [
+        (
+            {"kind": "gat"},
+            {},
+            "cannot train layer 'layers.0' .*in chunks, with devices=cpu:0: give devices=cpu",
+        ),
+        ({"kind": "gcn"}, {"algorithm": "1.5d"}, "algorithm=1.5d adds partial sums up .*algorithm=1d"),
+    ],
+)
+def test_what_has_no_chunks_is_refused(model: dict[str, Any], distributed: dict[str, Any], text: str) -> None:
+    graph = random_graph(60, symmetric=False)
+    given = settings(model, fullgraph={"chunks": 2}, distributed=distributed)
+    blocks = blocks_of(graph, 2 // (2 if distributed else 1))
+    with pytest.raises(ConfigError, match=text):
+        results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+
+
+def test_memory_that_ends_before_the_first_step_costs_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver with less memory than it says; after ranks have begun a step, they end with the remedy."""
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gcn", "layers": 3})
+    alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
+    asked = given | {"fullgraph": {"in_flight": 1}}
+    take, failed = HostRoom.take, threading.Event()
+
+    def takes_once(room: HostRoom, chunks: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise DeviceOutOfMemory("no room")
+        return take(room, chunks)
+
+    monkeypatch.setattr(HostRoom, "take", takes_once)
+    found = results_of(2, lambda ranks: trained_on(ranks, graph, blocks, asked))
+    check(found, alone)
+    assert sorted(told_chunks(events)[0]["intervals"] for _, events, _ in found) == [1, 2]
+    failed.clear()
+
+    def takes_too_much(room: HostRoom, chunks: Any) -> Any:
+        kernels = take(room, chunks)
+
+        def gather(*args: Any, **named: Any) -> None:
+            raise DeviceOutOfMemory("no room")
+
+        kernels.gather = gather
+        return kernels
+
+    monkeypatch.setattr(HostRoom, "take", takes_too_much)
+    errors = on_ranks(2, lambda ranks: trained_on(ranks, graph, blocks, asked))
+    told = [error for error in errors if not isinstance(error, RankLost)]
+    assert any("none of which can compute it again alone" in str(error) for error in told), errors
+    assert all("fullgraph.chunks=2" in str(error) for error in told)
