@@ -140,9 +140,9 @@ class BegunRun:
         return self.returncode
 
 
-def begin(*words: str | Path, cwd: str | Path) -> BegunRun:
-    """Start, to be stopped by a signal; forked as in `hyrt`."""
-    return BegunRun(_SERVER.start(words, cwd))
+def begin(*words: str | Path, cwd: str | Path, **more: str) -> BegunRun:
+    """Start, to be stopped by a signal or to run beside others; forked as in `hyrt`."""
+    return BegunRun(_SERVER.start(words, cwd, **more))
 
 
 def wait_until(true: Callable[[], bool], process: BegunRun, limit_s: float = 90.0) -> None:

@@ -7,13 +7,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from end_to_end.terminal import environment, hyrt, last_step, records, summary
+from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary
 from hyrt_perfmodel.communication.network import find_network
 
 SMALL = ["model.dropout=0.4", "data.batch_size=64", "runtime.stall_timeout_s=30"]
@@ -29,9 +27,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
-def start(
-    folder: Path, *words: str | Path, differing: str = "", command: str = "run"
-) -> list[subprocess.Popen[str]]:
+def start(folder: Path, *words: str | Path, differing: str = "", command: str = "run") -> list[BegunRun]:
     """Two ranks; `differing` is a setting of the second alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -43,26 +39,27 @@ def start(
         "GLOO_SOCKET_IFNAME": "lo",
     }
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "hyrt", command, *words, *([differing] if differing and rank else [])],
+        begin(
+            command,
+            *words,
+            *([differing] if differing and rank else []),
             cwd=folder,
-            env=environment(RANK=str(rank), **there),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            RANK=str(rank),
+            **there,
         )
         for rank in range(2)
     ]
 
 
-def ends(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def ends(ranks: list[BegunRun]) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each rank."""
     try:
         said = [rank.communicate(timeout=120) for rank in ranks]
     finally:
         for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
+            if rank.poll() is None:
+                rank.kill()
+    return [(rank.poll() or 0, *each) for rank, each in zip(ranks, said, strict=True)]
 
 
 def losses(run: Path) -> list[float]:

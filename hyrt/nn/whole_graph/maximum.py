@@ -14,7 +14,7 @@ from hyrt.machine.intrinsics import prefetch
 from hyrt.machine.workers import Workers
 from hyrt.nn.whole_graph import vectors
 from hyrt.nn.whole_graph.edge_ranges import run_by_edges
-from hyrt.nn.whole_graph.rows import AHEAD, column_passes, flat, sum_dtype
+from hyrt.nn.whole_graph.rows import AHEAD, column_passes, flat, numbers_of_rows, sum_dtype
 
 Array = NDArray[Any]
 
@@ -145,15 +145,16 @@ def largest_into(
         raise ValueError(f"x has {len(x)} rows for {vertices} vertices: give one each")
     kept = None if winners is None else _winners(winners, wanted)
     zero = sum_dtype(x.dtype).type(0)
+    chosen = numbers_of_rows(rows, columns)
 
     def work(start: int, stop: int) -> None:
         for at, lanes, used in column_passes(x.shape[1]):
             _largest(lanes)(
-                indptr, columns, rows, elements, x_step, results, out_step, kept, x.shape[1], at, used, zero,
-                start, stop,
+                indptr, columns, chosen, elements, x_step, results, out_step, kept, x.shape[1], at, used,
+                zero, start, stop,
             )  # fmt: skip
 
-    run_by_edges(work, indptr, rows, workers)
+    run_by_edges(work, indptr, chosen, workers)
 
 
 def largest_backward_into(

@@ -57,6 +57,11 @@ def elements(what: str, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]
     return x.reshape(-1)
 
 
+def numbers_of_rows(rows: NDArray[Any] | None, columns: NDArray[Any]) -> NDArray[Any] | None:
+    """The rows to compute, in the dtype in which edges name vertices: one loop is compiled for all."""
+    return None if rows is None else rows.astype(columns.dtype, copy=False)
+
+
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """What rows of a dtype are summed in: float32 unless they are float64."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -15,7 +15,7 @@ from hyrt.machine.intrinsics import prefetch
 from hyrt.machine.workers import Workers
 from hyrt.nn.whole_graph import vectors
 from hyrt.nn.whole_graph.edge_ranges import run_by_edges
-from hyrt.nn.whole_graph.rows import AHEAD, column_passes, flat, sum_dtype
+from hyrt.nn.whole_graph.rows import AHEAD, column_passes, flat, numbers_of_rows, sum_dtype
 from hyrt.nn.whole_graph.rows_to_come import ask_for_edges
 from hyrt.quantities import one_line
 
@@ -24,7 +24,11 @@ Array = NDArray[Any]
 
 @cache
 def _kernel(lanes: int) -> Any:
-    """The loop for `lanes` columns. What is None when it is compiled costs nothing."""
+    """The loop for `lanes` columns.
+
+    What is None when it is compiled costs nothing. A factor of whole rows is an array of no elements where
+    there is none: to ask once a row costs nothing either, and fewer loops are compiled.
+    """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def sum_rows(
@@ -72,9 +76,9 @@ def _kernel(lanes: int) -> Any:
                     w = np.int64(e) if edges is None else np.int64(edges[e])
                     row = vectors.scaled(row, weights[w * heads + head])
                 total = vectors.add(total, row)
-            if row_scale is not None:
+            if row_scale.size:
                 total = vectors.scaled(total, row_scale[i])
-            if self_scale is not None:
+            if self_scale.size:
                 p = i if positions is None else np.int64(positions[i])
                 if p >= 0:
                     row = vectors.load(x, p * x_step + at, lanes, used)
@@ -155,6 +159,9 @@ def spmm_into(
         raise ValueError(f"weights is {weights.dtype}: give float32 or float64")
     factors = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
     zero = sum_dtype(x.dtype).type(0)
+    none = np.empty(0, zero.dtype)
+    chosen = numbers_of_rows(rows, columns)
+    of_row, of_self = (none if scale is None else scale for scale in (row_scale, self_scale))
     width = x.shape[1] // heads
     passes = [
         (h, h * width + at, lanes, used) for h in range(heads) for at, lanes, used in column_passes(width)
@@ -163,12 +170,12 @@ def spmm_into(
     def work(start: int, stop: int) -> None:
         for head, at, lanes, used in passes:
             _kernel(lanes)(
-                indptr, columns, rows, positions, elements, x_step, row_scale, source_scale, self_scale,
-                factors, heads, head, edge_ids, results, out_step, at, used, accumulate, zero, start, stop,
+                indptr, columns, chosen, positions, elements, x_step, of_row, source_scale, of_self, factors,
+                heads, head, edge_ids, results, out_step, at, used, accumulate, zero, start, stop,
             )  # fmt: skip
 
     def cut(k: int, starts: Array) -> _CutSum:
-        i = k if rows is None else int(rows[k])
+        i = k if chosen is None else int(chosen[k])
         return _CutSum(
             starts=starts, columns=columns, x=x, out=out[k : k + 1], row_scale=_one(row_scale, i),
             source_scale=source_scale, self_scale=_one(self_scale, i),
@@ -177,7 +184,7 @@ def spmm_into(
             sums=np.zeros((len(starts), x.shape[1]), zero.dtype),
         )  # fmt: skip
 
-    run_by_edges(work, indptr, rows, workers, cut)
+    run_by_edges(work, indptr, chosen, workers, cut)
 
 
 def _one(scale: Array | None, i: int) -> Array | None:

@@ -28,7 +28,7 @@ from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
-EPOCHS = 20
+EPOCHS = 8
 
 
 def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
         "sampler": {"kind": "full"},
         "train": {"epochs": EPOCHS, "lr": 0.01, "weight_decay": 0.0},
         "runtime": {"sample_threads": 1, "load_threads": 1, "train_threads": 1},
-        "evaluate": {"every": 10},
+        "evaluate": {"every": 4},
         "balance": {"policy": "static", "predict": False},
         "devices": ["cpu:0"],
         **sections,
@@ -116,11 +116,10 @@ ALGORITHMS = {
     "1d at 2": (2, {"algorithm": "1d"}),
     "1d at 8, where a rank has no targets": (8, {"algorithm": "1d"}),
     "1d-oblivious at 4": (4, {"algorithm": "1d-oblivious"}),
-    "1.5d, 2 copies at 4": (4, {"algorithm": "1.5d"}),
-    "1.5d, 2 copies at 6": (6, {"algorithm": "1.5d", "replication": 2}),
+    "1.5d, 2 copies at 6": (6, {"algorithm": "1.5d"}),
     "1.5d, 4 copies at 8": (8, {"algorithm": "1.5d", "replication": 4}),
     "1.5d, one block": (2, {"algorithm": "1.5d", "replication": 2}),
-    "1.5d-oblivious, 2 copies at 8": (8, {"algorithm": "1.5d-oblivious", "replication": 2}),
+    "1.5d-oblivious, 2 copies at 4": (4, {"algorithm": "1.5d-oblivious", "replication": 2}),
 }
 
 
