@@ -295,10 +295,13 @@ def dense_result(
         hidden = message.masked_fill(there[:, :, None] == 0, -torch.inf).amax(1)
         gathered = torch.where(there.sum(1, keepdim=True) > 0, hidden, 0)
     else:
-        number = counts.sum(1, keepdim=True).clamp(min=1)
+        # Weights of edges undo the sampling; without them, the k neighbours that were drawn stand for all d.
+        full, drawn = degrees[:, None], counts.sum(1, keepdim=True)
+        weighted = not torch.equal(weights, counts)
         if kind.accumulate == "sum":
-            factor = weights * degrees[:, None] / number + loops
+            factor = (weights if weighted else weights * full / drawn.clamp(min=1)) + loops
         else:
-            factor = (weights + loops) / there.sum(1, keepdim=True).clamp(min=1)
+            number = (full if weighted else drawn) + loops.sum(1, keepdim=True)
+            factor = (weights + loops) / number.clamp(min=1)
         gathered = (factor[:, :, None] * message).sum(1)
     return reference.update(parameters, own, gathered)

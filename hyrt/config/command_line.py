@@ -14,7 +14,10 @@ from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.config.yaml_text import leaves
 from hyrt.errors import ConfigError
 
-_CHANGEABLE = ("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate")
+_CHANGEABLE = (
+    *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
+    "distributed.network",
+)
 
 
 def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -131,10 +134,14 @@ def _is_changeable(key: str) -> bool:
 
 
 def located(config: Config) -> Config:
-    """The same settings with a dataset's path made absolute, so that the run can go on from any folder."""
+    """The same settings with the paths of files made absolute, so that the run can go on from any folder."""
     path = Path(os.path.expanduser(config.data.source))
     # An empty name is that of no dataset, although `Path("")` is the current folder.
-    if not config.data.source or not path.exists():
-        return config
-    data = config.data.model_copy(update={"source": str(path.absolute())})
-    return config.model_copy(update={"data": data})
+    if config.data.source and path.exists():
+        data = config.data.model_copy(update={"source": str(path.absolute())})
+        config = config.model_copy(update={"data": data})
+    network = config.distributed.network
+    if network is not None and Path(network).exists():
+        update = {"network": str(Path(network).absolute())}
+        config = config.model_copy(update={"distributed": config.distributed.model_copy(update=update)})
+    return config

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from hyrt_perfmodel.communication.network import FILES, find_network
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 
 from hyrt.config.by_kind import LENIENT, ByKind
@@ -287,6 +288,10 @@ class DistributedConfig(Section):
     replication: Count | None = None
     """How many ranks have each part with `algorithm=1.5d`: there are that many times fewer parts than ranks.
     By default 2."""
+    network: str | None = None
+    """What joins the ranks, for the prediction of a run before it starts: `10gbit` and the like, or the file
+    that `hyrt calibrate --network` wrote. With `null` it is what `algorithm=auto` measures at the start;
+    otherwise nothing is predicted."""
     timeout_s: Positive = 120.0
     """The most seconds that ranks wait for each other before the run fails."""
 
@@ -296,6 +301,13 @@ class DistributedConfig(Section):
         if not self.algorithm.startswith("1.5d"):
             return 1
         return 2 if self.replication is None else self.replication
+
+    @model_validator(mode="after")
+    def _knows_network(self) -> DistributedConfig:
+        """Refuse a name of no network; a file is read where the run is predicted, on rank 0."""
+        if self.network is not None and not self.network.endswith(FILES):
+            find_network(self.network)
+        return self
 
     @model_validator(mode="after")
     def _replicates(self) -> DistributedConfig:

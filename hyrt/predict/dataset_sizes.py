@@ -128,20 +128,20 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """The sizes of an open graph."""
+    """The sizes of an open graph; rows of a rank's part alone stand for all."""
     from hyrt.fullgraph.mapped_rows import memory_map
     from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
     features = graph.features
-    stored = len(features.columns) if isinstance(features, SparseFeatures) else None
+    sparse = features if isinstance(features, SparseFeatures) else None
     rows_bytes = float(graph.num_vertices) * graph.num_features * features.value_bytes
     return DatasetSizes(
         features=graph.num_features,
         classes=graph.num_classes,
         targets=len(targets),
         value_bytes=features.value_bytes,
-        feature_bytes=float(features.nbytes) if isinstance(features, SparseFeatures) else rows_bytes,
+        feature_bytes=rows_bytes if sparse is None else float(sparse.nbytes),
         graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
         is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,
-        row_entries=None if stored is None else stored / graph.num_vertices,
+        row_entries=None if sparse is None else len(sparse.columns) / (len(sparse.indptr) - 1),
     )

@@ -68,6 +68,8 @@ class Hop:
     """[E] int32 positions in `sources`, where the sampler relabels; else None."""
     edge_types: NDArray[Any] | None = None
     """[E] the types of the edges, as in `Block`."""
+    weights: NDArray[np.float32] | None = None
+    """[E] float32 factors on the edges, as in `Block`."""
     resident: Any = None
     """The device's own copy, for its `transfer`."""
 

@@ -40,9 +40,10 @@ class SamplerSettings(Section):
     """Why the time of a run cannot be predicted, and what to do; empty where it can."""
 
     kind: str = "neighbor"
-    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `saint`
-    draws subgraphs by GraphSAINT random walks; `full` trains on the whole graph in each step, and
-    `--full-graph` sets it; installed packages may declare more."""
+    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `labor`
+    draws them so that vertices share them, and fewer rows are read; `saint` draws subgraphs by GraphSAINT
+    random walks; `full` trains on the whole graph in each step, and `--full-graph` sets it; installed
+    packages may declare more."""
     fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
     neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, since deep models
@@ -82,6 +83,13 @@ class SamplerSettings(Section):
     @property
     def draws_on_device(self) -> bool:
         """Whether devices that can shall draw the neighbours of their own mini-batches."""
+        return False
+
+    @property
+    def draws_whole_steps(self) -> bool:
+        """Whether edges are drawn for all targets of a step at once, so that mini-batches of other targets
+        cannot be sampled.
+        """
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:

@@ -128,29 +128,29 @@ def test_what_is_wrong_with_a_model_is_said(installed: dict[str, str], tmp_path:
     assert "did you mean 'contrast'?" in unknown
 
 
-LABOR = [*TINY, "sampler.kind=labor", "sampler.fanout=[5,5]"]
+POISSON = [*TINY, "sampler.kind=poisson", "sampler.fanout=[5,5]"]
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_sampler_of_its_own(installed: dict[str, str], tmp_path: Path, shared: bool) -> None:
-    labor = [*LABOR, f"sampler.same_in_all_layers={str(shared).lower()}"]
-    done = hyrt("run", *labor, "--name", "alone", cwd=tmp_path, **installed)
-    assert "labor sampler · batch 256" in done.stdout
+    poisson = [*POISSON, f"sampler.same_in_all_layers={str(shared).lower()}"]
+    done = hyrt("run", *poisson, "--name", "alone", cwd=tmp_path, **installed)
+    assert "poisson sampler · batch 256" in done.stdout
     two = ["--devices", "cpu:0,cpu:1", "split=[56,200]"]
-    hyrt("run", *labor, *two, "--name", "both", cwd=tmp_path, **installed)
+    hyrt("run", *poisson, *two, "--name", "both", cwd=tmp_path, **installed)
     alone, both = (tmp_path / "runs" / name for name in ("alone", "both"))
     assert losses(both) == pytest.approx(losses(alone), rel=1e-4)
     assert len(losses(alone)) == 10
 
 
-def labor_sampler(
+def poisson_sampler(
     installed: dict[str, str], monkeypatch: pytest.MonkeyPatch, graph: Graph, **settings: Any
 ) -> Any:
     monkeypatch.syspath_prepend(installed["PYTHONPATH"].split(os.pathsep)[0])
-    from hyrt_extras.labor import LaborSettings  # type: ignore[import-not-found,unused-ignore]
+    from hyrt_extras.poisson import PoissonSettings  # type: ignore[import-not-found,unused-ignore]
 
     targets, layers = np.arange(graph.num_vertices, dtype=np.int32), len(settings["fanout"])
-    found = LaborSettings(kind="labor", **settings)
+    found = PoissonSettings(kind="poisson", **settings)
     return found.build(graph, targets, layers=layers, batch_size=len(targets), seed=3)
 
 
@@ -166,7 +166,7 @@ def test_a_cut_changes_no_edge(
     installed: dict[str, str], monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     graph = open_graph("synthetic:tiny")
-    sampler = labor_sampler(installed, monkeypatch, graph, fanout=[3, 2], same_in_all_layers=shared)
+    sampler = poisson_sampler(installed, monkeypatch, graph, fanout=[3, 2], same_in_all_layers=shared)
     units = sampler.units(4)[:300]
     with Workers(1, "test") as workers:
         whole, first, second = (
@@ -182,7 +182,7 @@ def test_it_keeps_as_many_neighbours_as_expected_and_shares_them(
     installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = open_graph("synthetic:tiny")
-    sampler = labor_sampler(installed, monkeypatch, graph, fanout=[5])
+    sampler = poisson_sampler(installed, monkeypatch, graph, fanout=[5])
     everyone, degrees = np.arange(graph.num_vertices, dtype=np.int32), graph.topology.in_degrees
     counts, met = [], []
     with Workers(1, "test") as workers:
@@ -198,12 +198,13 @@ def test_it_keeps_as_many_neighbours_as_expected_and_shares_them(
 
 
 def test_what_is_wrong_with_its_settings_is_said(installed: dict[str, str], tmp_path: Path) -> None:
-    wrong = hyrt("run", *LABOR, "sampler.roots=3", cwd=tmp_path, code=2, **installed).stderr
+    wrong = hyrt("run", *POISSON, "sampler.roots=3", cwd=tmp_path, code=2, **installed).stderr
     assert "sampler.roots is a setting of sampler.kind=saint" in wrong
-    wrong = hyrt("run", *LABOR, "sampler.same_in_all=3", cwd=tmp_path, code=2, **installed).stderr
+    wrong = hyrt("run", *POISSON, "sampler.same_in_all=3", cwd=tmp_path, code=2, **installed).stderr
     assert "did you mean 'sampler.same_in_all_layers'?" in wrong
-    wrong = hyrt("run", *LABOR, cwd=tmp_path, code=2).stderr
-    assert "unknown sampler.kind 'labor': the known ones are full, neighbor, saint" in wrong
-    words = ["--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-products", "sampler.kind=labor"]
+    wrong = hyrt("run", *POISSON, cwd=tmp_path, code=2).stderr
+    assert "unknown sampler.kind 'poisson': the known ones are " in wrong
+    assert "neighbor, saint" in wrong
+    words = ["--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-products", "sampler.kind=poisson"]
     wrong = hyrt("predict", *words, cwd=tmp_path, code=2, **installed).stderr
-    assert "sampler.kind=labor cannot be predicted without its data" in " ".join(wrong.split())
+    assert "sampler.kind=poisson cannot be predicted without its data" in " ".join(wrong.split())

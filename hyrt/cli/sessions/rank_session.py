@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from hyrt_perfmodel.communication.network import Network
 
 from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
@@ -37,6 +38,7 @@ from hyrt.machine.this_process.stop_signals import StopSignals
 from hyrt.observe.events import Event, Notice
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
+from hyrt.predict.ranks.run_on_ranks import RankRun
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_lock import locked
 from hyrt.report.terminal.progress import Progress
@@ -50,7 +52,10 @@ _LEAVE_S = 6.0
 # An exchange that is so long says enough of the network to choose an algorithm.
 _MEASURED_S = 0.03
 # Each rank may have its own.
-_OWN_SETTINGS = ("devices", "split", "data.source", "checkpoint", "evaluate.memory_gib", "fullgraph")
+_OWN_SETTINGS = (
+    *("devices", "split", "data.source", "distributed.network"),
+    *("checkpoint", "evaluate.memory_gib", "fullgraph"),
+)
 _SAME_RUNTIME = ("runtime.depth", "runtime.trace")
 
 
@@ -70,6 +75,8 @@ class RankSession:
     tensorboard: bool
     said: tuple[str, ...] = ()
     """What is to be said at the start."""
+    measured: Network | None = None
+    """The network, where it has been measured."""
 
     def run(self) -> int:
         """Train to the end, or until a signal comes to any rank; the exit code is the same at all of them.
@@ -84,8 +91,8 @@ class RankSession:
         with joined_by_launcher(timeout_s=config.distributed.timeout_s, on_loss=_end_soon) as ranks:
             ranks.agree("settings", _facts(config))
             if config.sampler.whole_graph and config.distributed.algorithm == "auto":
-                chosen, reason = _chosen(config, ranks)
-                code = replace(self, config=chosen, said=(reason,))._train(ranks)
+                chosen, reason, network = _chosen(config, ranks)
+                code = replace(self, config=chosen, said=(reason,), measured=network)._train(ranks)
             else:
                 code = self._train(ranks)
         if ranks.leaves_work_behind:
@@ -110,8 +117,18 @@ class RankSession:
         way = config.distributed.algorithm if whole else config.distributed.strategy
         told = RanksHook(ranks, list(prepared.model.parameters()), way)
         mine = replace(mine, shared=replace(mine.shared, seen=told.seen))
-        train = self._lead if ranks.rank == 0 else self._follow
-        return train(ranks, prepared, mine, stop, [told, *mine.hooks])
+        hooks = [told, *mine.hooks]
+        if ranks.rank:
+            return self._follow(ranks, prepared, mine, stop, hooks)
+        seen = RankRun(
+            config=config,
+            graph=part.graph.with_features(part.rows),
+            homes=part.homes,
+            num_ranks=ranks.size,
+            edges_are_split=is_split,
+            measured=self.measured,
+        )
+        return self._lead(ranks, prepared, mine, stop, hooks, seen)
 
     def _check(self) -> None:
         """Refuse settings that several ranks cannot follow."""
@@ -139,6 +156,11 @@ class RankSession:
                 f"distributed.strategy={strategy} places targets, but sampler.kind="
                 f"{config.sampler.kind} trains {config.sampler.unit}s: give "
                 "distributed.strategy=model-centric"
+            )
+        if config.sampler.draws_whole_steps and strategy == "local":
+            raise ConfigError(
+                "distributed.strategy=local draws targets of its own, but sampler.kind="
+                f"{config.sampler.kind} draws edges for the targets of whole steps: give another strategy"
             )
 
     def _check_full_graph(self) -> None:
@@ -183,6 +205,7 @@ class RankSession:
         mine: RankPart,
         stop: AgreedStop,
         hooks: Sequence[Hook],
+        seen: RankRun,
     ) -> int:
         with ExitStack() as stack:
             folder = stack.enter_context(self.folder())
@@ -203,6 +226,7 @@ class RankSession:
                 tensorboard=self.tensorboard,
                 prepared=prepared,
                 shared=mine.shared,
+                predict=lambda config, graph, sampler, say: seen.predict(say),
                 hooks=hooks,
             )
             return session.run(checkpoint, is_new=self.is_new)
@@ -245,8 +269,10 @@ class RankSession:
         return stop.exit_code if status == "interrupted" else 0
 
 
-def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str]:
-    """The settings with the algorithm that the cost model says is fastest, and why; rank 0 chooses."""
+def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str, Network]:
+    """The settings with the algorithm that the cost model says is fastest, why, and the network; rank 0
+    chooses.
+    """
     from hyrt.predict.calibrate.network import measure_network
     from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
 
@@ -260,7 +286,7 @@ def _chosen(config: Config, ranks: JoinedRanks) -> tuple[Config, str]:
     given = config.distributed.model_copy(
         update={"algorithm": algorithm, "replication": replication if replication > 1 else None}
     )
-    return config.model_copy(update={"distributed": given}), reason
+    return config.model_copy(update={"distributed": given}), reason, network
 
 
 def _facts(config: Config) -> dict[str, Any]:

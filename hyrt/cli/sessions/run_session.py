@@ -26,7 +26,7 @@ from hyrt.report.records.tensorboard import FOLDER, TensorboardLog
 from hyrt.report.terminal.printed_lines import shell_word
 from hyrt.report.terminal.progress import Progress
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
-from hyrt.training.compose import compose_run
+from hyrt.training.compose import Predict, compose_run
 from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
@@ -68,6 +68,8 @@ class Session:
     """The run's model and sampler, where choosing the devices has already asked for them."""
     shared: SharedRun = ALONE
     """This process's part of the run, where several train together."""
+    predict: Predict | None = predict_run
+    """Predicts the run."""
     hooks: Sequence[Hook] = ()
     """Watch the run, beside those that the environment wants."""
     _log: TensorboardLog | None = field(default=None, init=False)
@@ -115,7 +117,7 @@ class Session:
                     checkpoints=self.folder.checkpoints,
                     should_stop=lambda: self.signals.requested,
                     on_stall=self._write_stacks,
-                    predict=predict_run if self.shared.part.num_processes == 1 else None,
+                    predict=self.predict,
                     hooks=[*hooks_of_environment(size=self.shared.part.num_processes), *self.hooks],
                     shared=self.shared,
                     prepared=self.prepared,

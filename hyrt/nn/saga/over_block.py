@@ -58,10 +58,12 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
 def edges_of_block(what: SagaSum, block: Block, dtype: np.dtype[Any]) -> Edges:
     """The edges of a relabelled block by destination, with the factors of the accumulator.
 
-    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is that of all. A
-    maximum and a softmax know no factors.
+    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is that of all. Where
+    edges have weights, these undo the sampling, and a mean divides by d. A maximum and a softmax know no
+    factors.
     """
-    counts = np.diff(block.indptr).astype(dtype)
+    weighted = block.weights is not None
+    counts = (block.degrees if weighted else np.diff(block.indptr)).astype(dtype)
     one, scale, loop_scale = dtype.type(1), None, None
     accumulate = what.program.accumulate
     if accumulate == "sum" and not np.array_equal(counts, block.degrees):

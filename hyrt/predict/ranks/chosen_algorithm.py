@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 from hyrt_perfmodel.communication.full_graph_epoch import FullGraphWork, fastest, why
 from hyrt_perfmodel.communication.network import Network
 from hyrt_perfmodel.prediction.predict import predict
@@ -12,8 +9,7 @@ from hyrt_perfmodel.prediction.predict import predict
 from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.manifest import GRAPH
-from hyrt.graph.partition.part_files import HOME, PartFiles
+from hyrt.graph.partition.one_part import open_part
 from hyrt.graph.source import open_graph
 from hyrt.predict.calibrate.store import usable
 from hyrt.predict.ranks.full_graph_on_ranks import candidates, full_graph_work, work_at_assumed_rates
@@ -42,17 +38,20 @@ def chosen_algorithm(
     ConfigError
         If they can follow no algorithm with these parts.
     """
-    folder = Path(config.data.source)
-    files = PartFiles.of(folder.expanduser(), str(folder))
-    homes = np.asarray(files.array(f"{GRAPH}/{HOME}", verify=False))
-    graph = open_graph(config.data.source, normalize="none")
+    folder = config.data.source
+    # Rank 0 has this one under every algorithm, and need not have others.
+    part = open_part(folder, 0)
+    num_parts = part.manifest.num_parts
+    graph = part.graph.with_features(part.rows)
+    if part.manifest.topology == "split":
+        graph = open_graph(folder, normalize="none")
     work, where = _work(config, graph)
-    found = candidates(graph.topology, homes, files.manifest.num_parts, ranks, work, network)
+    found = candidates(graph.topology, part.homes, num_parts, ranks, work, network)
     found = [each for each in found if replicates or each.replication == 1]
     if not found:
         raise ConfigError(
-            f"{folder}: {ranks} ranks cannot share its {files.manifest.num_parts} parts: start one for each "
-            "part, or for as many parts each, or partition again"
+            f"{folder}: {ranks} ranks cannot share its {num_parts} parts: start one for each part, or for as "
+            "many parts each, or partition again"
         )
     best = fastest(found)
     text = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.communication.network import Network
 from hyrt_perfmodel.communication.step_traffic import ROWS, StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
@@ -74,6 +75,8 @@ def predict_ranks(
     network: Network,
     *,
     terms: Terms | None = None,
+    assign: Callable[[TrainingWorkload], Assignment] | None = None,
+    ranks_of_machine: int = 1,
 ) -> RanksPrediction:
     """Predict an epoch on equal ranks that each train a part of every step.
 
@@ -95,6 +98,10 @@ def predict_ranks(
         The network.
     terms
         Beyond the paper's; all of them by default. `overlap` says what the pipeline does at the same time.
+    assign
+        Gives the assignment of a rank, from its part of a step; the best that is found by default.
+    ranks_of_machine
+        How many ranks share the cores of the platform.
 
     Raises
     ------
@@ -104,9 +111,13 @@ def predict_ranks(
     terms = Terms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
     most = traffic.largest_share * training.batch_size / parts
-    of_part = replace(training, batch_size=max(1, round(most)))
-    assignment = initial_assignment(platform, of_part, terms=terms)
+    # Rows that have to be fetched are not there to be aggregated, or read in place.
+    form = training.best_form if training.best_form == "sparse" else "rows"
+    of_part = replace(training, batch_size=max(1, round(most)), best_form=form)
+    assignment = initial_assignment(platform, of_part, terms=terms) if assign is None else assign(of_part)
     alone = _repeated(stage_times(platform, of_part, assignment, terms), traffic.time_steps)
+    if alone.core_s is not None:
+        alone = replace(alone, core_s=ranks_of_machine * alone.core_s)
     travel_s = traffic.seconds_by_purpose(network)
     inside_s = sum(travel_s.values()) - travel_s[ROWS]
     together = replace(

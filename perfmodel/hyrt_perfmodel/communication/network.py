@@ -17,7 +17,8 @@ _ETHERNET_PART = 1460 / 1538
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
-_SUFFIXES = (".yaml", ".yml")
+FILES = (".yaml", ".yml")
+"""How the names of files end that say what a network is like."""
 # Between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
 _UNEVEN_PART = 0.85
 
@@ -99,7 +100,7 @@ def find_network(name: str) -> Network:
     """
     if name in NETWORKS:
         return NETWORKS[name]
-    if name.endswith(_SUFFIXES):
+    if name.endswith(FILES):
         return read_network(Path(name))
     rate = _RATE.fullmatch(name)
     if rate is not None and float(rate[1]) > 0:

@@ -67,13 +67,8 @@ def expected_sizes(
     ValueError
         If a fan-out is neither -1 nor above 0, or `targets` is negative.
     """
-    if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
-        raise ValueError(
-            f"sizes: fan-outs {list(fanouts)}: give one per layer, -1 for all neighbours or a number above 0"
-        )
-    if not targets >= 0:
-        raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
-    chances = _target_chances(degrees, targets)
+    check_asked(fanouts, targets)
+    chances = target_chances(degrees, targets)
     growth = Growth(degrees, chances)
     vertices, edges = [growth.present], []
     for hop in range(len(fanouts)):
@@ -82,7 +77,23 @@ def expected_sizes(
     return BlockSizes(vertices=tuple(vertices[::-1]), edges=tuple(edges[::-1]))
 
 
-def _target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
+def check_asked(fanouts: Sequence[int], targets: float) -> None:
+    """Refuse fan-outs and numbers of targets that cannot be.
+
+    Raises
+    ------
+    ValueError
+        If a fan-out is neither -1 nor above 0, or `targets` is negative.
+    """
+    if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
+        raise ValueError(
+            f"sizes: fan-outs {list(fanouts)}: give one per layer, -1 for all neighbours or a number above 0"
+        )
+    if not targets >= 0:
+        raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
+
+
+def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
     """[C] each class's chance of being a target."""
     weights = degrees.counts if degrees.target_counts is None else degrees.target_counts
     total = float(weights.sum())

@@ -26,7 +26,7 @@ def test_ten_layers_take_no_more_than_the_graph_allows(fanout: int) -> None:
     # Four arrays of a number a vertex and the edges' columns a layer, and for a time an edge's positions; an
     # eighth more, and pages.
     needed = layers * (4 * 4 * num + 4 * edges) + 8 * edges
-    assert sampler._pool.allocated_bytes <= 1.125 * needed + (5 * layers + 1) * 2 * 4096
+    assert sampler._blocks.pool.allocated_bytes <= 1.125 * needed + (5 * layers + 1) * 2 * 4096
     batch.release()
     sampler.sample(0, sampler.units(0), Workers(1, "test"), in_place=False).release()
-    assert sampler._pool.allocated_bytes <= 1.125 * needed + (5 * layers + 1) * 2 * 4096
+    assert sampler._blocks.pool.allocated_bytes <= 1.125 * needed + (5 * layers + 1) * 2 * 4096

@@ -78,7 +78,7 @@ def test_blocks_against_brute_force(
         check_block(graph, block, size)
     for inner, outer in zip(batch.blocks, batch.blocks[1:], strict=False):
         np.testing.assert_array_equal(inner.destinations, outer.sources)
-    np.testing.assert_array_equal(sampler._local, -1)
+    np.testing.assert_array_equal(sampler._blocks.local, -1)
 
 
 @settings(max_examples=40, deadline=None)
@@ -189,7 +189,6 @@ def test_64_bit_vertices_sample_the_same(in_place: bool) -> None:
     wide = random_graph(800, 15, seed=6, ids=np.int64)
     small = sampler_of(narrow, [70, 4], 200)
     large = sampler_of(wide, [70, 4], 200)
-    large.ids = np.int64  # type: ignore[assignment]
     units = small.units(0)
     a = small.sample(0, units, ALONE, in_place=in_place)
     b = large.sample(0, units.astype(np.int64), ALONE, in_place=in_place)
@@ -243,13 +242,13 @@ def test_mini_batches_in_flight_never_share_memory() -> None:
             for a, b in zip(batch.blocks, alone.blocks, strict=True):
                 assert_equal_blocks(a, b)
         addresses.append({start for ranges in spans for start, _ in ranges})
-        allocated = sampler._pool.allocated_bytes
+        allocated = sampler._blocks.pool.allocated_bytes
         for batch in live:
             batch.release()
             batch.release()  # Once more gives nothing back twice.
     assert len(addresses[-1] & addresses[-2]) > len(addresses[-1]) // 2
     live = [sampler.sample(step, sampler.units(step), ALONE, in_place=False) for step in steps]
-    assert sampler._pool.allocated_bytes == allocated
+    assert sampler._blocks.pool.allocated_bytes == allocated
 
 
 def test_too_many_edges_for_32_bits_is_an_error_before_any_is_read() -> None:

@@ -98,7 +98,8 @@ def _factors(
     """[E, 1] what messages are multiplied by, as in `hyrt.nn.saga.over_block.edges_of_block`."""
     if program.accumulate not in ("sum", "mean"):
         return None
-    counts = (block.indptr[1:] - block.indptr[:-1]).to(dtype)
+    weighted = block.weights is not None
+    counts = (block.degrees if weighted else block.indptr[1:] - block.indptr[:-1]).to(dtype)
     if program.accumulate == "sum":
         row, own = block.degrees.to(dtype) / counts.clamp(min=1), torch.ones_like(counts)
     else:

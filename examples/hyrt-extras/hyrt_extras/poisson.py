@@ -1,4 +1,4 @@
-"""LABOR, for `hyrt run ... sampler.kind=labor`: neighbourhoods that overlap, so that fewer rows are read."""
+"""Poisson sampling, for `hyrt run ... sampler.kind=poisson`: every neighbour is kept or not by itself."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hyrt.sampling.sampler import Hop
 from hyrt.sampling.sampler_settings import SamplerSettings
 
 
-class LaborSettings(SamplerSettings):
-    """LABOR-0 of Balin and Catalyurek, "Layer-Neighbor Sampling", 2023.
+class PoissonSettings(SamplerSettings):
+    """The Poisson form of LABOR-0 (Balin and Catalyurek, "Layer-Neighbor Sampling", 2023).
 
     Each vertex has one random number in a layer, the same for all destinations. Destination v keeps its
-    neighbour u if u's number is below fanout / degree(v), so `fanout` neighbours are expected, and
-    destinations share them.
+    neighbour u if u's number is below fanout / degree(v), so `fanout` neighbours are expected, where hyrt's
+    own `labor` takes exactly so many; destinations share them.
     """
 
     same_in_all_layers: bool = False
@@ -33,11 +33,11 @@ class LaborSettings(SamplerSettings):
         self, graph: Graph, targets: Ids, *, layers: int, batch_size: int, seed: int, **more: Any
     ) -> Any:
         blocks = NeighborSampler(graph, targets, self.fanouts(layers), batch_size, seed, **more)
-        return LaborSampler(graph, blocks, seed if self.same_in_all_layers else None)
+        return PoissonSampler(graph, blocks, seed if self.same_in_all_layers else None)
 
 
 @dataclass
-class LaborSampler:
+class PoissonSampler:
     """Builds mini-batches as neighbour sampling does, of other neighbours.
 
     It is a `hyrt.sampling.sampler.Sampler`.

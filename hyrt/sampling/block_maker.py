@@ -1,0 +1,154 @@
+"""From drawn neighbours to the blocks of a mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.machine.buffer_pool import BufferPool, TakenArrays
+from hyrt.machine.workers import Workers
+from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.kernels import relabel
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import Hop
+
+_GRAIN = 1024
+
+DrawLayer = Callable[[int, Ids, bool, TakenArrays], Hop]
+"""Draws the neighbours of one layer: its number (1..L, the targets' is L), [n] distinct vertices, whether
+vertices are to be numbered as in `Hop.sources`, and where memory for the result is taken from."""
+
+
+class BlockMaker:
+    """Makes L blocks around targets, layer by layer, of the neighbours that somebody draws.
+
+    Parameters
+    ----------
+    layers
+        The blocks of a mini-batch.
+    graph, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self, graph: Graph, layers: int, seed: int, class_weights: NDArray[np.float32] | None = None
+    ) -> None:
+        self._graph = graph
+        self._layers = layers
+        self._seed = seed
+        self._class_weights = class_weights
+        self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
+        self.local = np.full(graph.num_vertices, -1, np.int32)
+        """[V] int32 scratch, all -1 between two mini-batches."""
+        self.pool = BufferPool()
+        """The memory of mini-batches, which comes back when they are released."""
+
+    def minibatch(
+        self,
+        step: int,
+        targets: Ids,
+        workers: Workers,
+        draw: DrawLayer,
+        *,
+        in_place: bool,
+        drawn_here: bool = True,
+    ) -> MiniBatch:
+        """Make a mini-batch.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        targets
+            [n] distinct vertices.
+        workers
+            The team of threads that runs the chunks.
+        draw
+            Draws the neighbours, the targets' first.
+        in_place
+            Leave the first block's sources unlabelled, to be read from the feature matrix in place.
+        drawn_here
+            Whether nobody else reads the neighbours that `draw` returns, so that they may be overwritten.
+        """
+        arrays = TakenArrays(self.pool)
+        blocks: list[Block] = []
+        destinations = targets
+        for layer in range(self._layers, 0, -1):
+            reads_in_place = in_place and layer == 1
+            hop = draw(layer, destinations, not reads_in_place, arrays)
+            block = self._block(
+                destinations, hop, layer, step, workers, reads_in_place, arrays, drawn_here=drawn_here
+            )
+            blocks.append(block)
+            if block.sources is not None:
+                destinations = block.sources
+        labels = self._graph.labels[targets].astype(np.int64)
+        batch = MiniBatch(
+            step=step,
+            targets=targets,
+            blocks=blocks[::-1],
+            labels=labels,
+            target_weights=None if self._class_weights is None else self._class_weights[labels],
+            normalizer=float(len(targets)),
+        )
+        batch.when_released(arrays.give_back)
+        return batch
+
+    def _block(
+        self,
+        destinations: Ids,
+        hop: Hop,
+        layer: int,
+        step: int,
+        workers: Workers,
+        in_place: bool,
+        arrays: TakenArrays,
+        *,
+        drawn_here: bool,
+    ) -> Block:
+        topology = self._graph.topology
+        if in_place:
+            sources, columns = None, hop.neighbors
+            num_src, source_degrees = topology.num_vertices, topology.in_degrees
+        else:
+            sources, columns = self._relabelled(destinations, hop, arrays, drawn_here)
+            num_src = len(sources)
+            source_degrees = arrays.take(num_src, np.int32)
+
+            def look_up(start: int, stop: int) -> None:
+                np.take(topology.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+
+            workers.run(look_up, num_src, 16 * _GRAIN)
+        return Block(
+            indptr=hop.offsets,
+            columns=columns,
+            destinations=destinations,
+            sources=sources,
+            num_src=num_src,
+            degrees=hop.degrees,
+            source_degrees=source_degrees,
+            source_scale=(lambda: topology.gcn_scale) if in_place else None,
+            layer=layer,
+            step=step,
+            seed=self._seed,
+            weights=hop.weights,
+            edge_types=hop.edge_types,
+            resident=hop.resident,
+        )
+
+    def _relabelled(
+        self, destinations: Ids, hop: Hop, arrays: TakenArrays, drawn_here: bool
+    ) -> tuple[Ids, Ids]:
+        """Sources and columns, from whoever numbers them."""
+        if hop.sources is not None and hop.columns is not None:
+            return hop.sources, hop.columns
+        # However many edges lead to them, there are no more sources than vertices.
+        most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
+        room = arrays.take(most, destinations.dtype)
+        # An edge's neighbour is read before its column is written, and nobody else reads what was drawn here.
+        in_its_place = drawn_here and hop.neighbors.dtype == np.int32
+        columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
+        return room[: relabel(destinations, hop.neighbors, self.local, room, columns)], columns

@@ -1,0 +1,75 @@
+"""Compiled loops that find LABOR's importance of sources. All release the interpreter lock."""
+
+# mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def solve_factors(indptr, indices, vertices, fanout, chances, start, stop, factors, counts):
+    """The factor c of vertices[start:stop] and how many neighbours it stands for.
+
+    c solves sum_t 1 / min(1, c chance_t) = d^2 / fanout over the d neighbours t, the paper's constraint that
+    the variance be that of neighbour sampling. The sum over the neighbours that are not certain is solved for
+    c, until no further one becomes certain.
+    """
+    for i in range(start, stop):
+        first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
+        degree = last - first
+        if fanout < 0 or degree <= fanout:
+            least = 1.0
+            for e in range(first, last):
+                least = min(least, chances[indices[e]])
+            factors[i] = 1.0 / least
+            counts[i] = degree
+            continue
+        target = np.float64(degree) * np.float64(degree) / fanout
+        factor, uncertain = 0.0, np.int64(-1)
+        while True:
+            inverse, num = 0.0, 0
+            for e in range(first, last):
+                chance = chances[indices[e]]
+                if factor * chance < 1.0:
+                    inverse += 1.0 / chance
+                    num += 1
+            if num == 0 or num == uncertain:
+                break
+            uncertain = num
+            factor = inverse / (target - degree + num)
+        expected = 0.0
+        for e in range(first, last):
+            expected += min(1.0, factor * chances[indices[e]])
+        factors[i] = factor
+        counts[i] = min(degree, np.int64(np.rint(expected)))
+
+
+@_compile
+def raise_chances(indptr, indices, vertices, factors, largest, chances):
+    """Multiply the chance of every neighbour by the largest factor of those whose neighbour it is.
+
+    One round of the paper's fixed-point iteration, with chances of at most 1. `largest` is scratch of one
+    entry a vertex of the graph, all 0 before and after.
+    """
+    for i in range(len(vertices)):
+        for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
+            u = indices[e]
+            if factors[i] > largest[u]:
+                largest[u] = factors[i]
+    for i in range(len(vertices)):
+        for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
+            u = indices[e]
+            if largest[u] > 0.0:
+                chances[u] = min(1.0, chances[u] * largest[u])
+                largest[u] = 0.0
+
+
+@_compile
+def forget_chances(indptr, indices, vertices, chances):
+    """Set the chances of all neighbours back to 1."""
+    for i in range(len(vertices)):
+        for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
+            chances[indices[e]] = 1.0

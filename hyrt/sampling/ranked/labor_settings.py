@@ -1,0 +1,82 @@
+"""The settings of LABOR, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import NoTruth
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.minibatch import MiniBatch
+    from hyrt.sampling.sampler import Sampler
+
+
+class LaborSettings(SamplerSettings):
+    """Layer-neighbour sampling: `fanout` neighbours of each vertex, as far as possible the same ones."""
+
+    iterations: Annotated[int, Field(ge=0, le=20), NoTruth] = 0
+    """How often the importance of sources is raised where several vertices need them. 0, LABOR-0, gives every
+    source one random number in a layer, and each vertex the `fanout` neighbours with the least. 1 and more,
+    LABOR-1 and so on, read still fewer rows, but of more edges, which they weigh, and draw for a whole step
+    at once."""
+
+    @property
+    def draws_whole_steps(self) -> bool:
+        return self.iterations > 0
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        fanouts = ",".join(map(str, self.fanouts(layers)))
+        return f"LABOR-{self.iterations} fan-out {fanouts} · batch {batch_size}"
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes:
+        from hyrt_perfmodel.sizes.shared_sources import expected_shared_sizes
+
+        return expected_shared_sizes(degrees, self.fanouts(layers), units, iterations=self.iterations)
+
+    def sizes_of(self, batch: MiniBatch, units: int) -> BlockSizes:
+        found = super().sizes_of(batch, units)
+        read = sum(float(block.degrees.sum(dtype="int64")) for block in batch.blocks)
+        return replace(found, walk_steps=sum(found.edges), scanned_edges=read * (1 + 4 * self.iterations))
+
+    def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
+        return 16.0 * num_vertices if self.iterations else 0.0
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: Any = None,
+    ) -> Sampler:
+        fanouts = self.fanouts(layers)
+        if self.iterations == 0:
+            from hyrt.sampling.ranked.labor_sampler import LaborSampler
+
+            return LaborSampler(graph, targets, fanouts, batch_size, seed, class_weights)
+        import numpy as np
+
+        from hyrt.sampling.ranked.importance_draw import ImportanceDraw
+        from hyrt.sampling.whole_steps.step_sampler import StepSampler
+
+        if graph.topology.edge_types is not None:
+            raise ValueError(
+                f"{graph.name}: its edges have types, which LABOR-{self.iterations} does not carry: set "
+                "sampler.iterations=0"
+            )
+        num = graph.num_vertices
+        draw = ImportanceDraw(graph, fanouts[::-1], seed, self.iterations, np.ones(num), np.zeros(num))
+        return StepSampler(graph, targets, layers, draw, batch_size, seed, class_weights)

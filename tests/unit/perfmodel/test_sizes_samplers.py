@@ -1,0 +1,58 @@
+"""Expected sizes of mini-batches of every kind of sampler against those that are sampled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from counted_degrees import degree_distribution
+from hyrt_perfmodel.sizes.shared_sources import expected_shared_sizes
+from unit.sampling.small_graphs import graph_of
+
+from hyrt.config import build_config
+from hyrt.graph import open_graph
+from hyrt.machine.workers import Workers
+from hyrt.predict.dataset_sizes import generated_sizes
+
+SOURCE = "synthetic:community,vertices=8k,edges=160k,features=4,seed=3"
+GRAPH = open_graph(SOURCE)
+ALONE = Workers(1, "test")
+
+
+def sampled_and_expected(sampler: dict[str, Any], batch: int) -> tuple[Any, Any]:
+    """Means over steps, and what is expected: vertices, edges, and what drawing looks at."""
+    settings = build_config({"sampler": sampler}).sampler
+    targets = GRAPH.split("train")
+    degrees = generated_sizes(SOURCE).degrees
+    assert degrees is not None
+    built = settings.build(GRAPH, targets, layers=2, batch_size=batch, seed=1)
+    rows = []
+    for step in range(6 if batch > 100 else 50):
+        units = built.units(step)
+        drawn = built.sample(step, units, ALONE, in_place=False)
+        found = settings.sizes_of(drawn, len(units))
+        rows.append([*found.vertices, *found.edges, found.scanned_edges])
+        drawn.release()
+    units = float(settings.units_per_step(batch))
+    found = settings.expected_sizes(degrees, layers=2, num_targets=len(targets), units=units)
+    return np.mean(rows, axis=0), np.array([*found.vertices, *found.edges, found.scanned_edges])
+
+
+@pytest.mark.parametrize("batch", [32, 512])
+@pytest.mark.parametrize(("iterations", "close"), [(0, 0.04), (1, 0.06), (2, 0.08)])
+def test_labor(batch: int, iterations: int, close: float) -> None:
+    kind = {"kind": "labor", "fanout": [8, 8], "iterations": iterations}
+    sampled, expected = sampled_and_expected(kind, batch)
+    assert expected == pytest.approx(sampled, rel=close)
+
+
+def test_labor_of_equal_neighbourhoods_by_hand() -> None:
+    """All vertices of a complete graph have nearly the same neighbours, so nearly the same 4 are read."""
+    size = 120
+    complete = graph_of([[u for u in range(size) if u != v] for v in range(size)])
+    found = expected_shared_sizes(degree_distribution(complete), [4], 15)
+    assert found.vertices == pytest.approx((15 + 4 * 105 / 120, 15), rel=0.02)
+    assert found.edges == pytest.approx((60,))
+    with pytest.raises(ValueError, match="give one per layer"):
+        expected_shared_sizes(degree_distribution(complete), [0], 50)
