@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -55,6 +56,7 @@ class FellowRanks:
         self._silent_s = silent_s
         self._stop = threading.Event()
         self._loss: RankLost | None = None
+        self._lost: int | None = None
         self._lock = threading.Lock()
         self._heard: dict[int, tuple[bytes, float]] = {}
         self._answered = time.monotonic()
@@ -98,6 +100,11 @@ class FellowRanks:
         """The error to end with, once another rank is lost."""
         return self._loss
 
+    @property
+    def reachable(self) -> list[int]:
+        """The other ranks that are not known to be lost."""
+        return [other for other in self._others if other != self._lost]
+
     def loss(self, doing: str, error: Exception) -> RankLost:
         """Why an operation with the others failed: waits a moment for what they say.
 
@@ -108,26 +115,44 @@ class FellowRanks:
         error
             What torch raised.
         """
-        end = time.monotonic() + _LAST_WORDS_S
-        while self._loss is None and time.monotonic() < end:
-            self._stop.wait(_BEAT_S / 5)
-        if self._loss is None:
-            since = time.monotonic() - _BETWEEN_S
-            gone = [other for other, (_, at) in self._heard.items() if at < since]
+        began = time.monotonic()
+        while self._loss is None:
+            waited_s = time.monotonic() - began
+            gone = self._gone() if waited_s > _LAST_WORDS_S else []
             text = one_line(str(error)).partition(" This is typically")[0]
             if len(gone) == 1:
-                self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"))
-            else:
+                self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"), gone[0])
+            elif waited_s > self._silent_s + _BETWEEN_S:
                 self._lose(RankLost(f"the ranks lost each other at {doing}: {text}"))
-        assert self._loss is not None
+            else:
+                time.sleep(_BEAT_S / 5)
         return self._loss
 
-    def _lose(self, loss: RankLost) -> None:
+    def _gone(self) -> list[int]:
+        """Ranks that were not heard of when the others were: on a busy machine, this one may read late."""
+        since = self._answered - _BETWEEN_S
+        return [other for other, (_, at) in self._heard.items() if at < since]
+
+    def _lose(self, loss: RankLost, rank: int | None = None) -> None:
         with self._lock:
             if self._loss is not None:
                 return
+            self._lost = rank
             self._loss = loss
+        if rank is not None:
+            self._tell_loss(loss, rank)
         self._on_loss(loss)
+
+    def _tell_loss(self, loss: RankLost, rank: int) -> None:
+        """Tell the others, who find more than one of them gone soon: those that end for this loss."""
+
+        def tell() -> None:
+            with contextlib.suppress(DistError, RuntimeError):
+                self._store.compare_set("lost", "", f"{rank}\n{loss}")
+
+        telling = threading.Thread(target=tell, name="hyrt.ranks.loss", daemon=True)
+        telling.start()
+        telling.join(_BEAT_S)
 
     def _beat(self) -> None:
         number = 0
@@ -149,6 +174,12 @@ class FellowRanks:
             rank, _, why = self._store.get("failure").decode().partition("\n")
             if rank and int(rank) != self._rank:
                 self._lose(RankLost(f"rank {rank} failed: {why}"))
+        if self._store.check(["lost"]):
+            rank, _, why = self._store.get("lost").decode().partition("\n")
+            if rank and int(rank) != self._rank:
+                self._lose(RankLost(why), int(rank))
+            elif rank:
+                self._lose(RankLost(f"the others go on without rank {rank}, which is this one: {why}"))
         now = time.monotonic()
         for other in self._others:
             key = f"beat/{other}"
@@ -157,9 +188,8 @@ class FellowRanks:
             if beat == b"done" or beat != before:
                 self._heard[other] = (beat, now)
             elif now - at > self._silent_s:
-                self._lose(
-                    RankLost(f"rank {other} was lost: nothing was heard of it for {self._silent_s:g} s")
-                )
+                silent = f"nothing was heard of it for {self._silent_s:g} s"
+                self._lose(RankLost(f"rank {other} was lost: {silent}"), other)
 
     def _listen(self) -> None:
         # A call to a store whose machine is gone may not return for minutes.

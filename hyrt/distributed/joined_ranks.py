@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
+from hyrt.distributed.last_words import LastWords
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError, HyrtError, RankLost, listed, one_line
 
@@ -66,7 +68,11 @@ class JoinedRanks:
         self._report = on_loss
         # Over a connection of its own: whoever waits for a key in a store has its connection for as long.
         self._fellows = FellowRanks(store.clone(), rank, size, self._lose, keeper, silent_s)
+        self.last_words = LastWords(store.clone, rank, lambda: self._fellows.reachable)
+        """Takes what this rank has to say of a run that fails."""
         self._groups: list[RankGroup] = []
+        self._joins: set[threading.Event] = set()
+        self._is_joining_left = False
         # Before the groups: to make one is to wait for all ranks.
         self._fellows.start()
         try:
@@ -83,7 +89,7 @@ class JoinedRanks:
     @property
     def leaves_work_behind(self) -> bool:
         """Whether the process has to end without torch's own end, which would wait for other ranks."""
-        return any(group.is_left_behind for group in self._groups)
+        return self._is_joining_left or any(group.is_left_behind for group in self._groups)
 
     def tell_failure(self, error: BaseException) -> None:
         """Let all ranks end because this one fails; what it waits for is given up."""
@@ -167,6 +173,8 @@ class JoinedRanks:
     def _lose(self, loss: RankLost) -> None:
         for group in self._groups:
             group.give_up(loss)
+        for joined in list(self._joins):
+            joined.set()
         self._report(loss)
 
     def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
@@ -180,16 +188,18 @@ class JoinedRanks:
             The ranks in it, in the order of their numbers in the group; each of them asks for it at once.
             All by default.
         """
+        make = partial(
+            RankGroup,
+            name,
+            self._store,
+            self.rank if members is None else members.index(self.rank),
+            self.size if members is None else len(members),
+            timeout_s=self._timeout_s,
+            counts=self.counts,
+            lost=self._fellows.loss,
+        )
         try:
-            group = RankGroup(
-                name,
-                self._store,
-                self.rank if members is None else members.index(self.rank),
-                self.size if members is None else len(members),
-                timeout_s=self._timeout_s,
-                counts=self.counts,
-                lost=self._fellows.loss,
-            )
+            group = self._joined(make)
         except (dist.DistError, RuntimeError) as error:
             if self._fellows.known_loss is not None:
                 raise self._fellows.known_loss from error
@@ -201,6 +211,32 @@ class JoinedRanks:
         if self._fellows.known_loss is not None:
             group.give_up(self._fellows.known_loss)
         return group
+
+    def _joined(self, make: Callable[[], RankGroup]) -> RankGroup:
+        """The group, once all ranks have come; what is raised where one is lost before names it at once."""
+        made: list[RankGroup | Exception] = []
+        over = threading.Event()
+
+        def join() -> None:
+            try:
+                made.append(make())
+            except Exception as error:
+                made.append(error)
+            over.set()
+
+        self._joins.add(over)
+        # Nothing frees a thread that waits in there before the time is over.
+        threading.Thread(target=join, name="hyrt.ranks.join", daemon=True).start()
+        if self._fellows.known_loss is None:
+            over.wait()
+        self._joins.remove(over)
+        if not made:
+            self._is_joining_left = True
+            assert self._fellows.known_loss is not None
+            raise self._fellows.known_loss
+        if isinstance(made[0], Exception):
+            raise made[0]
+        return made[0]
 
 
 @contextmanager

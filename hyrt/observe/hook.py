@@ -76,8 +76,8 @@ class Hook:
         """Add to the summary of a run that has ended; returns what is to be said."""
         return None
 
-    def end_failed(self, error: BaseException) -> None:
-        """Called when the run has failed; an error that is raised here becomes a note of the run's error."""
+    def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
+        """Called when the run has failed: add to the summary what is known of it."""
 
 
 def call_in(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:

@@ -72,7 +72,7 @@ class LastCalls(Hook):
         self._close()
         return None
 
-    def end_failed(self, error: BaseException) -> None:
+    def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
         self._close()
 
     def _close(self) -> None:

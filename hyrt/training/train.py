@@ -57,6 +57,8 @@ class Training:
     def __init__(self, parts: RunParts) -> None:
         self.parts = parts
         self.state = RunState()
+        self.summary_of_failure: dict[str, Any] = {}
+        """What the hooks know of a run that has failed, for its summary."""
         self._has_warned = False
         self._chunks: dict[str, ChunkedStep] = {}
 
@@ -88,7 +90,7 @@ class Training:
     def end_failed(self, error: BaseException) -> None:
         """Let the hooks know that the run has failed; what fails in them is a note to the error."""
         for hook in self.parts.hooks:
-            hook.end_failed(error)
+            hook.end_failed(error, self.summary_of_failure)
 
     def _train(self, run: OpenRun) -> str:
         """Run the steps; returns the run's status."""

@@ -119,6 +119,37 @@ def test_a_killed_rank_ends_the_other_with_its_name(parts: Path, tmp_path: Path)
     assert time.monotonic() - killed < 10
     assert code == 1
     assert "rank 0: rank 1 was lost" in errors
+    kept, lost = summary(tmp_path / "runs" / "run")["distributed"]["by_rank"]
+    assert kept["devices"] == ["cpu:0"]
+    assert lost is None
+    assert "lost, or too late to tell" in (tmp_path / "runs" / "run" / "report.html").read_text()
+
+
+def test_a_rank_that_fails_is_in_the_records_of_the_run(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYRT_FAULT", "load:rank1.*:20:raise")
+    words = ["--data", str(parts), *SMALL, "train.epochs=3", "--name", "run", "--trace"]
+    for code, _, errors in ends(start(tmp_path, *words)):
+        assert code == 1
+        assert "injected in load" in errors
+    run = tmp_path / "runs" / "run"
+    told = summary(run)
+    assert told["status"] == "failed"
+    first, second = told["distributed"]["by_rank"]
+    assert first["pid"] != second["pid"]
+    assert second["stage_s"]["load"] > 0
+    assert second["bytes_sent"]["rows"] == told["distributed"]["bytes_sent_by_rank"][1]["rows"] > 0
+    traced = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
+    assert [rank["rank"] for rank in traced["otherData"]["ranks"]] == [0, 1]
+    marks = {(event["pid"], event["name"]) for event in traced["traceEvents"] if event["ph"] == "i"}
+    assert any(pid > 1000 and "injected in load" in name for pid, name in marks)
+    last = dict.fromkeys((1, 1001), 0.0)
+    for event in traced["traceEvents"]:
+        if event["name"] == "load":
+            last[event["pid"]] = max(last[event["pid"]], event["ts"])
+    # On one clock: neither loads on for long after the other.
+    assert abs(last[1] - last[1001]) < 5e6
 
 
 def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ class RankKill:
     ended_s: float = 0.0
     named: int = 0
     others: int = 0
+    unnamed: list[str] = field(default_factory=list)
+    """What those said that did not name it."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -167,7 +169,10 @@ class RankKills:
             # Whoever has ended well had nothing to do any more.
             if is_other and code == 1:
                 kill.others += 1
-                kill.named += f" rank {kill.rank} was lost" in said
+                if f" rank {kill.rank} was lost" in said:
+                    kill.named += 1
+                else:
+                    kill.unnamed.append(said.strip())
 
     def _go_on(self, team: Team, folder: Path) -> list[str]:
         """Start all ranks once more."""
@@ -259,6 +264,8 @@ def main() -> int:
                 kill = kills.check(TEAMS[index % len(TEAMS)], draw, is_stop=index % 10 == 9)
                 found.append(kill)
                 trials.add([kill.team], f"{index}: {kill}", kill.problems)
+                for said in kill.unnamed:
+                    print(f"{index}: {kill}: not named: {said}", flush=True)
     if not found:
         return 1
     of_team = Counter(kill.team for kill in found)

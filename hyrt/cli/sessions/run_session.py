@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
@@ -233,7 +233,9 @@ class Session:
             if self._is_new:
                 self.folder.discard()
             return
-        summary = {"error": f"{type(error).__name__}: {error}"}
+        summary: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
+        if self._training is not None:
+            summary |= self._training.summary_of_failure
         try:
             self.folder.handle(RunEnded(status="failed", summary=summary))
             self._write_report()

@@ -114,7 +114,7 @@ def share_full_graph(
         part=StepPart(num_processes=ranks.size),
         reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
         in_chunks=in_chunks,
-        traces=JoinedTraces(ranks.control),
+        traces=JoinedTraces(ranks.control, ranks.last_words),
         scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
     )
     hooks = [ProductsHook(spread, ranks.control)]

@@ -134,7 +134,7 @@ def share_run(
             fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
         ),
         reduction=total,
-        traces=JoinedTraces(ranks.control),
+        traces=JoinedTraces(ranks.control, ranks.last_words),
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from hyrt.distributed.last_words import LastWords
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.watch.rank_figures import told_by_all
 
@@ -22,12 +23,17 @@ class JoinedTraces:
     ----------
     group
         The ranks, for the thread that drives the run.
+    last_words
+        Takes the trace of a rank of a run that fails.
     clock
         Nanoseconds: that of the traces.
     """
 
-    def __init__(self, group: RankGroup, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, group: RankGroup, last_words: LastWords, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self._group = group
+        self._last_words = last_words
         self._clock = clock
 
     @property
@@ -63,3 +69,7 @@ class JoinedTraces:
         given = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
         group.exchange(given, [len(data), *others], taken, lengths, "control")
         return [] if group.rank else [part.numpy().tobytes() for part in torch.split(taken, lengths)]
+
+    def leave(self, data: bytes) -> Mapping[int, bytes]:
+        """What the ranks of a run that fails could leave, by their numbers; none but at rank 0."""
+        return self._last_words.leave("trace", data)

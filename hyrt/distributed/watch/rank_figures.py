@@ -77,11 +77,17 @@ def told_by_all(group: RankGroup, record: Any) -> list[Any]:
 
 
 def what_bounds(records: Sequence[Any]) -> str:
-    """The rank and the stage that take longest in a step, in words; empty without steps."""
+    """The rank and the stage that take longest in a step, in words; empty without steps.
+
+    Parameters
+    ----------
+    records
+        The record of each rank; None for one that was lost.
+    """
     found = [
         (seconds, rank, stage)
         for rank, record in enumerate(records)
-        for stage, seconds in record["stage_s"].items()
+        for stage, seconds in ({} if record is None else record["stage_s"]).items()
         # In which all wait for the slowest.
         if stage != "synchronize"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -108,3 +109,22 @@ class RanksHook(Hook):
         text = ", ".join(f"{size(count)} of {purpose}" for purpose, count in totals.items() if count)
         slowest = f"; their steps are bounded by {bounded}" if bounded else ""
         return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}{slowest}")
+
+    def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
+        """Leave what this rank took; at rank 0, add what all left that still could."""
+        self._ranks.tell_failure(error)
+        record = json.dumps(self._figures.record()).encode()
+        left = self._ranks.last_words.leave("figures", record)
+        if not left:
+            return
+        records = {rank: json.loads(each) for rank, each in left.items()}
+        of_each = [records.get(rank) for rank in range(self._ranks.size)]
+        by_rank = [{} if each is None else each["bytes_sent"] for each in of_each]
+        summary["distributed"] = {
+            "ranks": self._ranks.size,
+            "strategy": self._strategy,
+            "bytes_sent": {name: sum(each.get(name, 0) for each in by_rank) for name in _PURPOSES},
+            "bytes_sent_by_rank": [{name: each.get(name, 0) for name in _PURPOSES} for each in by_rank],
+            "bounded_by": what_bounds(of_each),
+            "by_rank": of_each,
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -64,6 +65,8 @@ class TracedRun(Hook):
         self._track, self._number = self._trace.track, self._trace.number
         self._folder = folder
         self._ranks = ranks
+        self._zero: int | None = None
+        self._uncertainty = 0
         self._timeout_s = timeout_s
         self._memory = self._trace.counter("memory", "bytes")
         self._trainers: list[str] = []
@@ -92,6 +95,9 @@ class TracedRun(Hook):
                 call_device(name, "trace", ask, timeout_s=self._timeout_s, fault=DeviceFault)
             if isinstance(device, Watchable):
                 device.watch(partial(watched, trace))
+        if self._ranks is not None:
+            # When a run has failed, the ranks do not hear each other any more.
+            self._zero = self._align(self._ranks)
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         """Note the call as a slice of the calling thread."""
@@ -150,15 +156,18 @@ class TracedRun(Hook):
             )
         return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{lost}")
 
-    def end_failed(self, error: BaseException) -> None:
+    def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
         """Write the file, unless nothing had begun; a failure of that is a note to the error.
 
-        Of several ranks, rank 0 writes its own part: the others may not be there any more.
+        Of several ranks, rank 0 writes the parts of all that leave theirs in time.
         """
-        if self._trace.is_empty or self._folder is None:
+        if self._trace.is_empty:
+            return
+        text = self._own_json() if self._zero is None else self._json_of_left(self._zero)
+        if self._folder is None or text is None:
             return
         try:
-            self._write(self._own_json())
+            self._write(text)
         except OSError as second:
             error.add_note(self._not_written(second))
 
@@ -178,21 +187,46 @@ class TracedRun(Hook):
 
     def _json_of_all(self, ranks: TracesOfRanks) -> bytes | None:
         """The traces of all ranks on the clock of rank 0; None but there."""
-        trace = self._trace
-        offset, uncertainty = ranks.clock_offset()
-        facts = facts_of(trace)
-        began = ranks.tell(trace.started + offset)
-        told = ranks.tell({**facts, "clock_uncertainty_us": uncertainty / 1000})
-        # The file begins with the first of them.
-        zero = min(began) - offset
-        lines = trace_lines(trace, self._trainers, rank=ranks.rank, zero=zero)
-        parts = ranks.at_first(gzip.compress(lines.encode("utf-8", "backslashreplace"), _COMPRESSION))
+        # The clocks may have drifted since the start.
+        zero = self._align(ranks)
+        facts = facts_of(self._trace)
+        told = ranks.tell({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
+        parts = ranks.at_first(self._compressed_lines(ranks, zero))
         if not parts:
             return None
         return joined_json(
             [gzip.decompress(part).decode() for part in parts],
             {**self._about, **facts, "ranks": told},
         )
+
+    def _json_of_left(self, zero: int) -> bytes | None:
+        """The traces of the ranks that left theirs, on rank 0's clock as at the start; None but there."""
+        ranks = self._ranks
+        assert ranks is not None
+        facts = facts_of(self._trace)
+        told = json.dumps({**facts, "clock_uncertainty_us": self._uncertainty / 1000})
+        left = ranks.leave(told.encode() + b"\n" + self._compressed_lines(ranks, zero))
+        if not left:
+            return None
+        pairs = {rank: data.partition(b"\n") for rank, data in left.items()}
+        return joined_json(
+            [gzip.decompress(lines).decode() for _, _, lines in pairs.values()],
+            {
+                **self._about,
+                **facts,
+                "ranks": [{"rank": rank, **json.loads(about)} for rank, (about, _, _) in pairs.items()],
+            },
+        )
+
+    def _align(self, ranks: TracesOfRanks) -> int:
+        """The time on this clock at which the first of all traces began."""
+        offset, self._uncertainty = ranks.clock_offset()
+        first: int = min(ranks.tell(self._trace.started + offset))
+        return first - offset
+
+    def _compressed_lines(self, ranks: TracesOfRanks, zero: int) -> bytes:
+        lines = trace_lines(self._trace, self._trainers, rank=ranks.rank, zero=zero)
+        return gzip.compress(lines.encode("utf-8", "backslashreplace"), _COMPRESSION)
 
     def _write(self, text: bytes) -> None:
         write_atomically(self.path, gzip.compress(text, _COMPRESSION, mtime=0))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
 class TracesOfRanks(Protocol):
-    """Brings together what the ranks have traced; all of them call each method at once."""
+    """Brings together what the ranks have traced; all of them call each method at once, but for `leave`."""
 
     @property
     def rank(self) -> int:
@@ -24,4 +24,11 @@ class TracesOfRanks(Protocol):
 
     def at_first(self, data: bytes) -> Sequence[bytes]:
         """The data of each rank, in their order; none but at rank 0."""
+        ...
+
+    def leave(self, data: bytes) -> Mapping[int, bytes]:
+        """Leave the data of a rank of a run that fails; this one waits for no other for long.
+
+        Returns what the ranks could leave, by their numbers; none but at rank 0.
+        """
         ...

@@ -35,6 +35,9 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
     """Every rank of a run on several; none of others, and before it has ended."""
     rows = []
     for rank, record in enumerate(_records(run)):
+        if record is None:
+            rows.append(_lost(rank))
+            continue
         stages: Mapping[str, float] = record["stage_s"]
         work = [stages.get(stage, 0.0) for stage in STAGES]
         rows.append(
@@ -51,9 +54,22 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
     return rows
 
 
+def _lost(rank: int) -> RankRow:
+    """A rank of a run that failed, of which nothing is known."""
+    return RankRow(
+        name=f"rank {rank}",
+        where="lost, or too late to tell",
+        stages=[""] * len(STAGES),
+        longest=-1,
+        memory="",
+        sent="",
+        received="",
+    )
+
+
 def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
     """What the ranks sent, by purpose: its name, the bytes of each rank, and of all."""
-    sent = [record["bytes_sent"] for record in _records(run)]
+    sent = [{} if record is None else record["bytes_sent"] for record in _records(run)]
     purposes = dict.fromkeys(purpose for each in sent for purpose in each)
     rows = [(purpose, [each.get(purpose, 0) for each in sent]) for purpose in purposes]
     rows.sort(key=lambda row: -sum(row[1]))
@@ -72,7 +88,7 @@ def ranks_text(run: RunRecord) -> str:
     return f"{text} Their steps are bounded by {bounded}." if bounded else text
 
 
-def _records(run: RunRecord) -> Sequence[Mapping[str, Any]]:
-    # Of a run that was made by one process there are none.
-    found: Sequence[Mapping[str, Any]] = (run.summary.get("distributed") or {}).get("by_rank") or []
+def _records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
+    # Of a run that was made by one process there are none; of one that failed, some ranks' may be missing.
+    found: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
     return found

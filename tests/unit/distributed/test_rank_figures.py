@@ -43,7 +43,8 @@ def test_clocks_are_aligned_within_what_is_said() -> None:
     skews = [0, 5_000_000_000, -3_000_000]
 
     def aligned(ranks: JoinedRanks) -> tuple[int, int, list[bytes]]:
-        traces = JoinedTraces(ranks.control, lambda: time.perf_counter_ns() + skews[ranks.rank])
+        clock = lambda: time.perf_counter_ns() + skews[ranks.rank]  # noqa: E731
+        traces = JoinedTraces(ranks.control, ranks.last_words, clock)
         offset, uncertainty = traces.clock_offset()
         return offset, uncertainty, list(traces.at_first(bytes([ranks.rank]) * ranks.rank))
 

@@ -1,0 +1,116 @@
+"""What ranks leave when a run fails, and what they tell each other of a lost one."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch.distributed as dist
+
+from hyrt.distributed.fellow_ranks import FellowRanks
+from hyrt.distributed.last_words import LastWords
+from hyrt.errors import RankLost
+
+
+def test_rank_0_gets_what_each_rank_leaves() -> None:
+    store = dist.HashStore()
+    data = bytes(range(256))
+    others = [LastWords(lambda: store, rank, lambda: []) for rank in (1, 2)]
+    late = threading.Timer(0.3, others[1].leave, ["figures", b""])
+    late.start()
+    assert others[0].leave("figures", data) == {}
+    assert others[0].leave("trace", b"other") == {}
+    began = time.monotonic()
+    found = LastWords(lambda: store, 0, lambda: [1, 2]).leave("figures", b"own")
+    assert found == {0: b"own", 1: data, 2: b""}
+    assert 0.2 < time.monotonic() - began < 1.5
+    late.join()
+
+
+def test_a_rank_that_leaves_nothing_is_waited_for_once() -> None:
+    store = dist.HashStore()
+    LastWords(lambda: store, 2, lambda: []).leave("figures", b"2")
+    words = LastWords(lambda: store, 0, lambda: [1, 2])
+    began = time.monotonic()
+    assert words.leave("figures", b"0") == {0: b"0", 2: b"2"}
+    assert 1.5 < time.monotonic() - began < 3
+    assert words.leave("trace", b"t")[0] == b"t"
+    assert time.monotonic() - began < 3.5
+
+
+def test_a_lost_rank_is_not_waited_for() -> None:
+    store = dist.HashStore()
+    began = time.monotonic()
+    assert LastWords(lambda: store, 0, lambda: []).leave("figures", b"0") == {0: b"0"}
+    assert time.monotonic() - began < 1
+
+
+def test_a_store_that_is_gone_or_silent_costs_no_more_than_the_wait() -> None:
+    def gone() -> object:
+        raise dist.DistStoreError("connection refused")
+
+    released = threading.Event()
+
+    def silent() -> object:
+        released.wait(20)
+        return dist.HashStore()
+
+    began = time.monotonic()
+    assert LastWords(gone, 0, lambda: [1]).leave("figures", b"0") == {0: b"0"}
+    assert time.monotonic() - began < 1
+    began = time.monotonic()
+    assert LastWords(silent, 1, lambda: [0]).leave("figures", b"1") == {}
+    assert 1.5 < time.monotonic() - began < 4
+    released.set()
+
+
+def test_what_is_too_large_is_not_left() -> None:
+    store = dist.HashStore()
+    LastWords(lambda: store, 1, lambda: []).leave("trace", bytes((32 << 20) + 1))
+    assert not store.check(["last/trace/1"])
+
+
+def test_whoever_finds_a_rank_lost_tells_the_others() -> None:
+    store = dist.HashStore()
+    # It lived once.
+    store.set("beat/1", "1")
+    found: dict[int, RankLost] = {}
+    fellows = [
+        FellowRanks(store, rank, 3, lambda loss, rank=rank: found.update({rank: loss}), "rank 0", silent_s)
+        for rank, silent_s in ((0, 0.6), (2, 60.0))
+    ]
+    for each in fellows:
+        each.start()
+    end = time.monotonic() + 10
+    while len(found) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    # Rank 2 would have waited for a minute.
+    assert str(found[2]) == str(found[0]) == "rank 1 was lost: nothing was heard of it for 0.6 s"
+    assert [each.reachable for each in fellows] == [[2], [0]]
+    for each in fellows:
+        each.close()
+    taken: list[RankLost] = []
+    itself = FellowRanks(store, 1, 3, taken.append, "rank 0", 60.0)
+    itself.start()
+    end = time.monotonic() + 10
+    while not taken and time.monotonic() < end:
+        time.sleep(0.05)
+    assert str(taken[0]).startswith("the others go on without rank 1, which is this one: rank 1 was lost")
+    itself.close()
+
+
+def test_two_silent_ranks_are_told_apart_by_who_stays_silent() -> None:
+    """A busy rank that is late with its beat is not taken for the one that ended."""
+    store = dist.HashStore()
+    lost: list[RankLost] = []
+    fellows = FellowRanks(store, 0, 3, lost.append, "rank 0", 5.0)
+    for rank in (1, 2):
+        store.set(f"beat/{rank}", "1")
+    fellows.start()
+    # Rank 1 comes back after both were silent for longer than a beat.
+    back = threading.Timer(3.2, store.set, ["beat/1", "2"])
+    back.start()
+    told = fellows.loss("adding", RuntimeError("connection reset"))
+    assert str(told) == "rank 2 was lost: it ended without a word (connection reset)"
+    back.join()
+    fellows.close()
