@@ -27,6 +27,7 @@ WALK = 3
 SHUFFLE = 4
 PRESAMPLE = 5
 ATTENTION = 6
+LAYER = 7
 
 _MASK = (1 << 64) - 1
 
@@ -71,7 +72,7 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE` or `ATTENTION`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION` or `LAYER`.
     step
         Step of the run, counted from 0.
     layer

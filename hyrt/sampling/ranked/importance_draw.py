@@ -31,7 +31,7 @@ class ImportanceDraw:
     `iterations` times, every destination's factor is solved for the variance that neighbour sampling has, and
     every source's importance is multiplied by the largest factor of its destinations. What is minimised so is
     the number of distinct sources of all destinations of the step, so the draw depends on these: it is made
-    for a whole step (`hyrt.sampling.whole_steps`).
+    for a whole step (`hyrt.sampling.layered`).
 
     A destination keeps as many neighbours as its inclusion probabilities add up to, rounded, by sequential
     Poisson sampling; weights are inverse probabilities, scaled to add up to the degree (Hajek's estimator).

@@ -64,13 +64,15 @@ class LaborSettings(SamplerSettings):
     ) -> Sampler:
         fanouts = self.fanouts(layers)
         if self.iterations == 0:
-            from hyrt.sampling.ranked.labor_sampler import LaborSampler
+            from hyrt.sampling.layered.layered_sampler import LayeredSampler
+            from hyrt.sampling.ranked.labor_draw import LaborDraw
 
-            return LaborSampler(graph, targets, fanouts, batch_size, seed, class_weights)
+            labor = LaborDraw(graph.topology, fanouts[::-1], seed)
+            return LayeredSampler(graph, targets, layers, labor, batch_size, seed, class_weights)
         import numpy as np
 
+        from hyrt.sampling.layered.step_sampler import StepSampler
         from hyrt.sampling.ranked.importance_draw import ImportanceDraw
-        from hyrt.sampling.whole_steps.step_sampler import StepSampler
 
         if graph.topology.edge_types is not None:
             raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counted_degrees import degree_distribution
+from hyrt_perfmodel.sizes.layerwise import expected_layerwise_sizes
 from hyrt_perfmodel.sizes.shared_sources import expected_shared_sizes
 from unit.sampling.small_graphs import graph_of
 
@@ -49,10 +50,26 @@ def test_labor(batch: int, iterations: int, close: float) -> None:
 
 def test_labor_of_equal_neighbourhoods_by_hand() -> None:
     """All vertices of a complete graph have nearly the same neighbours, so nearly the same 4 are read."""
-    size = 120
+    size = 60
     complete = graph_of([[u for u in range(size) if u != v] for v in range(size)])
-    found = expected_shared_sizes(degree_distribution(complete), [4], 15)
-    assert found.vertices == pytest.approx((15 + 4 * 105 / 120, 15), rel=0.02)
-    assert found.edges == pytest.approx((60,))
+    found = expected_shared_sizes(degree_distribution(complete), [4], 8)
+    assert found.vertices == pytest.approx((8 + 4 * 52 / 60, 8), rel=0.05)
+    assert found.edges == pytest.approx((32,))
     with pytest.raises(ValueError, match="give one per layer"):
         expected_shared_sizes(degree_distribution(complete), [0], 50)
+
+
+@pytest.mark.parametrize("batch", [32, 512])
+@pytest.mark.parametrize(("kind", "size", "close"), [("fastgcn", 2000, 0.05), ("ladies", 1000, 0.15)])
+def test_layerwise(batch: int, kind: str, size: int, close: float) -> None:
+    sampled, expected = sampled_and_expected({"kind": kind, "layer_size": size}, batch)
+    assert expected == pytest.approx(sampled, rel=close)
+
+
+def test_layers_that_take_everything_by_hand() -> None:
+    """A directed cycle: each of 10 targets has one source; with chance 1 / 2 each, half of them."""
+    cycle = degree_distribution(graph_of([[(v - 1) % 5000] for v in range(5000)]))
+    for among, size, per in ((True, 10**6, 1.0), (False, 10**6, 1.0), (False, 2500, 0.5), (True, 5, 0.5)):
+        found = expected_layerwise_sizes(cycle, layers=1, size=size, targets=10, among_neighbors=among)
+        assert found.vertices == pytest.approx((10 + 10 * per, 10), rel=0.02)
+        assert found.edges == pytest.approx((10 * per,), rel=0.02)

@@ -15,12 +15,20 @@ from small_graphs import graph_of, graphs, random_graph, row, sampled_rows
 from hyrt.graph.graph import Graph
 from hyrt.machine.generator import SAMPLE, stream_key
 from hyrt.machine.workers import Workers
+from hyrt.sampling.layered.layered_sampler import LayeredSampler
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.ranked.importance_draw import ImportanceDraw
-from hyrt.sampling.ranked.labor_sampler import LaborSampler
+from hyrt.sampling.ranked.labor_draw import LaborDraw
 
 ALONE = Workers(1, "test")
 MASK = (1 << 64) - 1
+
+
+def labor_sampler(
+    graph: Graph, targets: np.ndarray, fanouts: list[int], batch_size: int, seed: int
+) -> LayeredSampler:
+    draw = LaborDraw(graph.topology, fanouts[::-1], seed)
+    return LayeredSampler(graph, targets, len(fanouts), draw, batch_size, seed)
 
 
 def number(key: int, vertex: int) -> float:
@@ -38,7 +46,7 @@ def number(key: int, vertex: int) -> float:
 )
 def test_every_vertex_keeps_the_least_numbers(graph: Graph, fanout: list[int], data: st.DataObject) -> None:
     step, seed = data.draw(st.integers(0, 99)), data.draw(st.integers(0, 2**40))
-    sampler = LaborSampler(graph, np.arange(graph.num_vertices), fanout, graph.num_vertices, seed)
+    sampler = labor_sampler(graph, np.arange(graph.num_vertices), fanout, graph.num_vertices, seed)
     batch = sampler.sample(step, sampler.units(step)[:40], ALONE, in_place=False)
     for block, size in zip(batch.blocks, reversed(fanout), strict=True):
         key = int(stream_key(seed, SAMPLE, step, block.layer))
@@ -53,7 +61,7 @@ def test_every_vertex_keeps_the_least_numbers(graph: Graph, fanout: list[int], d
 def test_each_set_is_equally_likely_and_destinations_share_theirs() -> None:
     """Two vertices with the same neighbours draw the same; each set of 2 among 5 comes equally often."""
     graph = graph_of([[]] * 5 + [range(5), range(5), [0, 1, 2]])
-    sampler = LaborSampler(graph, np.arange(8), [2], 8, 5)
+    sampler = labor_sampler(graph, np.arange(8), [2], 8, 5)
     sets: Counter[tuple[int, ...]] = Counter()
     for step in range(3000):
         block = sampler.sample(step, np.array([5, 6, 7], np.int32), ALONE, in_place=True).blocks[0]
@@ -71,7 +79,7 @@ def test_sums_are_unbiased_and_sources_fewer_than_those_of_neighbour_sampling() 
     everyone = np.arange(120, dtype=np.int32)
     x = np.random.default_rng(0).normal(1, 1, 120)
     sums, distinct = [], []
-    kinds = (LaborSampler, NeighborSampler)
+    kinds = (labor_sampler, NeighborSampler)
     for kind in kinds:
         sampler = kind(graph, everyone, [4], 120, 2)
         found, sources = [], 0
@@ -166,7 +174,7 @@ def test_importances_lower_what_is_read_and_hardly_bias_the_mean() -> None:
         bias = np.mean(found, 0) - exact
         assert np.sqrt((bias**2).mean()) < 0.15 * np.std(found, 0).mean()
         read.append(distinct / 400)
-    sampler = LaborSampler(graph, np.arange(300), [8], 300, 1)
+    sampler = labor_sampler(graph, np.arange(300), [8], 300, 1)
     labor0 = np.mean(
         [
             len(np.unique(sampler.sample(step, vertices, ALONE, in_place=True).blocks[0].columns))

@@ -1,37 +1,57 @@
-"""LABOR-0: neighbour sampling in which destinations share their sources.
-
-Balin and Catalyurek, "Layer-Neighbor Sampling: defusing neighborhood explosion in GNNs", NeurIPS 2023.
-"""
+"""Mini-batches whose edges are drawn layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import TakenArrays
-from hyrt.machine.generator import SAMPLE, stream_key
+from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
-from hyrt.sampling.ranked.labor_draw import draw_labor_hop
 from hyrt.sampling.sampler import Hop, HopSampler
 
 
-class LaborSampler:
-    """Samples L blocks around targets; a unit is one target.
+class LayerDraw(Protocol):
+    """Draws the edges of one layer of a mini-batch."""
 
-    A source's number in layer l of a step is drawn with the key (seed, step, l, source), so what a vertex
-    draws does not depend on the mini-batch that it is in.
+    def draw(
+        self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: TakenArrays
+    ) -> Hop:
+        """Draw edges; what is drawn for a vertex depends on the step, the layer and the vertex alone.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        layer
+            Layer 1..L, counted from the input.
+        vertices
+            [n] distinct vertices.
+        workers
+            The team of threads that runs the chunks.
+        pool
+            Where memory is taken from for the time of the call.
+        arrays
+            Where the memory of the result is taken from.
+        """
+        ...
+
+
+class LayeredSampler:
+    """Samples L blocks around targets; a unit is one target.
 
     Parameters
     ----------
-    fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    layers
+        The blocks of a mini-batch.
+    draw
+        Draws the edges of each layer.
     graph, targets, batch_size, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
@@ -40,15 +60,14 @@ class LaborSampler:
         self,
         graph: Graph,
         targets: Ids,
-        fanouts: Sequence[int],
+        layers: int,
+        draw: LayerDraw,
         batch_size: int,
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
     ) -> None:
-        self._topology = graph.topology
-        self._fanouts = list(fanouts)[::-1]
-        self._seed = seed
-        self._blocks = BlockMaker(graph, len(self._fanouts), seed, class_weights)
+        self._draw = draw
+        self._blocks = BlockMaker(graph, layers, seed, class_weights)
         self.ids = self._blocks.ids
         self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
 
@@ -61,11 +80,9 @@ class LaborSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        assert hops is None, "no device draws as LABOR does"
+        assert hops is None, "no device draws these edges"
 
         def draw(layer: int, vertices: Ids, renumber: bool, arrays: TakenArrays) -> Hop:
-            key = stream_key(self._seed, SAMPLE, step, layer)
-            fanout, pool = self._fanouts[layer - 1], self._blocks.pool
-            return draw_labor_hop(self._topology, vertices, fanout, key, workers, pool, arrays)
+            return self._draw.draw(step, layer, vertices, workers, self._blocks.pool, arrays)
 
         return self._blocks.minibatch(step, units, workers, draw, in_place=in_place)

@@ -15,10 +15,10 @@ from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
 from hyrt.sampling.kernels import prefix_sum, relabel
+from hyrt.sampling.layered.step_kernels import copy_rows
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
-from hyrt.sampling.whole_steps.step_kernels import copy_rows
 
 _GRAIN = 1024
 

@@ -1,0 +1,3 @@
+"""Layer-wise sampling: so many sources a layer, by their importance, instead of so many neighbours a
+vertex.
+"""
