@@ -17,6 +17,7 @@ configuration differs or cannot be run.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -27,13 +28,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parent / "bench"))
+sys.path += [str(Path(__file__).resolve().parent / name) for name in ("bench", "faults")]
 
+from forked_runs import IMPORTED
 from source_tree import ROOT, environment_of, source_tree
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -112,9 +116,15 @@ ONLY_FOR = {"opencl": "opencl", "compiler": "fpga"}
 
 def train(folder: Path, names: Sequence[str]) -> None:
     """Train configurations with the hyrt on the path, each in a subfolder with its name."""
-    # Every run is forked off this process: torch, and what its optimizers need, is imported once.
-    import torch._dynamo  # noqa: F401
+    # Every run is forked off this process: what all of them import is imported once.
+    from hyrt.machine.this_process.process_settings import prepare_process
 
+    prepare_process()
+    for name in IMPORTED:
+        # A module may have another name in another commit.
+        with suppress(ImportError):
+            import_module(name)
+    gc.freeze()
     if _hyrt("devices --json", folder):
         sys.exit((folder / "errors.txt").read_text())
     write_sparse_graph(folder / "sparse.npz")

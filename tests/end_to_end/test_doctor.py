@@ -55,6 +55,15 @@ def hanging_backend(folder: Path) -> str:
     return str(folder)
 
 
+def second_gcn(folder: Path) -> str:
+    """A distribution that declares the model gcn."""
+    info = folder / "acme_gcn-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
+    return str(folder)
+
+
 def test_a_numba_that_raises_and_a_reader_that_leaves(tmp_path: Path) -> None:
     path = package(tmp_path / "bad", "numba", "raise RuntimeError('boom')")
     done = subprocess.run(
@@ -86,7 +95,10 @@ def test_a_numba_that_crashes(tmp_path: Path) -> None:
 
 
 def test_what_no_run_needs_is_only_a_warning(tmp_path: Path) -> None:
-    """A sound machine, but for a backend that hangs, and files in the place of both cache folders."""
+    """A sound machine, but for plug-ins that it does without, and files in the place of both cache folders.
+
+    One plug-in hangs, another claims a model of hyrt's.
+    """
     file = tmp_path / "file"
     file.touch()
     place = tmp_path / "place"
@@ -95,7 +107,7 @@ def test_what_no_run_needs_is_only_a_warning(tmp_path: Path) -> None:
         "doctor",
         *["--json", "--limit", "5", "--data", "synthetic:tiny", "--devices", "cpu"],
         cwd=place,
-        PYTHONPATH=hanging_backend(tmp_path / "plug-in"),
+        PYTHONPATH=os.pathsep.join([hanging_backend(tmp_path / "plug-in"), second_gcn(tmp_path / "site")]),
         NUMBA_CACHE_DIR=str(file),
         XDG_CACHE_HOME=str(file),
     )
@@ -104,6 +116,8 @@ def test_what_no_run_needs_is_only_a_warning(tmp_path: Path) -> None:
     assert hanging["state"] == "warning"
     assert hanging["found"].startswith("hyrt-hanging 1.0: hangs: no answer within 5 s, at ")
     assert hanging["found"].endswith("in probe")
+    claimed = checks["plug-ins"]
+    assert (claimed["state"], claimed["remedy"]) == ("warning", "uninstall acme-gcn 1.0")
     assert checks["kernel cache"]["state"] == "warning"
     assert str(file) in checks["kernel cache"]["found"]
     assert checks["kept rates"]["state"] == "warning"
@@ -157,23 +171,3 @@ def test_a_signal_ends_it_and_its_children(tmp_path: Path, module: bool) -> None
 def test_wrong_words_are_a_finding_or_an_error(tmp_path: Path) -> None:
     done = installed_hyrt("doctor", "--limit", "0", cwd=tmp_path, code=2)
     assert "--limit" in done.stderr
-
-
-def test_a_package_that_claims_a_model_is_told_apart_from_broken_devices(tmp_path: Path) -> None:
-    info = tmp_path / "site" / "acme_gcn-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
-    site = str(info.parent)
-    checks = by_check(facts(installed_hyrt("doctor", "--json", cwd=tmp_path, PYTHONPATH=site).stdout))
-    assert checks["device cpu:0"]["state"] == "ok"
-    assert (checks["plug-ins"]["state"], checks["plug-ins"]["remedy"]) == (
-        "warning",
-        "uninstall acme-gcn 1.0",
-    )
-    words = ["--data", "synthetic:tiny", "--model", "gcn"]
-    checks = by_check(
-        facts(installed_hyrt("doctor", *words, "--json", cwd=tmp_path, code=1, PYTHONPATH=site).stdout)
-    )
-    assert checks["settings"]["found"].startswith("model.kind 'gcn' is declared by acme-gcn 1.0 and by hyrt ")
-    assert checks["settings"]["remedy"] == "uninstall acme-gcn 1.0"

@@ -36,7 +36,7 @@ _PAUSE_S = 0.2
 _ENDING_S = 2.0
 _FILES = ("out", "err", "threads")
 # What every run imports, with all that it imports in turn.
-_IMPORTED = (
+IMPORTED = (
     *("hyrt.cli.commands", "hyrt.cli.sessions.run_session", "hyrt.config.command_line"),
     "hyrt.predict.choose_devices",
     *("hyrt.sampling.neighbor_settings", "hyrt.nn.models.graphsage", "hyrt.objective.classification"),
@@ -328,7 +328,7 @@ if __name__ == "__main__":
     from hyrt.machine.this_process.process_settings import prepare_process
 
     prepare_process()
-    for name in _IMPORTED:
+    for name in IMPORTED:
         import_module(name)
     # Else a forked process copies every page that its interpreter's end visits.
     gc.freeze()

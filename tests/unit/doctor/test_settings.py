@@ -257,6 +257,21 @@ def states(answer: Answer, cpus: int = 2) -> list[tuple[str, str]]:
     return [(found.check, found.state) for found in judge_settings(answer, cpus)]
 
 
+def test_a_model_that_another_package_claims_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "acme_gcn-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    findings = judge_settings(told(data__source="synthetic:tiny", model__kind="gcn", devices="cpu"), 2)
+    (wrong,) = [found for found in findings if found.state == "broken"]
+    assert wrong.check == "settings"
+    assert wrong.found.startswith("model.kind 'gcn' is declared by acme-gcn 1.0 and by hyrt ")
+    assert wrong.remedy == "uninstall acme-gcn 1.0"
+
+
 def test_settings_are_read_in_a_child(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("runtime: {sample_threads: 9}\n")
