@@ -13,7 +13,7 @@ from hyrt_devices.cpu import HostRoom
 from hyrt_devices.opencl import OpenclDevice
 from unit.distributed.ranks_in_threads import on_ranks, results_of
 from unit.distributed.test_distributed_training import losses, trained_alone, weights
-from unit.distributed.test_full_graph_on_ranks import blocks_of, check, settings, trained_on
+from unit.distributed.test_full_graph_on_ranks import EPOCHS, blocks_of, check, settings, trained_on
 
 from hyrt.errors import ConfigError, DeviceOutOfMemory, RankLost
 from hyrt.graph.graph import Graph
@@ -112,22 +112,22 @@ def test_ranks_cut_their_blocks_as_their_own_devices_ask() -> None:
 
 
 def test_rows_travel_as_often_as_layers_need_them() -> None:
-    """Features once, and no row of which a rank has no edge: those of other kinds of training travel, too."""
+    """Features once, and no row of which a rank has no edge."""
     graph = random_graph(300, symmetric=False)
     given = settings({"kind": "gcn", "layers": 3}, evaluate={"every": 1000})
     given |= {"fullgraph": {"chunks": 2}}
     blocks = blocks_of(graph, 2)
     found = results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
-    columns, epochs = 8 + 8, 20
+    columns = 8 + 8
     topology = graph.topology
     destinations = np.repeat(np.arange(300), np.diff(topology.indptr))
     remote = []
     for rank, (_, _, received) in enumerate(found):
         sources = np.unique(topology.indices[blocks[destinations] == rank])
         remote.append(int((blocks[sources] != rank).sum()))
-        assert received["rows"] == 4 * remote[-1] * (graph.num_features + epochs * columns)
+        assert received["rows"] == 4 * remote[-1] * (graph.num_features + EPOCHS * columns)
     gradients = sum(received["row gradients"] for _, _, received in found)
-    assert gradients == 4 * epochs * columns * sum(remote)
+    assert gradients == 4 * EPOCHS * columns * sum(remote)
 
 
 @pytest.mark.parametrize(

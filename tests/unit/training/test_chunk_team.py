@@ -17,12 +17,12 @@ from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
+from hyrt.config import build_config
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory, HyrtError, UnsupportedModel
-from hyrt.nn.layers import GcnLayer
-from hyrt.nn.model import stack
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.observe.events import Event, Notice, StepGroup
+from hyrt.training.setup import build_model
 
 needs_opencl = pytest.mark.skipif(
     not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
@@ -59,7 +59,7 @@ def losses(heard: Sequence[Event]) -> list[float]:
 
 def test_a_processor_keeps_to_its_device_memory() -> None:
     device = CpuDevice(CpuDevice.probe()[0], DeviceOptions(threads=1, memory_bytes=5 << 20))
-    model = stack(GcnLayer(4, 3))
+    model = build_model(build_config({"model": {"kind": "gcn"}}), GRAPH)
     device.load(model, list(model.parameters()))
     assert device.chunk_room(1).free_bytes() == 5 << 20
     device.close()
