@@ -28,7 +28,7 @@ def solve_factors(indptr, indices, vertices, fanout, chances, start, stop, facto
             counts[i] = degree
             continue
         target = np.float64(degree) * np.float64(degree) / fanout
-        factor, uncertain = 0.0, np.int64(-1)
+        factor, uncertain = 0.0, -1
         while True:
             inverse, num = 0.0, 0
             for e in range(first, last):

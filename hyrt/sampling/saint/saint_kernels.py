@@ -110,22 +110,10 @@ def forget_rows(vertices, local):
 
 
 @_compile
-def count_edges(indptr, indices, vertices, local, start, stop, counts):
-    """Edges into vertices[start:stop] from within the subgraph that `local` numbers."""
-    for i in range(start, stop):
-        v = vertices[i]
-        count = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            if local[indices[e]] >= 0:
-                count += 1
-        counts[local[v]] = count
-
-
-@_compile
 def write_edges(
     indptr, indices, vertices, local, offsets, vertex_counts, edge_counts, start, stop, columns, weights
 ):
-    """Columns and weights of the edges that `count_edges` counted, in the order of the graph's rows."""
+    """Columns and weights of the edges that `count_columns` counted, in the order of the graph's rows."""
     for i in range(start, stop):
         v = vertices[i]
         at = offsets[local[v]]

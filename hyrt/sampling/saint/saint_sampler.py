@@ -15,11 +15,10 @@ from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
 from hyrt.machine.workers import Workers
-from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.block import Ids
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.saint.saint_kernels import (
-    count_edges,
     count_members,
     distinct,
     forget_rows,
@@ -29,6 +28,8 @@ from hyrt.sampling.saint.saint_kernels import (
     write_edges,
 )
 from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.subgraphs.square_blocks import square_blocks
+from hyrt.sampling.subgraphs.subgraph_kernels import count_columns
 
 _GRAIN = 256
 # Subgraphs that are pre-sampled together: one bit each in a word a vertex.
@@ -162,7 +163,7 @@ class SaintSampler:
         counts = self._pool.take(num, np.int32)
 
         def count(vertices: Ids, start: int, stop: int) -> None:
-            count_edges(*graph, vertices, self._local, start, stop, counts)
+            count_columns(*graph, vertices, self._local, counts, start, stop)
 
         self._for_each(*union, count)
         edges = int(counts.sum(dtype=np.int64))
@@ -180,33 +181,19 @@ class SaintSampler:
         self._for_each(*union, write)
         for vertices, _ in subgraphs:
             self._pool.give(vertices)
-        degrees = take(num, np.int32)
-        np.take(topology.in_degrees, sources, out=degrees, mode="clip")
-
-        blocks = []
-        for layer in range(1, self._layers + 1):
-            rows = num_targets if layer == self._layers else num
-            block = Block(
-                indptr=offsets[: rows + 1],
-                columns=columns[: offsets[rows]],
-                destinations=sources[:rows],
-                sources=sources,
-                num_src=num,
-                degrees=degrees[:rows],
-                source_degrees=degrees,
-                layer=layer,
-                step=step,
-                seed=self._seed,
-                weights=weights[: offsets[rows]],
-            )
-            if in_place and layer == 1:
-                vertices = take(block.num_edges, self.ids)
-                np.take(sources, block.columns, out=vertices, mode="clip")
-                block.columns, block.sources = vertices, None
-                block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
-                block.source_scale = lambda: topology.gcn_scale
-            blocks.append(block)
-
+        blocks = square_blocks(
+            topology,
+            arrays,
+            layers=self._layers,
+            step=step,
+            seed=self._seed,
+            sources=sources,
+            num_targets=num_targets,
+            offsets=offsets,
+            columns=columns,
+            weights=weights,
+            in_place=in_place,
+        )
         targets = sources[:num_targets]
         labels = self._graph.labels[targets].astype(np.int64)
         loss_weights = (self.num_presampled + 1.0) / (

@@ -67,6 +67,11 @@ class Growth:
             self._target_part = counted.sum(1)
             self._target_spread = spread_of(self.present, degrees.num_targets)
 
+    @property
+    def chances(self) -> Floats:
+        """[C] each class's chance of being there."""
+        return 1.0 - self._absent
+
     def grow(self, fanouts: Sequence[int]) -> float:
         """Add a layer, the last of `fanouts`, the targets' first; returns its edges."""
         degrees = self._degrees

@@ -73,3 +73,17 @@ def test_layers_that_take_everything_by_hand() -> None:
         found = expected_layerwise_sizes(cycle, layers=1, size=size, targets=10, among_neighbors=among)
         assert found.vertices == pytest.approx((10 + 10 * per, 10), rel=0.02)
         assert found.edges == pytest.approx((10 * per,), rel=0.02)
+
+
+@pytest.mark.parametrize(("hops", "neighbors"), [(1, 20), (2, 6)])
+def test_shadow(hops: int, neighbors: int) -> None:
+    kind = {"kind": "shadow", "hops": hops, "hop_neighbors": neighbors}
+    sampled, expected = sampled_and_expected(kind, 200)
+    assert expected == pytest.approx(sampled, rel=0.2)
+    assert expected[:3] == pytest.approx(sampled[:3], rel=0.09)
+
+
+def test_parts_by_chance() -> None:
+    kind = {"kind": "cluster", "parts": 18, "parts_per_group": 3, "groups": 2, "method": "random"}
+    sampled, expected = sampled_and_expected(kind, 200)
+    assert expected == pytest.approx(sampled, rel=0.05)
