@@ -42,6 +42,7 @@ class HostRoom(TorchRoom):
     """Chunks in host memory, computed by a fixed number of torch's threads."""
 
     threads = 1
+    counts_work = False
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -75,9 +75,9 @@ def _team(config: Config, found: Sequence[Found]) -> TeamInfo:
     """Several devices as the one that trains the whole graph."""
     for backend, info in found:
         if not issubclass(backend, SharesColumns):
+            others = "devices: give it alone, or take" if len(found) > 1 else "ranks: take"
             raise UnsupportedModel(
-                f"{info.name} does not share a whole graph with other devices: give it alone, or take cpu, "
-                "opencl or cuda"
+                f"{info.name} does not share a whole graph with other {others} cpu, opencl or cuda"
             )
     infos = [info for _, info in found]
     return TeamInfo(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from graphs import random_graph
@@ -17,6 +19,8 @@ from unit.cuda.fake_driver import FakeDriver
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.gathering import Gathering, Gathers, gathering_of
+from hyrt.graph.graph import Graph
 from hyrt.nn import stack
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
@@ -69,6 +73,39 @@ def test_steps_are_those_of_the_cpu(num: int) -> None:
     assert mine.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
     for a, b in zip(mine.gradients, expected.gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+class AllHere:
+    """Gatherings of a process that happens to have all vertices."""
+
+    travelling = None
+    kept_bytes = 1 << 20
+
+    def __init__(self, graph: Graph) -> None:
+        self.topology = graph.topology
+        self.num_vertices, self.num_edges = graph.num_vertices, graph.num_edges
+        self.asked: list[int] = []
+
+    def gathering(self, what: Gathers, dtype: np.dtype[Any], layer: int) -> Gathering:
+        self.asked.append(layer)
+        return gathering_of(what, self.topology, dtype, layer)
+
+
+@needs_compiler
+def test_a_process_without_targets_computes_for_the_others() -> None:
+    graph, model = random_graph(90, features=WIDTH, classes=WIDTH), model_of()
+    device, launcher = emulated()
+    device.take_chunks(ChunkOptions(2))
+    load(device, model)
+    (batch,) = whole_graph(graph, 2, np.empty(0, np.int64), InputPlan("in_place"))
+    assert batch.whole is not None
+    batch.whole.gatherings = gatherings = AllHere(graph)
+    result = step(device, batch)
+    device.close()
+    assert gatherings.asked == [1, 2]
+    assert "edge_loop" in launcher.launched
+    assert result.loss_sum == 0
+    assert not any(gradient.any() for gradient in result.gradients)
 
 
 def test_without_kernels_chunks_are_refused() -> None:

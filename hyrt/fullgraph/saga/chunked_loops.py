@@ -82,6 +82,8 @@ class ChunkedLoops:
             raise ValueError(f"{self._room.name}: its loops are for float32, not {operands[0].dtype}")
         while True:
             run = LoopRun(self._room, loop, edges, operands, outs, winners)
+            if run.is_empty:
+                return run.nothing()
             kept = self._chunks(run)
             try:
                 with self._room.errors():

@@ -159,6 +159,19 @@ class LoopRun:
 
     # Running.
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether one of the ends has no rows: of a process without targets, while others have some."""
+        return not (self.loop_edges.num_near and self.num_far)
+
+    def nothing(self) -> list[Array]:
+        """What comes of no edges."""
+        state = self._state(continues=True)
+        for part in state.parts:
+            part.rows[:] = part.start
+        state.finish()
+        return [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
+
     def all(self, cut: EdgeChunks | None, order: Order, numbers: Array | None = None) -> list[Array]:
         """Run the loop over all chunks.
 

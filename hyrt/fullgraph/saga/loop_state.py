@@ -93,7 +93,7 @@ class LoopState:
             top, weights = (part.rows for part in self.parts[1:])
             there = weights > 0
             inverse = np.divide(1, weights, out=np.zeros_like(weights), where=there)
-            by_head = gathered.reshape(*weights.shape, -1)
+            by_head = gathered.reshape(*weights.shape, gathered.shape[1] // weights.shape[1])
             by_head *= inverse[:, :, None]
             if kept is not None:
                 kept[:] = top + np.log(weights, out=np.zeros_like(weights), where=there)

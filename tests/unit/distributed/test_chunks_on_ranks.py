@@ -85,6 +85,16 @@ def without_targets(graph: Graph, size: int) -> np.ndarray:
     return blocks
 
 
+@needs_opencl
+@pytest.mark.parametrize("kind", ["commnet", "ggcn"])
+def test_a_rank_without_targets_loops_over_the_edges_of_others(kind: str) -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": kind})
+    alone, blocks = trained_alone(graph, given), without_targets(graph, 2)
+    given |= {"devices": ["opencl:0"], "fullgraph": {"chunks": 3}}
+    check(results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
 @pytest.mark.parametrize("algorithm", ["1d", "1d-oblivious"])
 def test_a_rank_without_targets_computes_for_the_others(algorithm: str) -> None:
     graph = random_graph(300, symmetric=False)

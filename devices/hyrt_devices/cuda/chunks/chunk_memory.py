@@ -58,7 +58,7 @@ class ChunkMemory:
         )
 
 
-def needed_bytes(model: ModelDescription, chunks: ChunkSizes) -> int:
+def needed_bytes(model: ModelDescription, chunks: ChunkSizes, *, counts_work: bool = True) -> int:
     """What a step takes of the device for chunks of such sizes, beside weights.
 
     The tensors of `ChunkMemory` are counted to the byte, and what operators take for a while at its most.
@@ -69,6 +69,8 @@ def needed_bytes(model: ModelDescription, chunks: ChunkSizes) -> int:
         The model.
     chunks
         The largest chunks.
+    counts_work
+        Whether rows that operators make for a while count: some MiB, however small the chunks are.
     """
     places = PlaceSizes.of(model, chunks)
     words = [places.read, places.accumulated, *places.results, places.edge_rows, places.edge_rows + 1]
@@ -84,5 +86,5 @@ def needed_bytes(model: ModelDescription, chunks: ChunkSizes) -> int:
         for parameter in (product.weight, product.bias)
         if parameter is not None
     )
-    passing = max(scores, 2 * work) + 2 * gradients
+    passing = max(scores, 2 * work if counts_work else 0) + 2 * gradients
     return sum(-(-4 * each // _ROUND_BYTES) * _ROUND_BYTES for each in words) + 4 * passing

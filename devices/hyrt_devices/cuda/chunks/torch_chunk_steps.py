@@ -42,6 +42,9 @@ class TorchRoom:
         Gives the bytes that chunks may take.
     """
 
+    counts_work = True
+    """Whether what operators make for a while is of the memory that chunks may take."""
+
     def __init__(
         self,
         name: str,
@@ -65,7 +68,7 @@ class TorchRoom:
         return self._free()
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
-        return needed_bytes(self._model, chunks)
+        return needed_bytes(self._model, chunks, counts_work=self.counts_work)
 
     def take(self, chunks: ChunkSizes) -> TorchChunks:
         memory = ChunkMemory.take(PlaceSizes.of(self._model, chunks), self._driver.device)
