@@ -103,6 +103,15 @@ def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> Non
         raise reject(source, key, f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}")
 
 
+def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) -> None:
+    """There is one weight for each edge, above 0 and finite."""
+    if len(weights) != num_edges:
+        raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges")
+    at = _first(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
+    if at is not None:
+        raise reject(source, key, f"value {weights[at]} at position {at} is not a finite number above 0")
+
+
 def check_labels(source: str, labels: Array) -> None:
     """Labels are -1 or one of the classes 0..C-1, every one of which occurs."""
     at = _first(lambda a, b: labels[a:b] < -1, len(labels))

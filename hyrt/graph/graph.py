@@ -44,9 +44,10 @@ class Graph:
         masks: dict[str, NDArray[np.bool_]],
         vertex_ids: NDArray[Any] | None = None,
         edge_types: NDArray[Any] | None = None,
+        edge_weights: NDArray[np.float32] | None = None,
     ) -> Self:
         """A graph of the arrays that `Topology` and `VertexTable` describe; nothing is checked or copied."""
-        topology = Topology(indptr, indices, edge_types)
+        topology = Topology(indptr, indices, edge_types, edge_weights)
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
     def with_features(self, features: RowSource) -> Graph:

@@ -29,6 +29,8 @@ class Topology:
     """[E] int32 or int64, the sources of the edges into each vertex, sorted within a row."""
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
     """[E] integers from 0 on, the type of each edge, where edges have types."""
+    edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
+    """[E] float32 above 0, by which sampling may draw neighbours; layers do not multiply by them."""
 
     __repr__ = one_line
 
@@ -43,7 +45,8 @@ class Topology:
     @property
     def nbytes(self) -> int:
         types = 0 if self.edge_types is None else self.edge_types.nbytes
-        return self.indptr.nbytes + self.indices.nbytes + types
+        weights = 0 if self.edge_weights is None else self.edge_weights.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + types + weights
 
     @cached_property
     def checked(self) -> Topology:

@@ -42,9 +42,10 @@ class SamplerSettings(Section):
     kind: str = "neighbor"
     """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `labor`
     draws them so that vertices share them, and fewer rows are read; `fastgcn` and `ladies` draw the sources
-    of whole layers by importance; `saint` draws subgraphs by GraphSAINT random walks, `shadow` one around
-    each target; `cluster` trains on parts of the graph; `full` trains on the whole graph in each step, and
-    `--full-graph` sets it; installed packages may declare more."""
+    of whole layers by importance; `weighted` draws neighbours by the weights of edges; `saint` draws
+    subgraphs by GraphSAINT random walks, `shadow` one around each target; `cluster` trains on parts of the
+    graph; `full` trains on the whole graph in each step, and `--full-graph` sets it; installed packages may
+    declare more."""
     fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
     neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, since deep models
@@ -90,6 +91,13 @@ class SamplerSettings(Section):
     def draws_whole_steps(self) -> bool:
         """Whether edges are drawn for all targets of a step at once, so that mini-batches of other targets
         cannot be sampled.
+        """
+        return False
+
+    @property
+    def reads_edge_weights(self) -> bool:
+        """Whether the weights of edges have a meaning for the sampler; else a graph that has some is
+        refused.
         """
         return False
 

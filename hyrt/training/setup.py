@@ -109,7 +109,7 @@ def build_sampler(
     ConfigError
         If the sampler cannot be built, or its steps have more units than its settings say.
     DataError
-        If there are no targets.
+        If there are no targets, or the sampler would leave out weights of edges.
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
@@ -117,6 +117,11 @@ def build_sampler(
     with OBJECTIVES.blamed(objective.name, "class_weights"):
         class_weights = objective.class_weights(graph.labels[targets], graph.num_classes)
     kind = config.sampler.kind
+    if graph.topology.edge_weights is not None and not config.sampler.reads_edge_weights:
+        raise DataError(
+            f"{graph.name}: key 'edge_weight': sampler.kind={kind} does not look at weights of edges, so "
+            "they would be left out: set sampler.kind=weighted, or write the dataset again without this key"
+        )
     with SAMPLERS.blamed(kind, "build"):
         sampler = config.sampler.build(
             graph,

@@ -26,7 +26,7 @@ def with_all_degrees(graph: Graph, group: RankGroup) -> Graph:
     own = graph.topology
     degrees = torch.from_numpy(own.in_degrees.copy())
     group.add(degrees, "edges")
-    topology = Topology(own.indptr, own.indices, own.edge_types)
+    topology = Topology(own.indptr, own.indices, own.edge_types, own.edge_weights)
     # What would be read off the edges that are not here.
     topology.__dict__["in_degrees"] = degrees.numpy()
     return replace(graph, topology=topology)

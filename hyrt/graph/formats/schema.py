@@ -27,6 +27,7 @@ Array = NDArray[Any]
 SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
 VERTEX_IDS = "vertex_ids"
 EDGE_TYPE = "edge_type"
+EDGE_WEIGHT = "edge_weight"
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
 """Memory-mapped features above this size are read only when asked for: reading them is most of a
@@ -39,6 +40,7 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "mask": (("bool",), (1, 2)),
     VERTEX_IDS: (("int32", "int64"), (1,)),
     EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
+    EDGE_WEIGHT: (("float32",), (1,)),
     "features": (("float32", "float16"), (2,)),
     "feat_indptr": (("int64",), (1,)),
     "feat_indices": (("int32",), (1,)),
@@ -163,7 +165,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             hint = check.nearest(key, set(present) - set(required))
             hint = hint or f": a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
-    return [*required, *(key for key in (VERTEX_IDS, EDGE_TYPE) if key in present)]
+    return [*required, *(key for key in (VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT) if key in present)]
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -190,28 +192,29 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
             raise check.reject(
                 source,
                 key,
-                "looks like weights or features of edges, which hyrt cannot use yet: to train without them, "
-                "write the dataset again without this key",
+                "looks like weights or features of edges, of which hyrt only uses edge_weight, to draw "
+                "neighbours by: to train without them, write the dataset again without this key",
             )
-        known = (*BASE_KEYS, "features", *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE)
+        known = (*BASE_KEYS, "features", *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT)
         hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
 
 
 def check_no_types(data: Dataset, what: str) -> None:
-    """Refuse what moves edges and would leave their types behind.
+    """Refuse what moves edges and would leave their types or weights behind.
 
     Raises
     ------
     DataError
         Naming what was asked for.
     """
-    if EDGE_TYPE in data.arrays:
-        raise check.reject(
-            data.name,
-            EDGE_TYPE,
-            f"is not moved along with the edges by {what}: do it before you write the types",
-        )
+    for key, named in ((EDGE_TYPE, "types"), (EDGE_WEIGHT, "weights")):
+        if key in data.arrays:
+            raise check.reject(
+                data.name,
+                key,
+                f"is not moved along with the edges by {what}: do it before you write the {named}",
+            )
 
 
 def names_edges(key: str) -> bool:
@@ -268,6 +271,8 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
     check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
     if EDGE_TYPE in arrays:
         check.check_edge_types(name, EDGE_TYPE, arrays[EDGE_TYPE], len(indices))
+    if EDGE_WEIGHT in arrays:
+        check.check_edge_weights(name, EDGE_WEIGHT, arrays[EDGE_WEIGHT], len(indices))
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
     check.check_labels(name, labels)
@@ -337,6 +342,7 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         masks,
         arrays.get(VERTEX_IDS),
         arrays.get(EDGE_TYPE),
+        arrays.get(EDGE_WEIGHT),
     )
     if symmetric is not None:
         graph.topology.__dict__["is_symmetric"] = symmetric  # It need not be found again.
@@ -357,6 +363,8 @@ def from_graph(graph: Graph) -> Dataset:
         arrays[VERTEX_IDS] = graph.vertices.vertex_ids
     if graph.topology.edge_types is not None:
         arrays[EDGE_TYPE] = graph.topology.edge_types
+    if graph.topology.edge_weights is not None:
+        arrays[EDGE_WEIGHT] = graph.topology.edge_weights
     symmetric = graph.topology.__dict__.get("is_symmetric")
     features = graph.features
     if isinstance(features, DenseFeatures):

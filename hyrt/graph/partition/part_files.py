@@ -17,7 +17,7 @@ from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 Array = NDArray[Any]
 
 HOME = "home"
-EDGE_KEYS = ("indices", "edge_type")
+EDGE_KEYS = ("indices", "edge_type", "edge_weight")
 """Arrays that have an entry for each edge."""
 VERTICES = "vertices"
 _OTHER_PARTS = ", or of another partition"

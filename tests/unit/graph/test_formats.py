@@ -347,7 +347,8 @@ def test_header_of_any_bytes(content):
 
 @pytest.mark.parametrize("name", ["a.npz", "a"])
 @pytest.mark.parametrize(
-    ("key", "rows"), [("edge_weight", 1), ("Edge_Attr", 1), ("weights", 1), ("sample_weight", 1), ("data", 0)]
+    ("key", "rows"),
+    [("edge_weights", 1), ("Edge_Attr", 1), ("weights", 1), ("sample_weight", 1), ("data", 0)],
 )
 def test_what_belongs_to_edges_is_not_dropped(tmp_path, name, key, rows):
     arrays = make_arrays(3, vertices=30)
@@ -359,16 +360,17 @@ def test_what_belongs_to_edges_is_not_dropped(tmp_path, name, key, rows):
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a"])
-def test_types_of_edges_are_read_and_written_again(tmp_path, name):
+@pytest.mark.parametrize(("key", "dtype"), [("edge_type", np.int16), ("edge_weight", np.float32)])
+def test_types_and_weights_of_edges_are_read_and_written_again(tmp_path, name, key, dtype):
     arrays = make_arrays(3, vertices=30)
-    types = np.random.default_rng(1).integers(0, 4, len(arrays["indices"])).astype(np.int16)
-    source = save(arrays | {"edge_type": types}, tmp_path / name)
+    values = np.random.default_rng(1).integers(1, 5, len(arrays["indices"])).astype(dtype)
+    source = save(arrays | {key: values}, tmp_path / name)
     for copy in ("b.npz", "b"):
         convert(Conversion(str(source), tmp_path / copy))
-        np.testing.assert_array_equal(open_graph(tmp_path / copy).topology.edge_types, types)
+        np.testing.assert_array_equal(getattr(open_graph(tmp_path / copy).topology, f"{key}s"), values)
     assert_holds(open_graph(source), arrays)
     for moved in ({"sort": True}, {"order": "degree"}):
-        with pytest.raises(DataError, match="key 'edge_type' is not moved along with the edges by --"):
+        with pytest.raises(DataError, match=f"key '{key}' is not moved along with the edges by --"):
             convert(Conversion(str(source), tmp_path / "c", **moved))
 
 
@@ -409,3 +411,12 @@ def test_as_many_edges_as_vertices_leave_an_unknown_key_unknown(tmp_path):
     arrays = make_arrays(3, vertices=6) | {"indptr": np.arange(7), "indices": np.roll(ring, 1)}
     with pytest.warns(DataWarning, match="key 'year' is not read"):
         open_graph(save(arrays | {"year": ring}, tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_a_weight_by_which_nothing_can_be_drawn_is_named(tmp_path, bad):
+    arrays = make_arrays(3, vertices=30)
+    weights = np.ones(len(arrays["indices"]), np.float32)
+    weights[4] = bad
+    with pytest.raises(DataError, match=r"key 'edge_weight': value .* at position 4 is not a finite number"):
+        open_graph(save(arrays | {"edge_weight": weights}, tmp_path / "a.npz"))

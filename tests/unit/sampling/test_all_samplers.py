@@ -3,6 +3,7 @@ blocks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "labor 2": {"kind": "labor", "fanout": [4, 3], "iterations": 2},
     "fastgcn": {"kind": "fastgcn", "layer_size": 90},
     "ladies": {"kind": "ladies", "layer_size": 90},
+    "weighted": {"kind": "weighted", "fanout": [4, 3]},
+    "with replacement": {"kind": "weighted", "fanout": [4, 3], "replacement": True},
     "cluster": {"kind": "cluster", "parts": 12, "groups": 4, "method": "random"},
     "shadow": {"kind": "shadow", "hop_neighbors": 3},
 }
@@ -31,6 +34,9 @@ KINDS: dict[str, dict[str, Any]] = {
 def sampler_of(kind: str, graph: Graph, seed: int = 5, batch_size: int = 300) -> Sampler:
     targets = np.arange(0, graph.num_vertices, 2)
     settings = build_config({"sampler": KINDS[kind]}).sampler
+    if settings.reads_edge_weights:
+        weights = np.random.default_rng(0).lognormal(0, 1, graph.num_edges).astype(np.float32)
+        graph = replace(graph, topology=replace(graph.topology, edge_weights=weights))
     return settings.build(graph, targets, layers=2, batch_size=batch_size, seed=seed)
 
 
