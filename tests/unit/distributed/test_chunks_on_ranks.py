@@ -15,7 +15,7 @@ from unit.distributed.ranks_in_threads import on_ranks, results_of
 from unit.distributed.test_distributed_training import losses, trained_alone, weights
 from unit.distributed.test_full_graph_on_ranks import EPOCHS, blocks_of, check, settings, trained_on
 
-from hyrt.errors import ConfigError, DeviceOutOfMemory, RankLost
+from hyrt.errors import ConfigError, DeviceOutOfMemory, HyrtError, RankLost
 from hyrt.graph.graph import Graph
 from hyrt.observe.events import Event, StepGroup
 
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[int, dict[str, Any], list[str], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_on_ranks_train_what_one_process_trains(name: str) -> None:
     size, model, devices, chunks = CASES[name]
-    graph = random_graph(300, symmetric=size == 3)
+    graph = random_graph(300, symmetric=size == 3, sparse=size == 4)
     given = settings(model)
     alone = trained_alone(graph, given)
     blocks = blocks_of(graph, size)
@@ -157,6 +157,29 @@ def test_what_has_no_chunks_is_refused(model: dict[str, Any], distributed: dict[
     blocks = blocks_of(graph, 2 // (2 if distributed else 1))
     with pytest.raises(ConfigError, match=text):
         results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+
+
+def test_a_device_that_fails_on_ranks_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its columns cannot be computed by the other one: ranks have gone on."""
+    graph = random_graph(100, symmetric=False)
+    given = settings({"kind": "gcn"}, fullgraph={"chunks": 2}, devices=["cpu:0", "cpu:1"])
+    given["runtime"] = {**given["runtime"], "on_device_loss": "continue"}
+    blocks, take = blocks_of(graph, 2), HostRoom.take
+
+    def takes(room: HostRoom, chunks: Any) -> Any:
+        kernels = take(room, chunks)
+        if room.name == "cpu:1":
+
+            def gather(*args: Any, **named: Any) -> None:
+                raise RuntimeError("it has burnt")
+
+            kernels.gather = gather
+        return kernels
+
+    monkeypatch.setattr(HostRoom, "take", takes)
+    errors = on_ranks(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+    assert all(isinstance(error, HyrtError) for error in errors), errors
+    assert any("cpu:1" in str(error) and "it has burnt" in str(error) for error in errors)
 
 
 def test_memory_that_ends_before_the_first_step_costs_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

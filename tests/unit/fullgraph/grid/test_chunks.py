@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks, count_chunks
-from hyrt.fullgraph.grid.intervals import Intervals
+from hyrt.fullgraph.grid.intervals import Intervals, JoinedIntervals
 from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, least_grid
 from hyrt.fullgraph.grid.visits import Order, visits
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
@@ -71,6 +71,24 @@ def test_intervals_hold_each_row_once_in_equal_parts(rows: int, data: st.DataObj
     assert max(lengths) == cut.longest
     assert max(lengths) - min(lengths) <= 1
     assert cut.starts.tolist() == [start for start, _ in ranges] + [rows]
+
+
+@given(st.integers(1, 40), st.lists(st.integers(0, 40), max_size=4), st.data())
+def test_groups_of_intervals_follow_each_other(rows: int, counts: list[int], data: st.DataObject) -> None:
+    first = Intervals(rows, data.draw(st.integers(1, rows)))
+    cut = JoinedIntervals.of(first, counts)
+    ranges = [cut.range(i) for i in range(cut.num)]
+    assert [row for start, stop in ranges for row in range(start, stop)] == list(range(rows + sum(counts)))
+    assert cut.starts.tolist() == [start for start, _ in ranges] + [cut.num_rows]
+    assert max(cut.length(i) for i in range(cut.num)) == cut.longest == first.longest
+    begins = 0
+    for group, count in enumerate([rows, *counts]):
+        mine = [ranges[i] for i in cut.of_group(group)]
+        assert sum(stop - start for start, stop in mine) == count
+        assert not mine or (mine[0][0], mine[-1][1]) == (begins, begins + count)
+        # As few as make none longer than those of the first.
+        assert group == 0 or len(mine) == -(-count // first.longest)
+        begins += count
 
 
 @pytest.mark.parametrize("num", [0, 6])
@@ -146,19 +164,26 @@ def needed(sizes: ChunkSizes) -> int:
 def test_the_grid_fits_and_none_with_fewer_intervals_does(
     drawn: tuple[Topology, Edges], data: st.DataObject, hidden: bool
 ) -> None:
-    topology, _ = drawn
-    num = topology.num_vertices
-    targets = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))), np.int32)
+    topology, edges = drawn
+    # The last vertices may be of other processes: nothing is gathered at them.
+    num = data.draw(st.integers(1, topology.num_vertices))
+    first = data.draw(st.integers(0, topology.num_vertices - num))
+    remote = [first, topology.num_vertices - num - first] if num < topology.num_vertices else []
+    topology = topology_of(topology.num_vertices, [edge for edge in edges if edge[0] < num])
+    # One without targets has the rows of others to compute.
+    few = data.draw(st.sets(st.integers(0, num - 1), min_size=0 if remote else 1))
+    targets = np.array(sorted(few), np.int32)
     budget = data.draw(st.integers(300, 3000))
     takes = {
-        each: needed(ChunkGrid.of(topology, targets, each, hidden=hidden).sizes) for each in range(1, num + 1)
+        each: needed(ChunkGrid.of(topology, targets, each, hidden=hidden, remote=remote).sizes)
+        for each in range(1, num + 1)
     }
     fitting = [each for each, taken in takes.items() if taken <= budget]
     if not fitting:
         with pytest.raises(DeviceOutOfMemory, match="even chunks of single vertices"):
-            least_grid(topology, targets, needed, budget, hidden=hidden)
+            least_grid(topology, targets, needed, budget, hidden=hidden, remote=remote)
         return
-    grid = least_grid(topology, targets, needed, budget, hidden=hidden)
+    grid = least_grid(topology, targets, needed, budget, hidden=hidden, remote=remote)
     assert needed(grid.sizes) <= budget
     assert grid.vertices.num == fitting[0]
     assert grid.targets.num_rows == len(targets)
