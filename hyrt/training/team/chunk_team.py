@@ -18,12 +18,13 @@ from hyrt.device.capabilities import (
     SharesColumns,
     TakesObjective,
 )
-from hyrt.errors import DeviceFault, DeviceUnavailable, describe
+from hyrt.errors import DeviceFault, DeviceUnavailable, UnsupportedModel, describe
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.chunks.together import MemberLost
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.nn.description import describe as described
+from hyrt.nn.saga.checks.on_devices import has_saga_layers
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.sampling.minibatch import MiniBatch
@@ -146,6 +147,11 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
             self._model = model
+            if has_saga_layers(model):
+                raise UnsupportedModel(
+                    f"{self.info.name}: layers that say what is done on edges (hyrt.nn.SagaLayer, commnet, "
+                    "ggcn, ggnn, gnn-film) train on one device, not on several at once: name one of them"
+                )
             described(model, self.info.name)  # Refused before any device has taken it.
             for member in self._members:
                 device = member.device
