@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
@@ -22,6 +24,25 @@ DrawLayer = Callable[[int, Ids, bool, TakenArrays], Hop]
 vertices are to be numbered as in `Hop.sources`, and where memory for the result is taken from."""
 
 
+class LoweredDegrees:
+    """Degrees of which none is above a limit, and their factors in GCN's normalisation."""
+
+    def __init__(self, topology: Topology, most: int) -> None:
+        self._topology = topology
+        self._most = most
+
+    @cached_property
+    def in_degrees(self) -> NDArray[np.int32]:
+        """[V] int32, as `Topology.in_degrees`."""
+        return np.minimum(self._topology.in_degrees, self._most)
+
+    @cached_property
+    def gcn_scale(self) -> NDArray[np.float32]:
+        """[V] float32, as `Topology.gcn_scale`."""
+        scale: NDArray[np.float32] = 1 / np.sqrt(self.in_degrees.astype(np.float32) + np.float32(1))
+        return scale
+
+
 class BlockMaker:
     """Makes L blocks around targets, layer by layer, of the neighbours that somebody draws.
 
@@ -29,17 +50,29 @@ class BlockMaker:
     ----------
     layers
         The blocks of a mini-batch.
+    most_degrees
+        By layer, counted from the input, the most that a degree is said to be; -1 and None for its true
+        value.
     graph, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
-        self, graph: Graph, layers: int, seed: int, class_weights: NDArray[np.float32] | None = None
+        self,
+        graph: Graph,
+        layers: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+        most_degrees: Sequence[int] | None = None,
     ) -> None:
         self._graph = graph
         self._layers = layers
         self._seed = seed
         self._class_weights = class_weights
+        self._lowered = [
+            None if most < 0 else LoweredDegrees(graph.topology, most)
+            for most in most_degrees or [-1] * layers
+        ]
         self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
@@ -109,10 +142,11 @@ class BlockMaker:
         *,
         drawn_here: bool,
     ) -> Block:
-        topology = self._graph.topology
+        topology = self._lowered[layer - 1] or self._graph.topology
+        degrees = hop.degrees if topology is self._graph.topology else topology.in_degrees[destinations]
         if in_place:
             sources, columns = None, hop.neighbors
-            num_src, source_degrees = topology.num_vertices, topology.in_degrees
+            num_src, source_degrees = self._graph.num_vertices, topology.in_degrees
         else:
             sources, columns = self._relabelled(destinations, hop, arrays, drawn_here)
             num_src = len(sources)
@@ -128,7 +162,7 @@ class BlockMaker:
             destinations=destinations,
             sources=sources,
             num_src=num_src,
-            degrees=hop.degrees,
+            degrees=degrees,
             source_degrees=source_degrees,
             source_scale=(lambda: topology.gcn_scale) if in_place else None,
             layer=layer,

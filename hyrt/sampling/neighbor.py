@@ -32,6 +32,8 @@ class NeighborSampler:
     ----------
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    sampled_degrees
+        Say of each vertex that its degree is the number of neighbours that its layer draws.
     graph, targets, batch_size, seed, class_weights
         The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
@@ -44,12 +46,15 @@ class NeighborSampler:
         batch_size: int,
         seed: int,
         class_weights: NDArray[np.float32] | None = None,
+        *,
+        sampled_degrees: bool = False,
     ) -> None:
         self._graph = graph
         # Counted from the input, as layers are.
         self._fanouts = list(fanouts)[::-1]
         self._seed = seed
-        self._blocks = BlockMaker(graph, len(self._fanouts), seed, class_weights)
+        most = self._fanouts if sampled_degrees else None
+        self._blocks = BlockMaker(graph, len(self._fanouts), seed, class_weights, most)
         self.ids = self._blocks.ids
         self._order = TargetOrder(targets.astype(self.ids), batch_size, seed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hyrt.sampling.sampler_settings import SamplerSettings
 
@@ -21,6 +21,18 @@ class NeighborSettings(SamplerSettings):
     on_device: bool = False
     """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges
     are the same."""
+
+    degrees: Literal["full", "sampled"] = "full"
+    """The degrees that GCN normalises by: `full`, those of the graph, so that sampled sums are unbiased; or
+    `sampled`, at most the fan-out of the layer, which is biased, less noisy, and closer to what GCNs over
+    sampled subgraphs do elsewhere. Evaluations use those of the graph."""
+
+    def check(self, layers: int) -> None:
+        super().check(layers)
+        if self.degrees == "sampled" and self.on_device:
+            raise ValueError(
+                "sampler.degrees=sampled does not go with sampler.on_device=true: omit one of them"
+            )
 
     @property
     def draws_on_device(self) -> bool:
@@ -49,5 +61,11 @@ class NeighborSettings(SamplerSettings):
         from hyrt.sampling.neighbor import NeighborSampler
 
         return NeighborSampler(
-            graph, targets, self.fanouts(layers), batch_size, seed, class_weights=class_weights
+            graph,
+            targets,
+            self.fanouts(layers),
+            batch_size,
+            seed,
+            class_weights=class_weights,
+            sampled_degrees=self.degrees == "sampled",
         )

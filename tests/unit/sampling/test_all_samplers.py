@@ -89,6 +89,9 @@ def test_any_split_of_the_units_samples_the_same(kind: str) -> None:
     for layer in range(2):
         expected = edges_of([whole.blocks[layer]])
         assert edges_of([piece.blocks[layer] for piece in pieces]) == expected
+        # All of them, but in another order.
+        turned = sampler.sample(2, units[::-1].copy(), ALONE, in_place=False)
+        assert edges_of([turned.blocks[layer]]) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
