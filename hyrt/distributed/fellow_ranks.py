@@ -57,6 +57,7 @@ class FellowRanks:
         self._stop = threading.Event()
         self._loss: RankLost | None = None
         self._lost: int | None = None
+        self._is_store_lost = False
         self._lock = threading.Lock()
         self._heard: dict[int, tuple[bytes, float]] = {}
         self._answered = time.monotonic()
@@ -77,7 +78,7 @@ class FellowRanks:
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(_LAST_WORDS_S)
+                thread.join(0 if self._is_store_lost else _LAST_WORDS_S)
 
     def tell_failure(self, error: BaseException) -> None:
         """Tell the others why this rank fails; the first failure of all ranks is the one that counts."""
@@ -102,8 +103,8 @@ class FellowRanks:
 
     @property
     def reachable(self) -> list[int]:
-        """The other ranks that are not known to be lost."""
-        return [other for other in self._others if other != self._lost]
+        """The other ranks that are not known to be lost, while there is a store to reach them by."""
+        return [] if self._is_store_lost else [other for other in self._others if other != self._lost]
 
     def loss(self, doing: str, error: Exception) -> RankLost:
         """Why an operation with the others failed: waits a moment for what they say.
@@ -164,6 +165,7 @@ class FellowRanks:
             except (DistError, RuntimeError) as error:
                 if not self._stop.is_set():
                     text = one_line(str(error))
+                    self._is_store_lost = True
                     self._lose(RankLost(f"{self._keeper} was lost: it keeps the store of the ranks ({text})"))
                 return
             self._answered = time.monotonic()
@@ -196,6 +198,7 @@ class FellowRanks:
         while not self._stop.wait(_BEAT_S):
             silent_s = time.monotonic() - self._answered
             if silent_s > self._silent_s + _BEAT_S:
+                self._is_store_lost = True
                 self._lose(
                     RankLost(
                         f"{self._keeper} was lost: it keeps the store of the ranks, which has not answered "

@@ -15,7 +15,7 @@ from hyrt.errors import RankLost
 def test_rank_0_gets_what_each_rank_leaves() -> None:
     store = dist.HashStore()
     data = bytes(range(256))
-    others = [LastWords(lambda: store, rank, lambda: []) for rank in (1, 2)]
+    others = [LastWords(lambda: store, rank, lambda: [0]) for rank in (1, 2)]
     late = threading.Timer(0.3, others[1].leave, ["figures", b""])
     late.start()
     assert others[0].leave("figures", data) == {}
@@ -29,7 +29,7 @@ def test_rank_0_gets_what_each_rank_leaves() -> None:
 
 def test_a_rank_that_leaves_nothing_is_waited_for_once() -> None:
     store = dist.HashStore()
-    LastWords(lambda: store, 2, lambda: []).leave("figures", b"2")
+    LastWords(lambda: store, 2, lambda: [0]).leave("figures", b"2")
     words = LastWords(lambda: store, 0, lambda: [1, 2])
     began = time.monotonic()
     assert words.leave("figures", b"0") == {0: b"0", 2: b"2"}
@@ -66,7 +66,7 @@ def test_a_store_that_is_gone_or_silent_costs_no_more_than_the_wait() -> None:
 
 def test_what_is_too_large_is_not_left() -> None:
     store = dist.HashStore()
-    LastWords(lambda: store, 1, lambda: []).leave("trace", bytes((32 << 20) + 1))
+    LastWords(lambda: store, 1, lambda: [0]).leave("trace", bytes((32 << 20) + 1))
     assert not store.check(["last/trace/1"])
 
 
@@ -114,3 +114,27 @@ def test_two_silent_ranks_are_told_apart_by_who_stays_silent() -> None:
     assert str(told) == "rank 2 was lost: it ended without a word (connection reset)"
     back.join()
     fellows.close()
+
+
+def test_a_store_that_is_lost_keeps_nobody() -> None:
+    """Its machine is gone: a call to it does not return."""
+    released = threading.Event()
+
+    class Silent:
+        def set(self, key: str, value: str) -> None:
+            released.wait(30)
+            raise dist.DistStoreError("closed")
+
+    lost: list[RankLost] = []
+    fellows = FellowRanks(Silent(), 1, 2, lost.append, "rank 0", 0.3)
+    fellows.start()
+    end = time.monotonic() + 10
+    while not lost and time.monotonic() < end:
+        time.sleep(0.02)
+    assert str(lost[0]).startswith("rank 0 was lost: it keeps the store of the ranks, which has not answered")
+    began = time.monotonic()
+    assert fellows.reachable == []
+    assert LastWords(Silent, 1, lambda: fellows.reachable).leave("figures", b"1") == {}
+    fellows.close()
+    assert time.monotonic() - began < 0.5
+    released.set()
