@@ -56,8 +56,8 @@ def training_workload(
         The graph, where all of it is trained on; None where the step that the CPU trainer makes of it need
         not be known.
     """
-    model = config.model
-    costs = find_model(model.kind).costs_like
+    model, kind = config.model, find_model(config.model.kind)
+    costs, products = kind.costs_like, kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
     def at(targets: float) -> Workload:
@@ -72,6 +72,8 @@ def training_workload(
             row_entries=dataset.row_entries,
             hidden=model.hidden,
         )
+        if products is not None:
+            work = work.with_products(*products)
         return replace(work, walk_steps=found.walk_steps, scanned_edges=found.scanned_edges)
 
     units_per_epoch = config.sampler.units_per_epoch(dataset.targets)
@@ -135,9 +137,15 @@ def _best_form(config: Config) -> LoadForm:
     model = config.model
     if not config.runtime.fuse_load or model.input_dropout > 0:
         return "rows"
-    kind = find_model(model.kind)
+    best = find_model(model.kind).best_form
+    return "rows" if best == "aggregated" and not aggregates_first(config) else best
+
+
+def aggregates_first(config: Config) -> bool:
+    """Whether the first layer of the configured model aggregates rows before all else."""
+    model, kind = config.model, find_model(config.model.kind)
     adds_own = model.residual and model.layers > 1 and not kind.adds_rows_last
-    return "rows" if kind.best_form == "aggregated" and adds_own else kind.best_form
+    return kind.best_form == "aggregated" and model.input_dropout == 0 and not adds_own
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:

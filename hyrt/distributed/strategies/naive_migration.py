@@ -22,8 +22,15 @@ class NaiveMigration:
     with the sums of its gradients, to the next. Back where it began, the model has all aggregates, and needs
     nothing else for the other layers and for the backward pass. The edges need not travel: every rank can
     sample them.
+
+    Parameters
+    ----------
+    of_sources
+        Whether the model carries the input rows that it has met, because its first layer is no sum of rows
+        that come before any weight (attention, or a maximum).
     """
 
+    of_sources: bool = False
     name = "naive-migration"
     description = "models with partial aggregates, to every rank that has rows of their mini-batch and back"
     draws_locally = False
@@ -33,7 +40,7 @@ class NaiveMigration:
         return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Every model's round, with the first layer's destinations that have met a source."""
+        """Every model's round, with the first layer's destinations that have met a source, or the sources."""
         num = placement.num_ranks
         models, partials = np.zeros((num, num), np.int64), np.zeros((num, num), np.int64)
         for model in range(num):
@@ -41,7 +48,10 @@ class NaiveMigration:
             if not len(mine):
                 continue
             block = sampled(mine)
+            assert block.sources is not None
             first = first_visits(block, homes, model, num)
+            if self.of_sources:
+                first = (homes[block.sources].astype(np.int64) - model) % num
             there = model
             for offset in range(1, num):
                 rank = (model + offset) % num
@@ -52,7 +62,7 @@ class NaiveMigration:
                 there = rank
             if there != model:
                 models[there, model] += 1
-                partials[there, model] += block.num_dst
+                partials[there, model] += len(first)
         return replace(Traffic.none(num), models=models, partials=partials)
 
 

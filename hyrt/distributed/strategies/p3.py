@@ -22,8 +22,15 @@ class P3:
     results are pushed to the rank of the mini-batch and added there; in the backward pass it sends their
     gradient to all. The first layer must be a sum over columns before its activation. Later layers are
     trained as by `model-centric`.
+
+    Parameters
+    ----------
+    of_sources
+        Whether the first layer multiplies the row of every source (attention), instead of what a destination
+        has aggregated.
     """
 
+    of_sources: bool = False
     name = "p3"
     description = "results of the first layer, which every rank computes from its columns of the features"
     draws_locally = False
@@ -33,13 +40,16 @@ class P3:
         return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """The destinations of the first layer: from every other rank forward, and back to it backward."""
+        """Products of the first layer: from every other rank forward, and their gradients back to it."""
         num = placement.num_ranks
-        destinations = np.array(
-            [sampled(mine).num_dst if len(mine := placement.of_rank(rank)) else 0 for rank in range(num)]
-        )
+        products = np.zeros(num, np.int64)
+        for rank in range(num):
+            mine = placement.of_rank(rank)
+            if len(mine):
+                block = sampled(mine)
+                products[rank] = block.num_src if self.of_sources else block.num_dst
         others = 1 - np.eye(num, dtype=np.int64)
-        forward = others * destinations[None, :]
+        forward = others * products[None, :]
         return replace(Traffic.none(num), hidden=forward + forward.T)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hyrt.nn.models.model_kind import ModelKind
 
@@ -27,6 +28,14 @@ class GnnFilm(ModelKind):
         "model.norm": "layer",
         "model.residual": True,
     }
+
+    costs_like = "gcn"
+    assumption = "a gnn-film layer multiplies at the rate of gcn's, and scaling and shifting an edge are free"
+
+    def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
+        """Messages of sources; scales and shifts of destinations, with all three of the edge to itself."""
+        types = max(1, options.get("edge_types", 0))
+        return types, 2 * types + 3
 
     def layer(
         self,

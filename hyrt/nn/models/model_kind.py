@@ -57,6 +57,18 @@ class ModelKind(ABC):
             Whether its result is the scores.
         """
 
+    def products(self, options: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Products of a row with a layer's weights: of each source, and of each destination.
+
+        None for those of `costs_like`, whose rates and other costs hold in any case.
+
+        Parameters
+        ----------
+        options
+            The kind's own settings, as `layer` takes them.
+        """
+        return None
+
     def check(self, *, hidden: int, heads: int) -> None:  # noqa: B027
         """Check that the settings of the model go together.
 

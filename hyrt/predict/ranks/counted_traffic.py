@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.local import LocalOrder
+from hyrt.distributed.strategies.naive_migration import NaiveMigration
+from hyrt.distributed.strategies.p3 import P3
 from hyrt.distributed.strategies.placement import Placement
+from hyrt.distributed.strategies.registry import strategy
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.distributed.strategies.traffic import Traffic
 from hyrt.errors import ConfigError
@@ -23,6 +27,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
+from hyrt.predict.workload import aggregates_first
 from hyrt.sampling.block import Block
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
@@ -106,7 +111,8 @@ class CountedSteps:
                 time_steps = placement.num_times
         row_bytes = work.row_bytes * self._wire_part
         rows = total.rows * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
-        return self._in_bytes(total, rows, most, time_steps, work)
+        carried = partial_bytes(work, of_sources=isinstance(strategy, NaiveMigration) and strategy.of_sources)
+        return self._in_bytes(total, rows, most, time_steps, work, carried)
 
     def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
         def expected() -> NDArray[np.float64]:
@@ -142,13 +148,14 @@ class CountedSteps:
         most: float,
         time_steps: int,
         work: Workload,
+        carried_bytes: float,
     ) -> StepTraffic:
         steps, peers = len(self._steps), self._num_ranks - 1
         migrates_once = total.partials.any()
         counted = {
             ROWS: PurposeTraffic(row_bytes, peers),
             "hidden": PurposeTraffic(total.hidden * hidden_bytes(work) / steps, 2 * peers),
-            "partials": PurposeTraffic(total.partials * partial_bytes(work) / steps, self._num_ranks),
+            "partials": PurposeTraffic(total.partials * carried_bytes / steps, self._num_ranks),
             "models": PurposeTraffic(
                 total.models * 2 * model_bytes(work) / steps, 0 if migrates_once else time_steps - 1
             ),
@@ -160,6 +167,32 @@ class CountedSteps:
             time_steps=time_steps,
             largest_share=most,
         )
+
+
+def placing_of(config: Config, name: str, time_steps: int | None = None) -> Strategy:
+    """The strategy of a configured run, which counts what its model makes travel.
+
+    Parameters
+    ----------
+    config
+        The settings.
+    name
+        The strategy's.
+    time_steps
+        Those of `hopgnn`, where they are known.
+    """
+    if name == "hopgnn":
+        return HopGnn(config.distributed.pre_gather, time_steps)
+    if name == "p3":
+        return P3(reads_sources(config))
+    if name == "naive-migration":
+        return NaiveMigration(reads_sources(config))
+    return strategy(name)
+
+
+def reads_sources(config: Config) -> bool:
+    """Whether the first layer of a configured model multiplies or compares rows before it sums them."""
+    return not aggregates_first(config) or config.model.aggregate == "max"
 
 
 def steps_of(config: Config, file: Path, num_ranks: int) -> CountedSteps:

@@ -15,14 +15,13 @@ from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
 from hyrt.graph.partition.part_files import HOME
 from hyrt.predict.any_machine import prepared
 from hyrt.predict.fpga_kernels import with_kernels
-from hyrt.predict.ranks.counted_traffic import steps_of
+from hyrt.predict.ranks.counted_traffic import placing_of, reads_sources, steps_of
 from hyrt.predict.workload import assumptions_of, terms_of
 from hyrt.quantities import counted
 from hyrt.sampling.neighbor_settings import NeighborSettings
@@ -154,12 +153,13 @@ def predict_on_ranks(
         merged = range(1, question.ranks + 1) if name == "hopgnn" else [None]
         found = []
         for times in merged:
-            spread = replace(question.spread, time_steps=times)
+            of_sources = config is not None and reads_sources(config)
+            spread = replace(question.spread, time_steps=times, of_sources=of_sources)
             if counted_steps is None:
                 traffic = expected_traffic(name, work, spread)
             else:
-                placing = strategy(name) if times is None else HopGnn(num_times=times)
-                traffic = counted_steps.traffic(placing, work.at(1.0))
+                assert config is not None
+                traffic = counted_steps.traffic(placing_of(config, name, times), work.at(1.0))
             found.append(predict_ranks(name, platform, work, traffic, question.network, terms=terms))
         return min(found, key=lambda each: each.epoch_s)
 

@@ -20,14 +20,12 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.registry import strategy
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.machine.cores import available_cores
 from hyrt.predict.calibrate.store import usable
-from hyrt.predict.ranks.counted_traffic import CountedSteps, wire_part
+from hyrt.predict.ranks.counted_traffic import CountedSteps, placing_of, wire_part
 from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
 from hyrt.predict.this_run import devices_of, first_assignment
 from hyrt.predict.workload import sampled_workload, terms_of
@@ -85,6 +83,10 @@ class RankRun:
         if self.edges_are_split:
             say("no prediction: edges are split, so that no rank can count what all send")
             return None
+        of_cpus = [request.name.partition(":")[0] for request in self.config.trained_on] == ["cpu"]
+        if self.config.sampler.whole_graph and not of_cpus:
+            say("no prediction: full graphs on ranks are predicted for one CPU device a rank")
+            return None
         try:
             platform = devices_of(self.config, calibration.platform)
             if self.config.sampler.whole_graph:
@@ -127,10 +129,10 @@ class RankRun:
             wire_part=wire_part(config, self.graph),
             cache=given.cache,
         )
-        placings = [strategy(given.strategy)]
-        if given.strategy == "hopgnn":
-            times = range(1, self.num_ranks + 1) if given.time_steps is None else [given.time_steps]
-            placings = [HopGnn(given.pre_gather, num_times) for num_times in times]
+        times = [given.time_steps]
+        if given.strategy == "hopgnn" and given.time_steps is None:
+            times = [*range(1, self.num_ranks + 1)]
+        placings = [placing_of(config, given.strategy, num_times) for num_times in times]
         return [steps.traffic(placing, training.at(1.0)) for placing in placings]
 
     def _whole_graph(self, platform: Platform, network: Network) -> ExpectedRun:

@@ -22,6 +22,8 @@ class Spread:
     """The part of the input rows of roots at home that is at home, too: 1 / N where homes are random."""
     time_steps: int | None = None
     """The time steps that `hopgnn` has after merging, 1 to N; None for N."""
+    of_sources: bool = False
+    """Whether the first layer multiplies, or combines, the row of every source before it sums them."""
 
     def __post_init__(self) -> None:
         if self.time_steps is not None and not 1 <= self.time_steps <= self.ranks:
@@ -63,13 +65,16 @@ def model_bytes(work: Workload) -> float:
 
 
 def hidden_bytes(work: Workload) -> float:
-    """Bytes of a vertex's result of the first layer."""
-    return float(work.features[1] * work.bytes_per_value)
+    """Bytes of what the first layer's first product makes of a row: with attention, the rows of all heads."""
+    heads = work.f_in(1) / (work.features[0] * (2 if work.concat else 1))
+    width = work.between(1) or work.features[1] * heads
+    return width * work.bytes_per_value
 
 
-def partial_bytes(work: Workload) -> float:
-    """Bytes of what the first layer multiplies for a vertex."""
-    return work.f_in(1) * work.bytes_per_value
+def partial_bytes(work: Workload, *, of_sources: bool = False) -> float:
+    """Bytes of what the first layer multiplies for a vertex, or of a source's row where it reads these."""
+    width = work.features[0] if of_sources else work.f_in(1)
+    return width * work.bytes_per_value
 
 
 Expected = tuple[dict[str, PurposeTraffic], int]
@@ -111,7 +116,8 @@ def _hopgnn(work: Workload, training: TrainingWorkload, spread: Spread) -> Expec
 def _p3(work: Workload, training: TrainingWorkload, spread: Spread) -> Expected:
     ranks = spread.ranks
     # To every other rank the partial results of its mini-batch, and to every other the gradient of the own.
-    each_sends = 2 * (ranks - 1) * work.vertices[1] * hidden_bytes(work)
+    products = work.vertices[0 if spread.of_sources else 1]
+    each_sends = 2 * (ranks - 1) * products * hidden_bytes(work)
     return {"hidden": _even(each_sends, ranks, 2 * (ranks - 1))}, 1
 
 
@@ -121,6 +127,9 @@ def _naive_migration(work: Workload, training: TrainingWorkload, spread: Spread)
     # After so many stops of its round, the part of the destinations that have met a source.
     met = sum(1 - (1 - stops / ranks) ** sources for stops in range(1, ranks + 1))
     partials = met * work.vertices[1] * partial_bytes(work)
+    if spread.of_sources:
+        met = sum(stops / ranks for stops in range(1, ranks + 1))
+        partials = met * work.vertices[0] * partial_bytes(work, of_sources=True)
     ring = np.roll(np.eye(ranks), 1, axis=1) * (1 - np.eye(ranks))
     return {
         "partials": PurposeTraffic(partials * ring, ranks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,6 +69,8 @@ class Workload:
     widths_between: tuple[float, ...] | None = None
     """The width of a hidden layer inside each update, which is then two products, or 0 where there is none;
     None for no such layer."""
+    weights: float | None = None
+    """The number of weights, where they are not those that a vertex of each layer is multiplied with."""
     rows_per_edge: int = 1
     """Rows that an edge reads: one a head with attention, else one."""
     sparse: SparseInput | None = None
@@ -103,7 +106,22 @@ class Workload:
     @property
     def num_weights(self) -> float:
         """Sum over the layers of f_in^l f^l, by way of a hidden layer where an update has one."""
+        if self.weights is not None:
+            return self.weights
         return sum(self.macs(layer) for layer in range(1, self.layers + 1))
+
+    def with_products(self, of_source: float, of_destination: float) -> Workload:
+        """The same where a layer multiplies each source's row and each destination's so many times."""
+        pairs = list(itertools.pairwise(self.features))
+        sources = [above / max(below, 1e-30) for above, below in itertools.pairwise(self.vertices)]
+        return replace(
+            self,
+            widths_in=tuple(
+                width * (of_destination + of_source * ratio)
+                for (width, _), ratio in zip(pairs, sources, strict=True)
+            ),
+            weights=sum((of_source + of_destination) * width * into for width, into in pairs),
+        )
 
     def macs(self, layer: int) -> float:
         """Multiply-accumulates of the update of layer `layer` (1..L) for one vertex, and its weights."""

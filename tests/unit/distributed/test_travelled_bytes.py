@@ -21,7 +21,9 @@ from hyrt.distributed.strategies.p3 import P3
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.distributed.strategies.traffic import Traffic
 from hyrt.distributed.time_steps import TimeSteps
+from hyrt.nn.inputs import inputs_of
 from hyrt.observe.events import EpochEnded
+from hyrt.predict.ranks.counted_traffic import reads_sources
 from hyrt.training.setup import PreparedRun
 
 RANKS = 3
@@ -32,8 +34,13 @@ CASES: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "hopgnn, merged": (HopGnn(num_times=2), {"time_steps": 2}),
     "p3": (P3(), {}),
     "naive-migration": (NaiveMigration(), {}),
+    "p3, gat": (P3(of_sources=True), {}),
+    "naive-migration, gat": (NaiveMigration(of_sources=True), {}),
     "hopgnn, fetching each time": (HopGnn(pre_gather=False), {"time_steps": 3, "pre_gather": False}),
 }
+
+# Whose first layer multiplies the rows of all sources.
+MODELS = {"p3, gat": "gat", "naive-migration, gat": "gat"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -41,7 +48,8 @@ def test_as_much_travels_as_is_counted(case: str) -> None:
     chosen, given = CASES[case]
     graph = random_graph(seed=1)
     homes = (np.random.default_rng(3).permutation(graph.num_vertices) % RANKS).astype(np.uint8)
-    told = settings("graphsage", distributed={"strategy": case.partition(",")[0], **given})
+    told = settings(MODELS.get(case, "graphsage"), distributed={"strategy": case.partition(",")[0], **given})
+    of_sources = case in MODELS
     told["train"]["epochs"] = 1
     prepared = PreparedRun(build_config(told), graph)
     steps = prepared.sampler.steps_per_epoch()
@@ -66,10 +74,23 @@ def test_as_much_travels_as_is_counted(case: str) -> None:
     for name, traffic, size in (
         ("rows", counted.rows, row_bytes),
         ("hidden", counted.hidden, 4 * 8),
-        ("partials", counted.partials, 2 * row_bytes),
+        ("partials", counted.partials, row_bytes if of_sources else 2 * row_bytes),
         ("models", counted.models, model_bytes),
     ):
         assert [each.get(name, 0) for each in found] == (traffic.sum(axis=1) * size).tolist(), name
+
+
+@pytest.mark.parametrize("kind", ["gcn", "graphsage", "gin", "gat", "deepgcn", "gnn-film", "commnet"])
+def test_what_carries_sources_is_known_without_the_model(kind: str) -> None:
+    graph = random_graph(seed=1)
+    for more in ({}, {"residual": True}, {"input_dropout": 0.2}, {"aggregate": "max"}):
+        told = settings(kind)
+        if more.keys() == {"aggregate"} and kind != "graphsage":
+            continue
+        told["model"] = {"kind": kind, "hidden": 8, "layers": 2, **more}
+        config = build_config(told)
+        aggregation = inputs_of(PreparedRun(config, graph).model).aggregation
+        assert reads_sources(config) == (aggregation is None or aggregation.reduce == "max"), (kind, more)
 
 
 def test_two_trainers_of_a_rank_share_each_time_step() -> None:

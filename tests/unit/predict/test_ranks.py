@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from graphs import random_graph as graph_of_sparse
 from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.expected_traffic import (
+    EXPECTED,
+    Spread,
+    expected_traffic,
+    hidden_bytes,
+)
 from hyrt_perfmodel.communication.network import find_network
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
@@ -19,8 +24,10 @@ from unit.sampling.small_graphs import random_graph
 from hyrt.config import Config, build_config
 from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.strategies.home import Home
+from hyrt.distributed.strategies.naive_migration import NaiveMigration
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
+from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.machine.workers import Workers
 from hyrt.predict.ranks.counted_traffic import CountedSteps, wire_part
@@ -28,6 +35,7 @@ from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion, predict_
 from hyrt.predict.workload import configured_workload
 from hyrt.report.tables.ranks_table import ranks_lines
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.training.setup import build_model
 
 RANKS, BATCH, SEED = 3, 30, 4
 GRAPH = random_graph(200, 6.0, seed=2)
@@ -99,6 +107,55 @@ def test_counted_models_hop_between_all_time_steps() -> None:
     assert found.largest_share > 1
     home = counted_steps().traffic(strategy("home"), WORK)
     assert home.largest_share <= found.largest_share
+
+
+def test_attention_sends_the_rows_of_sources() -> None:
+    """By hand: 4,000 sources and 900 destinations of each of 3 ranks; 100 columns, and 16 in all heads."""
+    work = replace(WORK, concat=False, rows_per_edge=4, widths_in=(100.0, 16.0 * 4))
+    training = TrainingWorkload(at=lambda targets: work, targets_per_epoch=1000, batch_size=300)
+    plain, of_sources = Spread(ranks=3, locality=1 / 3), Spread(ranks=3, locality=1 / 3, of_sources=True)
+    for spread, products in ((plain, 900), (of_sources, 4000)):
+        hidden = expected_traffic("p3", training, spread).purposes["hidden"]
+        assert hidden.sent.sum() == pytest.approx(3 * 2 * 2 * products * 4 * 16)
+    carried = expected_traffic("naive-migration", training, of_sources).purposes["partials"]
+    # A third, two thirds and all of the sources' rows.
+    assert carried.sent.sum() == pytest.approx(3 * 2 * 4000 * 4 * 100)
+    # The only layer averages its heads, and multiplies for each of them.
+    single = replace(
+        WORK,
+        vertices=(9, 3),
+        edges=(8,),
+        features=(100, 16),
+        concat=False,
+        rows_per_edge=4,
+        widths_in=(400.0,),
+    )
+    assert hidden_bytes(single) == 4 * 16 * 4
+    assert hidden_bytes(WORK) == 4 * 16
+    gin = replace(WORK, concat=False, widths_between=(24.0, 24.0))
+    assert hidden_bytes(gin) == 4 * 24
+
+
+def test_counted_rows_of_attention_are_those_of_sources() -> None:
+    plain, of_sources = (counted_steps().traffic(NaiveMigration(each), WORK) for each in (False, True))
+    back_rows = of_sources.purposes["partials"].sent.sum() / (4 * 100)
+    back_sums = plain.purposes["partials"].sent.sum() / (4 * 200)
+    assert back_rows > back_sums
+
+
+def test_products_of_sources_count_a_row_of_the_layer_below_each() -> None:
+    """GNN-FiLM: one product a source, five a destination, and six weights a layer."""
+    film = replace(WORK, concat=False).with_products(1, 5)
+    for layer, (sources, rows, width, into) in enumerate(((4000, 900, 100, 16), (900, 100, 16, 8)), 1):
+        assert rows * film.macs(layer) == pytest.approx((sources + 5 * rows) * width * into)
+    assert film.num_weights == 6 * (100 * 16 + 16 * 8)
+    assert film.scaled(2.0).num_weights == film.num_weights
+    config = build_config({"data": {"source": "synthetic:tiny"}, "model": {"kind": "gnn-film", "layers": 3}})
+    work = configured_workload(config).at(32.0)
+    model = build_model(config, open_graph("synthetic:tiny"))
+    matrices = [each for name, each in model.named_parameters() if each.ndim == 2 and "norm" not in name]
+    # Residual connections between equal widths have none.
+    assert work.num_weights == sum(each.numel() for each in matrices)
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
