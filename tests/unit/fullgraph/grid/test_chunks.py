@@ -190,6 +190,15 @@ def test_the_grid_fits_and_none_with_fewer_intervals_does(
     assert grid.targets.longest <= grid.vertices.longest
 
 
+def test_edges_from_remote_rows_are_in_chunks_of_their_own() -> None:
+    """Every one of 4 vertices has edges from all of them and from 4 remote ones: 16 in each of two chunks."""
+    topology = topology_of(8, [(row, column) for row in range(4) for column in range(8)])
+    targets = np.arange(4, dtype=np.int32)
+    one = ChunkGrid.of(topology, targets, 1, hidden=True, remote=[4])
+    assert one.sizes == ChunkSizes(vertices=4, targets=4, edges=16, edge_rows=4)
+    assert least_grid(topology, targets, needed, needed(one.sizes), hidden=True, remote=[4]).vertices.num == 1
+
+
 @given(graphs(), st.data())
 @settings(deadline=None, max_examples=60)
 def test_no_chunk_is_larger_than_the_sizes_of_its_grid(
