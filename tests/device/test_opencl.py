@@ -148,8 +148,8 @@ def test_any_blocks(small_replica, chain) -> None:
     assert_agrees(step(device, batch), reference(model, batch, x))
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("kind", KINDS)
+# Masks are drawn outside the products: each kind and each product once, not every pair.
+@pytest.mark.parametrize(("product", "kind"), [("chosen", "gcn"), ("tiled", "graphsage"), ("chosen", "gin")])
 def test_dropout_masks_are_those_of_the_cpu(product: str, kind: str) -> None:
     graph = random_graph(features=15)
     architecture = Architecture(

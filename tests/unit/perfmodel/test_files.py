@@ -202,7 +202,7 @@ def damaged(content: Any) -> st.SearchStrategy[Any]:
     return anything
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(damaged(PLATFORM))
 def test_a_damaged_platform_is_an_error_or_predicts(content: Any) -> None:
     said = ""
