@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from hyrt.observe.events import Emit
     from hyrt.report.records.trained_run import TrainedRun
-    from hyrt.training.train import TrainResult
+    from hyrt.training.given.opened_graph import opened_graph
+from hyrt.training.train import TrainResult
 
 
 def load(source: Any, *, normalize: Normalize = "none") -> Graph:
@@ -111,7 +112,7 @@ def train(
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections, own_model=module is not None)
-    opened = load(graph, normalize=settings.data.normalize)
+    opened = opened_graph(settings, graph)
     prepared = PreparedRun(settings, opened, module)
     settings, _ = resolve_auto(settings, prepared)
     settings, _ = share_columns(settings, prepared)

@@ -187,13 +187,13 @@ def _start(
         from hyrt.config.command_line import located
         from hyrt.distributed.launch import launched
         from hyrt.errors import ConfigError
-        from hyrt.graph import open_graph
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
         from hyrt.predict.chunks.column_shares import share_columns
         from hyrt.report.records.run_folder import RunFolder
         from hyrt.report.records.run_lock import locked
         from hyrt.report.records.run_series import RunSeries, chosen_splits
+        from hyrt.training.given.opened_graph import opened_graph
         from hyrt.training.setup import PreparedRun
 
         config = located(config)
@@ -212,7 +212,7 @@ def _start(
                 folder_of, is_new = partial(RunFolder.create, output, name, config), True
             raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, is_new))
         # Opened first, so that bad data leaves nothing behind.
-        graph = open_graph(config.data.source, normalize=config.data.normalize)
+        graph = opened_graph(config)
         prepared = PreparedRun(config, graph)
         config, choice = resolve_auto(config, prepared)
         config, dealt = share_columns(config, prepared)
@@ -250,10 +250,9 @@ def _resume_series(series: RunSeries, shown: _Shown) -> None:
         from hyrt.machine.this_process.process_settings import prepare_process
 
         prepare_process()
-        from hyrt.graph import open_graph
+        from hyrt.training.given.opened_graph import opened_graph
 
-        data = series.config.data
-        exit_code = _run_series(series, open_graph(data.source, normalize=data.normalize), shown, signals)
+        exit_code = _run_series(series, opened_graph(series.config), shown, signals)
     raise typer.Exit(exit_code)
 
 
@@ -327,13 +326,13 @@ def _resume_alone(config: Config, folder: RunFolder, shown: _Shown, signals: Sto
         prepare_process()
         from hyrt.cli.sessions.run_session import Session, newest_checkpoint
         from hyrt.config.command_line import check_same_training
-        from hyrt.graph import open_graph
+        from hyrt.training.given.opened_graph import opened_graph
 
         with folder, shown.progress() as progress:
             checkpoint = newest_checkpoint(folder, progress)
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
-            graph = open_graph(config.data.source, normalize=config.data.normalize)
+            graph = opened_graph(config)
             session = Session(config, graph, folder, progress, signals, tensorboard=shown.tensorboard)
             exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.fullgraph.mapped_rows import MappedRows, memory_map
+from hyrt.graph.narrow.narrow_rows import as_numbers
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.inputs import InPlace
@@ -42,7 +43,7 @@ class InputRows:
         return self._dense is not None and memory_map(self._dense) is not None
 
     def matrix(self) -> Array:
-        """[V, f] all rows: dense ones in place (float16 as the bits of uint16), sparse ones made dense."""
+        """[V, f] all rows: dense ones in place (float16 and bfloat16 as bits), sparse ones made dense."""
         if self._sparse is None:
             assert self._dense is not None
             return self._dense
@@ -91,7 +92,8 @@ class InputRows:
     def rows(self, vertices: Array, workers: Workers) -> torch.Tensor | SparseRows:
         """The rows of some vertices."""
         if self._sparse is None:
-            return torch.from_numpy(np.ascontiguousarray(self._values()[vertices], self._dtype))
+            assert self._dense is not None
+            return torch.from_numpy(np.ascontiguousarray(as_numbers(self._dense[vertices]), self._dtype))
         rows = self._sparse
         all_rows = SparseFeatures(rows.indptr, rows.columns, rows.values, rows.width)
         return SparseRows.of(all_rows.take(vertices, workers))
@@ -99,8 +101,7 @@ class InputRows:
     def _values(self, start: int = 0, stop: int | None = None) -> Array:
         """Rows as numbers."""
         assert self._dense is not None
-        part = self._dense[start:stop]
-        return part.view(np.float16) if part.dtype == np.uint16 else part
+        return as_numbers(self._dense[start:stop])
 
 
 def _scatter(rows: SparseRows, start: int, stop: int, first: int, out: Array) -> None:
@@ -111,4 +112,4 @@ def _scatter(rows: SparseRows, start: int, stop: int, first: int, out: Array) ->
     of_row = np.repeat(np.arange(stop - start), np.diff(rows.indptr[start : stop + 1]))
     values = rows.values[begin:end][inside]
     out.fill(0)
-    out[of_row[inside], columns[inside]] = values.view(np.float16) if values.dtype == np.uint16 else values
+    out[of_row[inside], columns[inside]] = as_numbers(values)

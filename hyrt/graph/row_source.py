@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, RowFormat
 from hyrt.graph.row_kernels import densify, gather_rows, gather_sparse_rows
 from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
@@ -38,7 +40,7 @@ class RowSource(Protocol):
     def matrix(self) -> NDArray[Any] | None:
         """[V, F] all rows in host memory, for compiled loops that read them there; else None.
 
-        The dtype is float32, float64, or uint16 for the bits of float16.
+        The dtype is float32, float64, uint16 for the bits of float16, or int16 for those of bfloat16.
         """
         ...
 
@@ -63,6 +65,40 @@ class SparseSource(RowSource, Protocol):
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
         """The rows of some vertices, in their order and still sparse."""
+        ...
+
+
+@runtime_checkable
+class NarrowSource(RowSource, Protocol):
+    """A row source that can give its rows in the format that they are kept or rounded in."""
+
+    @property
+    def row_format(self) -> RowFormat:
+        """The format; float32 where there is nothing narrow to give."""
+        ...
+
+    @property
+    def column_scales(self) -> NDArray[np.float32] | None:
+        """[F] the scales of columns, for a format that has them; else None."""
+        ...
+
+    @property
+    def all_rows(self) -> NarrowRows | None:
+        """The rows of all vertices, where they are kept in the format in host memory; else None."""
+        ...
+
+    def narrow_rows(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
+        """Write the rows of some vertices, as `rows` does, in the format.
+
+        Parameters
+        ----------
+        ids
+            [n] the vertices.
+        out
+            [n, width] rows of the format, overwritten.
+        workers
+            The threads that share the work.
+        """
         ...
 
 
@@ -118,6 +154,21 @@ class DenseFeatures:
     @property
     def matrix(self) -> NDArray[Any]:
         return self.values.view(np.uint16) if self.values.dtype == np.float16 else self.values
+
+    @property
+    def row_format(self) -> RowFormat:
+        return FLOAT16 if self.values.dtype == np.float16 else FLOAT32
+
+    @property
+    def column_scales(self) -> None:
+        return None
+
+    @property
+    def all_rows(self) -> NarrowRows:
+        return NarrowRows(self.row_format, self.matrix)
+
+    def narrow_rows(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
+        self.all_rows.gather(ids, out, workers)
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         matrix = self.matrix

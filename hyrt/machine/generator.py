@@ -28,6 +28,7 @@ SHUFFLE = 4
 PRESAMPLE = 5
 ATTENTION = 6
 LAYER = 7
+ROUNDING = 8
 
 _MASK = (1 << 64) - 1
 
@@ -72,7 +73,7 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION` or `LAYER`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER` or `ROUNDING`.
     step
         Step of the run, counted from 0.
     layer

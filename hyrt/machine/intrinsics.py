@@ -1,4 +1,4 @@
-"""Two machine instructions that numba does not name: prefetching a cache line and widening a half float."""
+"""Two machine instructions that numba does not name: prefetching a cache line and widening a short float."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba as nb
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
@@ -51,13 +52,30 @@ def _widen_half(typingctx, bits):
     return types.float32(types.uint16), generate
 
 
+@intrinsic
+def _widen_bfloat(typingctx, bits):
+    def generate(context, builder, signature, args):
+        word = builder.zext(args[0], ir.IntType(32))
+        return builder.bitcast(builder.shl(word, ir.IntType(32)(16)), ir.FloatType())
+
+    return types.float32(types.int16), generate
+
+
 def value(element: Any) -> Any:
-    """A feature element as a number: halves are stored as 16 bits, as numba has no half type on CPUs."""
+    """A feature element as a number.
+
+    Halves are stored as 16 bits without a sign and bfloat16 as 16 bits with one, as numba has neither type
+    on CPUs; codes of int8 are numbers, still without their scale.
+    """
     raise TypeError("only for compiled code")
 
 
 @overload(value, inline="always")
 def _value(element):
     if isinstance(element, nb.types.Integer) and element.bitwidth == 16:
+        if element.signed:
+            return lambda element: _widen_bfloat(element)
         return lambda element: _widen_half(element)
+    if isinstance(element, nb.types.Integer) and element.bitwidth == 8:
+        return lambda element: np.float32(element)
     return lambda element: element

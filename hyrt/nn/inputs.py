@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.graph.narrow.narrow_rows import as_numbers
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.overridden import is_newer
@@ -33,7 +34,7 @@ class InPlace:
     """A whole feature matrix that a block read in place refers to; takes no gradient."""
 
     values: NDArray[Any]
-    """[V, f] float32, float64, or the 16 bits of float16 as uint16."""
+    """[V, f] float32, float64, the bits of float16 as uint16, or those of bfloat16 as int16."""
 
     __repr__ = one_line
 
@@ -82,8 +83,8 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     if isinstance(x, SparseRows):
         return x.head(block.num_dst)
     if isinstance(x, InPlace):
-        rows = x.values[block.destinations]
-        return torch.from_numpy(rows.view(np.float16).astype(np.float32) if rows.dtype == np.uint16 else rows)
+        rows = as_numbers(x.values[block.destinations])
+        return torch.from_numpy(rows.astype(np.float32) if rows.dtype == np.float16 else rows)
     return x[: block.num_dst]
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from hyrt.graph.row_source import FetchedRows, RowSource, SparseFeatures, SparseSource
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.row_source import FetchedRows, NarrowSource, RowSource, SparseFeatures, SparseSource
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
+from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import Aggregated, InPlace
 from hyrt.nn.operators.aggregate import aggregate_into
+from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.schedule import Schedule
 from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import InputPlan, Trainer
+from hyrt.sampling.block import Block
 from hyrt.sampling.full.whole_graph import WholeGraph
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -71,20 +76,25 @@ class Loader:
         if batch.whole is not None:
             batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
             return
+        if plan.aggregation is not None:
+            out = self._take(batch, (block.num_dst, plan.aggregation.width(source.width)))
+            self._aggregate(plan.aggregation, block, out, workers)
+            batch.inputs = Aggregated(torch.from_numpy(out))
+            return
         if plan.in_place:
-            matrix = source.matrix
-            assert matrix is not None
-            if plan.aggregation is None:
-                batch.inputs = InPlace(matrix)
-            else:
-                out = self._take(batch, (block.num_dst, plan.aggregation.width(source.width)))
-                aggregate_into(plan.aggregation, block, matrix, out, workers=workers)
-                batch.inputs = Aggregated(torch.from_numpy(out))
+            assert source.matrix is not None
+            batch.inputs = InPlace(source.matrix)
             return
         assert block.sources is not None
         if plan.form == "sparse":
             assert isinstance(source, SparseSource)
             batch.inputs = SparseRows.of(source.take(block.sources, workers))
+        elif plan.form == "narrow":
+            assert isinstance(source, NarrowSource)
+            shape = (len(block.sources), source.width)
+            rows = NarrowRows.room(source.row_format, shape, source.column_scales, partial(self._take, batch))
+            source.narrow_rows(block.sources, rows, workers)
+            batch.inputs = rows
         else:
             out = self._take(batch, (len(block.sources), source.width))
             source.rows(block.sources, out, workers)
@@ -106,9 +116,8 @@ class Loader:
             assert matrix is not None
             return InPlace(matrix)
         if plan.aggregation is not None:
-            assert matrix is not None
             out = np.empty((num, plan.aggregation.width(source.width)), np.float32)
-            aggregate_into(plan.aggregation, batch.blocks[0], matrix, out, workers=workers)
+            self._aggregate(plan.aggregation, batch.blocks[0], out, workers)
             return Aggregated(torch.from_numpy(out))
         if matrix is not None and matrix.dtype == np.float32 and matrix.flags.writeable:
             return torch.from_numpy(matrix)
@@ -117,8 +126,18 @@ class Loader:
         source.rows(batch.blocks[0].sources, out, workers)
         return torch.from_numpy(out)
 
-    def _take(self, batch: MiniBatch, shape: tuple[int, int]) -> NDArray[np.float32]:
-        out: NDArray[np.float32] = self._pool.take(shape, np.float32)
+    def _aggregate(
+        self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
+    ) -> None:
+        source = self._source
+        if isinstance(source, NarrowSource) and source.all_rows is not None:
+            aggregate_narrow_into(aggregation, block, source.all_rows, out, workers)
+            return
+        assert source.matrix is not None
+        aggregate_into(aggregation, block, source.matrix, out, workers=workers)
+
+    def _take(self, batch: MiniBatch, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        out = self._pool.take(shape, dtype)
         batch.when_released(lambda: self._pool.give(out))
         return out
 

@@ -13,7 +13,7 @@ import torch
 
 from hyrt.device import Device, InputForm
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import SparseSource
+from hyrt.graph.row_source import NarrowSource, SparseSource
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.inputs import inputs_of
 from hyrt.observe.hook import Hook, Site, call_in
@@ -30,7 +30,8 @@ class InputPlan:
     form: InputForm
     """`rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
     aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved;
-    `ids`: nothing, the device gathers the rows of V^0 itself."""
+    `ids`: nothing, the device gathers the rows of V^0 itself; `narrow`: gathered rows in their narrow
+    format, for the device to widen."""
     aggregation: Aggregation | None = None
     """What the first layer aggregates, for `aggregated`."""
 
@@ -67,16 +68,22 @@ def plan_input(
     takes = inputs_of(model)
     if isinstance(graph.features, SparseSource):
         return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
-    if graph.features.matrix is None:
-        return InputPlan("rows")
-    if whole and takes.in_place and "in_place" in forms:
+    features = graph.features
+    may_read = takes.in_place and "in_place" in forms
+    in_place = may_read and features.matrix is not None
+    if whole and may_read:
+        return InputPlan("in_place" if in_place else "rows")
+    is_here = features.matrix is not None or (
+        isinstance(features, NarrowSource) and features.all_rows is not None
+    )
+    if fuse and is_here and takes.aggregation is not None and "aggregated" in forms:
+        return InputPlan("aggregated", takes.aggregation)
+    if fuse and in_place and not takes.rather_rows:
         return InputPlan("in_place")
-    if fuse:
-        if takes.aggregation is not None and "aggregated" in forms:
-            return InputPlan("aggregated", takes.aggregation)
-        if takes.in_place and not takes.rather_rows and "in_place" in forms:
-            return InputPlan("in_place")
-    return InputPlan("ids" if "ids" in forms else "rows")
+    if "ids" in forms and features.matrix is not None:
+        return InputPlan("ids")
+    is_narrow = isinstance(features, NarrowSource) and features.row_format.is_narrow
+    return InputPlan("narrow" if is_narrow and "narrow" in forms and not whole else "rows")
 
 
 @dataclass(slots=True)

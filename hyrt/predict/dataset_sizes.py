@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.sizes.datasets import PublishedSizes
@@ -27,7 +27,9 @@ class DatasetSizes:
     """`features`, `classes` and `targets`: the width of a feature row, the number of classes, and the number
     of training vertices."""
     value_bytes: int
-    """Bytes of one stored feature."""
+    """Bytes of a feature as it is computed with: as it is stored, unless rows have a format of their own."""
+    row_bytes: float | None = None
+    """Bytes of a dense row in its narrow format; None where it has none, or values alone say it."""
     feature_bytes: float
     graph_bytes: float
     """`feature_bytes` and `graph_bytes`: bytes of the feature matrix and of the topology in memory. A
@@ -72,6 +74,31 @@ class DatasetSizes:
             degrees=degrees,
             found=found,
         )
+
+
+def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
+    """The sizes of a dataset whose dense rows are rounded.
+
+    Parameters
+    ----------
+    sizes
+        The sizes as it is stored.
+    rows
+        The setting `data.rows`.
+    """
+    if rows == "stored" or sizes.row_entries is not None:
+        return sizes
+    from hyrt.graph.narrow.row_format import ROW_FORMATS
+
+    row_bytes = float(ROW_FORMATS[rows].row_bytes(sizes.features))
+    stored = sizes.features * sizes.value_bytes if sizes.row_bytes is None else sizes.row_bytes
+    return replace(
+        sizes,
+        value_bytes=4,
+        row_bytes=row_bytes,
+        # Rows that lie in files stay as they are.
+        feature_bytes=sizes.feature_bytes * row_bytes / stored,
+    )
 
 
 def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: str = "") -> DatasetSizes:
@@ -130,16 +157,24 @@ def generated_sizes(source: str) -> DatasetSizes:
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
     """The sizes of an open graph; rows of a rank's part alone stand for all."""
     from hyrt.fullgraph.mapped_rows import memory_map
-    from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+    from hyrt.graph.narrow.narrow_features import NarrowFeatures
+    from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32
+    from hyrt.graph.row_source import DenseFeatures, NarrowSource, SparseFeatures
 
     features = graph.features
     sparse = features if isinstance(features, SparseFeatures) else None
+    row_bytes = None
+    if isinstance(features, NarrowSource) and features.row_format not in (FLOAT32, FLOAT16):
+        row_bytes = float(features.row_format.row_bytes(features.width))
     rows_bytes = float(graph.num_vertices) * graph.num_features * features.value_bytes
+    if isinstance(features, NarrowFeatures):
+        rows_bytes = float(features.nbytes)
     return DatasetSizes(
         features=graph.num_features,
         classes=graph.num_classes,
         targets=len(targets),
-        value_bytes=features.value_bytes,
+        value_bytes=features.value_bytes if row_bytes is None else 4,
+        row_bytes=row_bytes,
         feature_bytes=rows_bytes if sparse is None else float(sparse.nbytes),
         graph_bytes=float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes),
         is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,

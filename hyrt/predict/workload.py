@@ -21,7 +21,13 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
-from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, graph_sizes, published_sizes
+from hyrt.predict.dataset_sizes import (
+    DatasetSizes,
+    generated_sizes,
+    graph_sizes,
+    in_format,
+    published_sizes,
+)
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -56,6 +62,7 @@ def training_workload(
         The graph, where all of it is trained on; None where the step that the CPU trainer makes of it need
         not be known.
     """
+    dataset = in_format(dataset, config.data.rows)
     model, kind = config.model, find_model(config.model.kind)
     costs, products = kind.costs_like, kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
@@ -74,7 +81,12 @@ def training_workload(
         )
         if products is not None:
             work = work.with_products(*products)
-        return replace(work, walk_steps=found.walk_steps, scanned_edges=found.scanned_edges)
+        return replace(
+            work,
+            input_bytes=dataset.row_bytes,
+            walk_steps=found.walk_steps,
+            scanned_edges=found.scanned_edges,
+        )
 
     units_per_epoch = config.sampler.units_per_epoch(dataset.targets)
     return TrainingWorkload(
@@ -279,9 +291,9 @@ def configured_workload(config: Config) -> TrainingWorkload:
         return expected_workload(config, published_sizes(DATASETS[source]))
     if source.startswith(_GENERATED):
         return expected_workload(config, generated_sizes(source))
-    from hyrt.graph.source import open_graph
+    from hyrt.training.given.opened_graph import opened_graph
 
-    return sampled_workload(config, open_graph(source, normalize=config.data.normalize))
+    return sampled_workload(config, opened_graph(config))
 
 
 def assumptions_of(config: Config) -> list[str]:

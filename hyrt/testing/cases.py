@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from hyrt.device import InputForm
 from hyrt.graph.graph import Graph
+from hyrt.graph.narrow.narrow_features import NarrowFeatures
+from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
@@ -138,10 +140,10 @@ class StatisticsModule(torch.nn.Module):
         return cast(torch.Tensor, self.outer(self.norm(x)[: blocks[-1].num_dst]))
 
 
-def make_graph(features: int, classes: int, *, sparse: bool = False, half: bool = False) -> Graph:
+def make_graph(features: int, classes: int, *, sparse: bool = False, row_format: str = "float32") -> Graph:
     """A directed graph with a hub, repeated edges, self loops and vertices without edges; the same each time.
 
-    Its rows of features are `sparse`, or dense float32, or `half`, which is float16.
+    Its rows of features are `sparse`, or dense in the format that `row_format` names.
     """
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, VERTICES)
@@ -151,7 +153,7 @@ def make_graph(features: int, classes: int, *, sparse: bool = False, half: bool 
     partners = np.setdiff1d(np.arange(VERTICES), LONELY)
     rows = [np.sort(rng.choice(partners, degree)) for degree in degrees]
     indices = np.concatenate(rows).astype(np.int32)
-    x = rng.standard_normal((VERTICES, features)).astype(np.float16 if half else np.float32)
+    x = rng.standard_normal((VERTICES, features)).astype(np.float32)
     store: DenseFeatures | SparseFeatures = DenseFeatures(x)
     if sparse:
         x[rng.random(x.shape) < 0.5] = 0
@@ -162,7 +164,8 @@ def make_graph(features: int, classes: int, *, sparse: bool = False, half: bool 
     # The number of classes is read from the labels.
     labels[-1] = classes - 1
     everywhere = np.ones(VERTICES, np.bool_)
-    return Graph.of_arrays("checks", indptr, indices, store, labels, {"train": everywhere})
+    graph = Graph.of_arrays("checks", indptr, indices, store, labels, {"train": everywhere})
+    return graph if row_format == "float32" else narrowed(graph, row_format)
 
 
 def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
@@ -171,6 +174,9 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
     if isinstance(store, DenseFeatures):
         dense: NDArray[np.float64] = store.values[vertices].astype(np.float64)
         return dense
+    if isinstance(store, NarrowFeatures):
+        narrow: NDArray[np.float64] = store.kept.numbers()[vertices].astype(np.float64)
+        return narrow
     assert isinstance(store, SparseFeatures)
     out = np.zeros((graph.num_vertices, store.width))
     owners = np.repeat(np.arange(graph.num_vertices), np.diff(store.indptr))

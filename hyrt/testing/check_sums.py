@@ -14,6 +14,7 @@ from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
 from hyrt.errors import PluginConflict, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.graph.narrow.row_format import ROW_FORMATS
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.model import GNN
 from hyrt.objective.objective import added
@@ -312,11 +313,11 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
 
 
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
-    """Every form that a device takes, with every model that takes it, from 32 and 16 bit features."""
+    """Every form that a device takes, with every model that takes it, from features of every format."""
     forms = trial.open().info.forms
     skip_unless(form in forms, f"it takes {', '.join(forms)}")
     done = 0
-    for case in cases.model_cases():
+    for number, case in enumerate(cases.model_cases()):
         if case.settings["layers"] == 3 and "dropout" not in case.settings:
             continue
         device = trial.open()
@@ -328,15 +329,24 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             load(device, model)
         except (UnsupportedModel, PluginConflict):
             continue
-        for half in (False, True) if form != "sparse" else (False,):
-            graph = trial.graph(model=model, sparse=form == "sparse", half=half)
+        for row_format in _formats(form, number):
+            graph = trial.graph(model=model, sparse=form == "sparse", row_format=row_format)
             if form == "ids" and form not in usable_forms(device, graph):
                 continue
             rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
             batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)
-            agree(
-                step(device, batch), expected(model, rows, graph), f"{case.name}{', float16' if half else ''}"
-            )
+            agree(step(device, batch), expected(model, rows, graph), f"{case.name}, {row_format}")
             done += 1
         device.close()
     skip_unless(done > 0, "none of the models that it supports takes this form here")
+
+
+def _formats(form: InputForm, number: int) -> list[str]:
+    """The formats of features that a form of input is made of, for the model of a number: one narrow one."""
+    if form == "sparse":
+        return ["float32"]
+    names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
+    narrow = names[number % len(names)]
+    if form == "narrow":
+        return [narrow]
+    return ["float32", narrow if form == "aggregated" else "float16"]

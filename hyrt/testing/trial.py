@@ -93,12 +93,14 @@ class Trial:
                 raise Failed("expected it to support at least one of the models; it refuses all")
         return self._supported[layers]
 
-    def graph(self, *, sparse: bool = False, half: bool = False, model: GNN | None = None) -> Graph:
+    def graph(self, *, sparse: bool = False, row_format: str = "float32", model: GNN | None = None) -> Graph:
         """A graph for a model; by default for `model()`."""
         a = (model or self.model()).architecture
-        key = (a.in_features, a.num_classes, sparse, half)
+        key = (a.in_features, a.num_classes, sparse, row_format)
         if key not in self._graphs:
-            self._graphs[key] = cases.make_graph(a.in_features, a.num_classes, sparse=sparse, half=half)
+            self._graphs[key] = cases.make_graph(
+                a.in_features, a.num_classes, sparse=sparse, row_format=row_format
+            )
         return self._graphs[key]
 
     def batch(

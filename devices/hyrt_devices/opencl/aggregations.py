@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
 from hyrt.nn.aggregation import Aggregation
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.staged import StagedBlock
+from hyrt_devices.opencl.row_codes import code_words
+from hyrt_devices.opencl.staged import StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 
 
@@ -53,24 +55,24 @@ class AggregationKernels:
             "HAS_SOURCE": int(aggregation.reduce == "gcn"),
             "HAS_OWN": int(aggregation.self_path == "add"),
         }
-        self._kernels: dict[tuple[str, bool], Any] = {}
+        self._kernels: dict[tuple[str, bool, RowFormat], Any] = {}
 
-    def _kernel(self, name: str, weighted: bool) -> Any:
-        key = name, weighted
+    def _kernel(self, name: str, weighted: bool, row_format: RowFormat = FLOAT32) -> Any:
+        key = name, weighted, row_format
         if key not in self._kernels:
             masked = self._masked and name == "aggregate_backward"
-            more = {"HAS_WEIGHTS": int(weighted), "MASKED": int(masked)}
+            more = {"HAS_WEIGHTS": int(weighted), "MASKED": int(masked), **code_words(row_format)}
             self._kernels[key] = self._programs.kernel("aggregate", name, self._constants | more)
         return self._kernels[key]
 
-    def forward(self, queue: Launcher, block: StagedBlock, x: Any, out: Any) -> None:
+    def forward(self, queue: Launcher, block: StagedBlock, x: StagedRows, out: Any) -> None:
         """Combine source rows."""
         queue.launch(
-            self._kernel("aggregate", block.weights is not None),
+            self._kernel("aggregate", block.weights is not None, x.format),
             (ceil_div(block.num_dst, self._tuning.grain),),
             (self._tuning.lanes,),
-            *(block.indptr, block.columns, x, block.row_scale, block.source_scale, block.weights),
-            *(block.own_scale, out, block.num_dst),
+            *(block.indptr, block.columns, x.codes, x.row_scales, x.column_scales),
+            *(block.row_scale, block.source_scale, block.weights, block.own_scale, out, block.num_dst),
         )
 
     def backward(

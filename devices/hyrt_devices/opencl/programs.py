@@ -20,7 +20,8 @@ _TRIES = 3
 _MOST_BUILT = 128
 # Which files of `kernels/` make each program.
 _FILES = {
-    "aggregate": ("vectors", "aggregate"),
+    "aggregate": ("vectors", "codes", "aggregate"),
+    "widen": ("vectors", "codes", "widen"),
     "chunk": ("vectors", "chunk"),
     "product_vector": ("vectors", "product_vector"),
     "product_tiled": ("product_tiled",),
@@ -90,8 +91,8 @@ class Programs:
         Parameters
         ----------
         program
-            `aggregate`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for no
-            sizes) or `sample`.
+            `aggregate`, `widen`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for
+            no sizes) or `sample`.
         name
             The kernel's name.
         constants

@@ -19,7 +19,8 @@ from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.staged import StagedBatch, StagedBlock
+from hyrt_devices.opencl.row_codes import widened
+from hyrt_devices.opencl.staged import StagedBatch, StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 
 
@@ -55,6 +56,7 @@ class Replica:
         device_name: str,
     ) -> None:
         self.model = model
+        self._programs = programs
         self._tuning = tuning
         self._memory = memory
         self._lease = Lease(memory)
@@ -222,14 +224,16 @@ class Replica:
         self, queue: Launcher, lease: Lease, staged: StagedBatch
     ) -> tuple[list[Any], list[list[Any]]]:
         """What each layer multiplies, and the results of its products, the last after its dropout."""
-        rows = staged.inputs
+        given = staged.inputs
+        assert given is not None
         if self.model.input_dropout:
             block = staged.blocks[0]
-            rows = lease.floats(block.num_src, self.row_width)
             sizes = block.num_src, self.row_width
-            self._dropout(
-                queue, staged.inputs, rows, staged.sources, block, 0, self.model.input_dropout, sizes
-            )
+            whole = widened(self._programs, self._tuning, queue, lease, given, sizes)
+            given = StagedRows(lease.floats(*sizes))
+            rate = self.model.input_dropout
+            self._dropout(queue, whole, given.codes, staged.sources, block, 0, rate, sizes)
+        rows = given.codes
         inputs: list[Any] = []
         outputs: list[list[Any]] = []
         for i, (block, products) in enumerate(zip(staged.blocks, self.products, strict=True)):
@@ -237,7 +241,7 @@ class Replica:
                 combined = rows
             else:
                 combined = lease.floats(block.num_dst, products[0].shape.k)
-                self._aggregations[i].forward(queue, block, rows, combined)
+                self._aggregations[i].forward(queue, block, StagedRows(rows) if i else given, combined)
             inputs.append(combined)
             results: list[Any] = []
             rows = combined

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hyrt.errors import UnsupportedModel
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import Aggregated
@@ -44,6 +46,16 @@ class StagedBlock:
     destinations: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows on the device, as numbers or as codes with scales that are None where the format has none."""
+
+    codes: Any
+    format: RowFormat = FLOAT32
+    row_scales: Any = None
+    column_scales: Any = None
+
+
 @dataclass(slots=True)
 class StagedBatch:
     """What `transfer` returns and `propagate` uses up."""
@@ -54,7 +66,7 @@ class StagedBatch:
     # Rows of the scores: the targets, or more where their rows are among them.
     rows: int
     blocks: list[StagedBlock] = field(default_factory=list)
-    inputs: Any = None
+    inputs: StagedRows | None = None
     sources: Any = None
     aggregated: bool = False
     labels: Any = None
@@ -213,6 +225,7 @@ class Stager:
             num_classes=self._num_classes,
             row_width=self._row_width,
             aggregated_width=self._aggregated_width,
+            narrow=True,
         )
         staged.aggregated = isinstance(batch.inputs, Aggregated)
         if staged.aggregated and self._model.input_dropout:
@@ -230,8 +243,16 @@ class Stager:
         self._launcher.flush()
         return staged
 
-    def _fill(self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor) -> None:
-        staged.inputs = self._place(staged, values.detach().numpy(), np.float32)
+    def _fill(self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor | NarrowRows) -> None:
+        if isinstance(values, NarrowRows):
+            scales = [
+                None if each is None else self._place(staged, each, np.float32)
+                for each in (values.row_scales, values.column_scales)
+            ]
+            codes = self._place(staged, values.codes, values.format.dtype)
+            staged.inputs = StagedRows(codes, values.format, *scales)
+        else:
+            staged.inputs = StagedRows(self._place(staged, values.detach().numpy(), np.float32))
         if self._model.input_dropout:
             assert batch.blocks[0].sources is not None
             staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)
@@ -294,7 +315,7 @@ class Stager:
                 out.turned_edges = place(staged, turned.edges, np.int32)
         return out
 
-    def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
+    def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: DTypeLike) -> Any:
         assert staged.lease is not None
         host: NDArray[Any] = np.ascontiguousarray(array, dtype)
         staged.kept.append(host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.nn.inputs import Aggregated
 from hyrt.sampling.minibatch import MiniBatch
 
@@ -15,7 +16,8 @@ def input_values(
     num_classes: int,
     row_width: int,
     aggregated_width: int | None = None,
-) -> torch.Tensor:
+    narrow: bool = False,
+) -> torch.Tensor | NarrowRows:
     """A mini-batch's input: its rows, or their first aggregate.
 
     Parameters
@@ -28,6 +30,8 @@ def input_values(
         Width of the input rows.
     aggregated_width
         Width of the first layer's aggregate; None where the device takes rows only.
+    narrow
+        Whether the device takes rows in a narrow format.
 
     Raises
     ------
@@ -39,6 +43,8 @@ def input_values(
     if batch.labels.min() < 0 or batch.labels.max() >= num_classes:
         raise ValueError(f"a label is not in 0..{num_classes - 1}")
     first = batch.blocks[0]
+    if narrow and isinstance(batch.inputs, NarrowRows):
+        return _checked(batch.inputs, (first.num_src, row_width))
     if isinstance(batch.inputs, Aggregated) and aggregated_width is not None:
         wanted, values = (first.num_dst, aggregated_width), batch.inputs.values
     elif isinstance(batch.inputs, torch.Tensor):
@@ -48,3 +54,15 @@ def input_values(
     if tuple(values.shape) != wanted or values.dtype != torch.float32:
         raise ValueError(f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}")
     return values
+
+
+def _checked(rows: NarrowRows, wanted: tuple[int, int]) -> NarrowRows:
+    scales = rows.format.scales
+    shapes = [None if each is None else each.shape for each in (rows.row_scales, rows.column_scales)]
+    right = [wanted[:1] if scales == "row" else None, wanted[1:] if scales == "column" else None]
+    if rows.codes.shape != wanted or rows.codes.dtype != rows.format.dtype or shapes != right:
+        raise ValueError(
+            f"inputs are {rows.codes.dtype} of shape {rows.codes.shape} with scales of {shapes}, "
+            f"not rows of {rows.format.name} of {wanted}"
+        )
+    return rows

@@ -69,7 +69,18 @@ def info(
 def convert(
     source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
     destination: Annotated[Path, typer.Argument(help=_DEST_HELP)],
-    dtype: Annotated[str | None, typer.Option(help="Store dense features as float16 or float32.")] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|float16|bfloat16|int8|int8-columns",
+            help="Store dense features in another format; int8 has a scale for each row, int8-columns one "
+            "for each column.",
+        ),
+    ] = None,
+    rounding: Annotated[
+        str,
+        typer.Option(metavar="nearest|stochastic", help="How values are rounded to codes of int8."),
+    ] = "nearest",
     normalize: Annotated[
         str, typer.Option(help="Scale the features: none, row, length, standard or auto.")
     ] = "none",
@@ -96,7 +107,7 @@ def convert(
 
     \b
     Examples:
-      hyrt data convert coauthor_cs.npz cs --dtype float16
+      hyrt data convert coauthor_cs.npz cs --rows int8
       hyrt data convert ogbn-products products --normalize standard
       hyrt data convert unsorted.npz mine.npz --sort --unique
       hyrt data convert ogbn-products products --order community
@@ -105,7 +116,8 @@ def convert(
         source,
         destination,
         force=force,
-        dtype=dtype,
+        rows=rows,
+        rounding=rounding,
         normalize=normalize,
         sort=sort,
         unique=unique,

@@ -195,6 +195,13 @@ class RankSession:
                 f"{'one' if copies == 1 else copies} for each part, or for as many parts each, or partition "
                 "again"
             )
+        rows = self.config.data.rows
+        if rows != "stored":
+            raise ConfigError(
+                f"data.rows={rows} is for one process: for fewer bytes between ranks give "
+                "distributed.wire=float16 or bfloat16, or partition a dataset of float16 rows (hyrt data "
+                "convert --rows float16)"
+            )
         rank = self.launch.rank // copies
         return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)
 

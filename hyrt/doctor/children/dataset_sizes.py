@@ -16,7 +16,8 @@ from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt.errors import DataError
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.schema import check_header, wanted_keys
+from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
+from hyrt.graph.narrow.coded_dataset import are_codes
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.source import KINDS, SYNTHETIC
 from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_sizes
@@ -86,12 +87,13 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         sorted(file.stem for file in path.glob("*.npy")) if is_folder else list(member_sizes(path, source))
     )
     shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, Any] = {}
     item_bytes: dict[str, int] = {}
     for key in wanted_keys(source, names):
         # A mapping reads nothing, but finds out whether the file is whole.
         stored = map_npy(path / f"{key}.npy") if is_folder else NpzMember(path, key, source).header
         check_header(source, key, stored.dtype, stored.shape)
-        shapes[key], item_bytes[key] = stored.shape, stored.dtype.itemsize
+        shapes[key], dtypes[key], item_bytes[key] = stored.shape, stored.dtype, stored.dtype.itemsize
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
         raise DataError(f"{source}: key 'indptr' has no vertices")
@@ -99,13 +101,15 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
     def held(*keys: str) -> int:
         return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)
 
-    sparse = "features" not in shapes
+    sparse, coded = "features" not in shapes, False
     topology = held("indices", "indptr")
     if sparse:
         width, value_bytes = int(_array(path, "feat_shape", source)[1]), 4
         rows_bytes = held("feat_indptr", "feat_indices", "feat_values")
     else:
-        width, value_bytes, rows_bytes = shapes["features"][1], item_bytes["features"], held("features")
+        width, value_bytes = shapes["features"][1], item_bytes["features"]
+        coded = are_codes(dtypes["features"])
+        rows_bytes = held("features", *(key for key in SCALE_KEYS if key in shapes))
     # `auto` may scale sparse features, and leaves dense ones as they are.
     scales = normalize != "none" and (sparse or normalize != "auto")
     mapped = is_folder and not scales
@@ -115,7 +119,8 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         features=width,
         classes=1 + int(_array(path, "labels", source).max(initial=-1)),
         targets=_targets(path, source, split),
-        value_bytes=value_bytes,
+        value_bytes=4 if coded else value_bytes,
+        row_bytes=float(rows_bytes) / vertices if coded else None,
         feature_bytes=0.0
         if mapped
         else float(vertices) * width * 4

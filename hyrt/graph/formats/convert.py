@@ -24,13 +24,15 @@ from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
+from hyrt.graph.narrow.rounding import Rounding, column_scales
+from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.normalize import NORMALIZERS, scaled
 from hyrt.graph.source import SYNTHETIC, open_dataset
 from hyrt.quantities import size
 
 Array = NDArray[Any]
 
-DTYPES = ("float16", "float32")
+ROUNDINGS = ("nearest", "stochastic")
 _BLOCKS_BYTES = 12 * CHUNK_BYTES
 
 
@@ -42,8 +44,10 @@ class Conversion:
     """Any source of `open_graph`."""
     destination: Path
     """A `.npz` file, or a folder when it does not end so."""
-    dtype: str | None = None
-    """`float16` or `float32` for dense features; None keeps theirs."""
+    rows: str | None = None
+    """The format of dense features, one of `ROW_FORMATS`; None keeps theirs."""
+    rounding: str = "nearest"
+    """`nearest` or `stochastic`, for int8."""
     normalize: str = "none"
     """The normalization, as for `open_graph`."""
     force: bool = False
@@ -72,8 +76,12 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         and where a value does not fit the dtype.
     """
     destination = job.destination.absolute()
-    if job.dtype is not None and job.dtype not in DTYPES:
-        raise DataError(f"--dtype {job.dtype}: give {listed(DTYPES, 'or')}")
+    if job.rows is not None and job.rows not in ROW_FORMATS:
+        raise DataError(f"--rows {job.rows}: give {listed(ROW_FORMATS, 'or')}")
+    if job.rounding not in ROUNDINGS:
+        raise DataError(f"--rounding {job.rounding}: give {listed(ROUNDINGS, 'or')}")
+    if job.rounding == "stochastic" and not (job.rows or "").startswith("int8"):
+        raise DataError("--rounding stochastic is for codes: give --rows int8 or int8-columns, or omit it")
     if job.normalize not in NORMALIZERS:
         raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
     _check_destination(destination, job.force)
@@ -84,12 +92,14 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
         announce(f"memory: at most {size(bound)}, not counting the interpreter")
     with all_or_nothing(destination, "dataset") as (result, scratch):
         data = open_dataset(job.source, scratch, sort=job.sort, unique=job.unique)
+        kept = None if data.rows is None else data.rows.kept
         if job.order is not None:
             announce(f"order: at most {size(order_bytes(data, job.order))} more")
             data = in_vertex_order(data, find_order(data, job.order), scratch)
         data = checked_as_read(scaled(checked_as_read(data), job.normalize))
-        if job.dtype is not None:
-            data = _cast(data, np.dtype(job.dtype))
+        row_format = job.rows or (None if kept is None else kept.format.name)
+        if row_format is not None:
+            data = _in_format(data, ROW_FORMATS[row_format], 0 if job.rounding == "stochastic" else None)
         if destination.suffix == ".npz":
             write_npz(data, result)
         else:
@@ -177,20 +187,30 @@ def checked_as_read(data: Dataset) -> Dataset:
     return replace(data, rows=passed)
 
 
-def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
+def _in_format(data: Dataset, row_format: RowFormat, seed: int | None) -> Dataset:
     rows = data.rows
     if rows is None:
-        raise DataError(f"{data.name}: the values of sparse features stay float32: omit the dtype")
+        raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
+    if rows.kept is not None and rows.kept.format == row_format:
+        return data
+    if row_format in (FLOAT32, FLOAT16):
+        return replace(data, rows=_cast(data.name, rows, np.dtype(row_format.name)))
+    scales = None
+    if row_format.scales == "column":
+        scales = column_scales(rows.blocks(), rows.shape[1], data.name)
+    return replace(data, rows=replace(rows, source=None, rounding=Rounding(row_format, seed, scales)))
 
+
+def _cast(name: str, rows: FeatureRows, dtype: np.dtype[Any]) -> FeatureRows:
     def blocks() -> Iterator[Array]:
         at = 0
         limit = float(np.finfo(dtype.name).max)
         for block in rows.blocks():
-            beyond = np.abs(block) > limit
+            beyond = np.abs(block) > limit if dtype.itemsize < block.itemsize else np.zeros(0, np.bool_)
             if beyond.any():
                 i, j = np.unravel_index(int(beyond.argmax()), beyond.shape)
                 raise reject(
-                    data.name,
+                    name,
                     "features",
                     f"value {block[i, j]} at row {at + i}, column {j} is beyond {dtype.name}'s {limit:,}: "
                     "keep float32",
@@ -198,4 +218,4 @@ def _cast(data: Dataset, dtype: np.dtype[np.generic]) -> Dataset:
             at += len(block)
             yield block.astype(dtype, copy=False)
 
-    return replace(data, rows=FeatureRows.streamed(rows.shape, dtype, blocks))
+    return FeatureRows.streamed(rows.shape, dtype, blocks)

@@ -19,6 +19,7 @@ from hyrt.graph.formats.schema import (
     check_unread,
     wanted_keys,
 )
+from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 from hyrt.graph.topology import Topology
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
@@ -73,10 +74,13 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
             entries[key].compare(header, where, META)
             if check or key != "features" or array.nbytes <= LARGE_BYTES:
                 entries[key].verify(array, where, META, f" (without {META}, the folder opens unverified)")
-        if key == "features":
-            rows = FeatureRows.of(array, mapped=True)
-        else:
-            arrays[key] = array
+        arrays[key] = array
+    features = arrays.pop("features", None)
+    if features is not None and are_codes(features.dtype):
+        rows = coded_rows(source, features, arrays)
+    elif features is not None:
+        check_no_scales(source, features.dtype, arrays)
+        rows = FeatureRows.of(features, mapped=True)
     return Dataset(source, arrays, rows, None if meta is None else meta.symmetric)
 
 
@@ -120,8 +124,11 @@ def write_folder(data: Dataset, path: Path) -> None:
     """Write a checked dataset into an empty folder, features block by block; the caller makes it atomic."""
     entries = {key: write_npy(path / f"{key}.npy", array) for key, array in data.arrays.items()}
     if data.rows is not None:
-        rows = data.rows
-        entries["features"] = write_blocks(path / "features.npy", rows.dtype, rows.shape[1:], rows.blocks())
+        rows = WrittenRows.of(data.rows, data.name)
+        entries["features"] = write_blocks(
+            path / "features.npy", rows.dtype, data.rows.shape[1:], rows.blocks
+        )
+        entries |= {key: write_npy(path / f"{key}.npy", array) for key, array in rows.scales.items()}
     symmetric = data.symmetric
     if symmetric is None:
         with Workers(available_cores(), "symmetry") as workers, working(workers):

@@ -20,6 +20,7 @@ from hyrt.graph.check import reject, row_blocks
 from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_header, check_unread, wanted_keys
+from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
 
 Array = NDArray[Any]
 
@@ -200,10 +201,15 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
     for key in keys:
         member = NpzMember(path, key, source)
         check_header(source, key, member.header.dtype, member.header.shape)
-        if key == "features":
-            rows = member.rows(scratch)
-        else:
+        if key != "features":
             arrays[key] = member.read()
+    if "features" in keys:
+        member = NpzMember(path, "features", source)
+        if are_codes(member.header.dtype):
+            rows = coded_rows(source, member.read(), arrays)
+        else:
+            check_no_scales(source, member.header.dtype, arrays)
+            rows = member.rows(scratch)
     return Dataset(source, arrays, rows)
 
 
@@ -250,7 +256,10 @@ def write_npz(data: Dataset, path: Path) -> None:
                 archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype))
             )
         if data.rows is not None:
-            _write_member(archive, "features", data.rows.dtype, data.rows.shape, data.rows.blocks())
+            rows = WrittenRows.of(data.rows, data.name)
+            _write_member(archive, "features", rows.dtype, data.rows.shape, rows.blocks)
+            for key, array in rows.scales.items():
+                _write_member(archive, key, array.dtype, array.shape, iter([array]))
 
 
 def _write_member(

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
+from hyrt.graph.narrow.narrow_features import NarrowFeatures
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.rounding import Rounding
 from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.machine.workers import current_workers
@@ -25,6 +28,7 @@ from hyrt.quantities import one_line
 Array = NDArray[Any]
 
 SPARSE_KEYS = ("feat_indptr", "feat_indices", "feat_values", "feat_shape")
+SCALE_KEYS = ("row_scales", "column_scales")
 VERTEX_IDS = "vertex_ids"
 EDGE_TYPE = "edge_type"
 EDGE_WEIGHT = "edge_weight"
@@ -41,7 +45,9 @@ _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     VERTEX_IDS: (("int32", "int64"), (1,)),
     EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
     EDGE_WEIGHT: (("float32",), (1,)),
-    "features": (("float32", "float16"), (2,)),
+    "features": (("float32", "float16", "int8", "uint16"), (2,)),
+    "row_scales": (("float32",), (1,)),
+    "column_scales": (("float32",), (1,)),
     "feat_indptr": (("int64",), (1,)),
     "feat_indices": (("int32",), (1,)),
     "feat_values": (("float32",), (1,)),
@@ -64,8 +70,10 @@ class FeatureRows:
     mapped: bool = False
     """`whole` is a view of a file, not memory."""
     source: RowSource | None = None
-    """What reads single rows where they lie, in files that are no one matrix; None where there is nothing to
-    read them by but `whole`."""
+    """What reads single rows where they lie, in files that are no one matrix, or as codes; None where there
+    is nothing to read them by but `whole`."""
+    rounding: Rounding | None = None
+    """How they are written; None as what they are."""
 
     __repr__ = one_line
 
@@ -76,7 +84,14 @@ class FeatureRows:
 
     @property
     def num_bytes(self) -> int:
+        if self.source is not None:
+            return self.source.nbytes
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    @property
+    def kept(self) -> NarrowRows | None:
+        """The codes of rows that are kept as such."""
+        return self.source.kept if isinstance(self.source, NarrowFeatures) else None
 
     @staticmethod
     def of(values: Array, *, mapped: bool = False) -> FeatureRows:
@@ -104,7 +119,8 @@ class FeatureRows:
     def read_from(source: RowSource, num_rows: int) -> FeatureRows:
         """Rows that are read from where they are kept in each pass."""
         shape = (num_rows, source.width)
-        dtype = np.dtype(np.float16 if source.value_bytes == 2 else np.float32)
+        halves = source.value_bytes == 2 and not isinstance(source, NarrowFeatures)
+        dtype = np.dtype(np.float16 if halves else np.float32)
 
         def blocks() -> Iterator[Array]:
             step = max(1, check.CHUNK // source.width)
@@ -158,6 +174,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
         )
     required = [*BASE_KEYS[:3]]
     required += list(SPARSE_KEYS) if sparse else ["features"]
+    scales = () if sparse else SCALE_KEYS
     for suffix in mask_suffixes(present):
         required += [f"{split}_mask{suffix}" for split in SPLITS]
     for key in required:
@@ -165,7 +182,7 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             hint = check.nearest(key, set(present) - set(required))
             hint = hint or f": a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
-    return [*required, *(key for key in (VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT) if key in present)]
+    return [*required, *(key for key in (*scales, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT) if key in present)]
 
 
 def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
@@ -195,7 +212,7 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
                 "looks like weights or features of edges, of which hyrt only uses edge_weight, to draw "
                 "neighbours by: to train without them, write the dataset again without this key",
             )
-        known = (*BASE_KEYS, "features", *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT)
+        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, EDGE_TYPE, EDGE_WEIGHT)
         hint = check.nearest(key, known, cutoff=0.75)
         warnings.warn(f"{source}: key '{key}' is not read{hint}", DataWarning, stacklevel=2)
 

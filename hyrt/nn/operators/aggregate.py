@@ -91,7 +91,7 @@ def aggregate_into(
         A block with columns into x: a relabelled block with its sources' rows, or one read in place with the
         whole matrix.
     x
-        [num_src, f] float32, float64, or the 16 bits of float16 as uint16.
+        [num_src, f] float32, float64, the bits of float16 as uint16, or those of bfloat16 as int16.
     out
         [num_dst, aggregation.width(f)] float32 or float64.
     factors
@@ -110,7 +110,7 @@ def aggregate_into(
         If x has not one row a source, `out` has not the shape of the result, or a maximum is to be
         accumulated.
     """
-    _check_rows(block, x)
+    check_rows(block, x)
     width = x.shape[1]
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
@@ -138,7 +138,8 @@ def aggregate_into(
     (workers or current_workers()).run(work, block.num_dst, _GRAIN)
 
 
-def _check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
+def check_rows(block: Block | TensorBlock, x: torch.Tensor | Array) -> None:
+    """Refuse rows that are not one a source, with a `ValueError`."""
     if x.ndim != 2 or len(x) != block.num_src:
         raise ValueError(
             f"layer {block.layer}: x has shape {tuple(x.shape)}, but the block has {block.num_src} "
@@ -217,7 +218,8 @@ def aggregate(
         A relabelled block, or one read in place with x the whole matrix; on a device, a tensor block.
     x
         [num_src, f] float32 or float64, one row a source, where the block is. An array (which may also hold
-        the 16 bits of float16 as uint16) takes no gradient, and the result is float32 unless it is float64.
+        the bits of float16 as uint16, or of bfloat16 as int16) takes no gradient, and the result is float32
+        unless it is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
     onto
@@ -235,7 +237,7 @@ def aggregate(
         If x has not one row a source or is of another dtype, or if a maximum is to be added to something.
     """
     what = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
-    _check_rows(block, x)
+    check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")
     if isinstance(block, TensorBlock):

@@ -1,8 +1,8 @@
 """Compiled loops over blocks. All release the interpreter lock and write disjoint rows: no atomics anywhere.
 
-Feature matrices are float32, float64 or the 16 bits of halves (uint16). Arguments that may be None are
-resolved when a kernel is compiled, so that an absent factor costs nothing. Sums run in the order of the edges
-of a row, whatever the thread or the mini-batch: equal rows give equal bits.
+Feature matrices are float32, float64 or the 16 bits of halves (uint16) or of bfloat16 (int16). Arguments that
+may be None are resolved when a kernel is compiled, so that an absent factor costs nothing. Sums run in the
+order of the edges of a row, whatever the thread or the mini-batch: equal rows give equal bits.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -29,7 +29,7 @@ _compile = nb.njit(
 
 
 @_compile
-def _ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
+def ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
     """Ask for the rows of x that destinations soon after i need, and for the factors on them."""
     first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
     for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
@@ -58,7 +58,7 @@ def aggregate(
     kept = np.empty(0 if onto is None else width, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        _ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
+        ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
         total = out[i, sum_at : sum_at + width] if onto is None else kept
         for k in range(width):
             total[k] = 0
@@ -155,7 +155,7 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
     flat = x.reshape(x.size)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        _ask_ahead(indptr, columns, self_rows, None, flat, width, i, start, stop)
+        ask_ahead(indptr, columns, self_rows, None, flat, width, i, start, stop)
         best = out[i, sum_at : sum_at + width]
         for k in range(width):
             best[k] = 0
@@ -225,7 +225,7 @@ def attend(
     top = np.empty(heads, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        _ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
+        ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             a = own[h] if slices > 1 else own[0]
@@ -294,7 +294,7 @@ def attend_backward_scores(
             u_dst_grad[h, k] = 0
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        _ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
+        ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         own = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             g = grad[h, i]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.graph.narrow.narrow_rows import as_numbers
 from hyrt.machine.workers import current_workers
 from hyrt.nn.fused.edges import Edges
 from hyrt.nn.inputs import Aggregated, DividedRows, InPlace, Multiplied, Rows
@@ -41,7 +42,7 @@ def relabelled(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.
     order = np.argsort(sources, kind="stable")
     places = order[np.searchsorted(sources[order], columns)].astype(np.int32)
     rows = x.values[sources]
-    values = rows.view(np.float16) if rows.dtype == np.uint16 else rows
+    values = as_numbers(rows)
     own = replace(
         block,
         columns=places,

@@ -13,12 +13,12 @@ import yaml
 
 from hyrt.config import Config, apply_overrides, build_config
 from hyrt.errors import CheckpointError, ConfigError
-from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.nn.saga.checks.typed_graphs import check_types
 from hyrt.quantities import counted
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.training.checkpoint import has_checkpoint, load_checkpoint, load_newest_checkpoint
+from hyrt.training.given.opened_graph import opened_graph
 from hyrt.training.setup import build_model
 
 
@@ -101,7 +101,7 @@ def open_trained(
     if not isinstance(graph, Graph):
         # One that is not open yet is scaled as the settings say.
         source = config.data.source if graph is None else graph
-        graph = open_graph(source, normalize=config.data.normalize)
+        graph = opened_graph(config, source)
     model = build_model(config, graph) if module is None else module
     try:
         model.load_state_dict(weights)

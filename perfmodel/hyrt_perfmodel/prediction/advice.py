@@ -12,6 +12,8 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 # A change that saves less is not worth a line.
 _WORTH = 0.03
+# A row of int8 has a scale.
+_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +105,18 @@ def _changes(
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
     # The kernels of a known design take rows of float32 only.
     sample = training.at(1.0)
-    if (
-        sample.bytes_per_value == 4
-        and sample.sparse is None
-        and all(each.design is None for each in platform.accelerators)
-    ):
-        yield (
-            "features in 16 bits",
-            platform,
-            replace(training, at=lambda targets: replace(training.at(targets), bytes_per_value=2)),
-        )
+    if sample.sparse is None and all(each.design is None for each in platform.accelerators):
+        width = sample.features[0]
+        for words, row_bytes in (
+            ("features in 16 bits (data.rows=float16)", 2.0 * width),
+            ("features in 8 bits (data.rows=int8)", width + _SCALE_BYTES),
+        ):
+            if row_bytes < sample.dense_row_bytes:
+                yield words, platform, _with_input_bytes(training, row_bytes)
+
+
+def _with_input_bytes(training: TrainingWorkload, row_bytes: float) -> TrainingWorkload:
+    return replace(training, at=lambda targets: replace(training.at(targets), input_bytes=row_bytes))
 
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:

@@ -226,7 +226,7 @@ class StepModel:
                 threads=threads.load,
             )
 
-        dense_bytes = work.features[0] * work.bytes_per_value
+        dense_bytes = trainer.taken(work).dense_row_bytes
         if form == "aggregated":
             # An aggregate reads a row for every edge, and each destination's own.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)

@@ -23,12 +23,12 @@ def execution_s(sample_s: float, load_s: float, transfer_s: float, propagate_s: 
 
 def load_s(workload: Workload, host_bytes_per_s: float) -> float:
     """T_load of one trainer (equation 7): |V^0| f^0 S / BW_host; a step's is the sum over its trainers."""
-    return workload.vertices[0] * workload.features[0] * workload.bytes_per_value / host_bytes_per_s
+    return workload.vertices[0] * workload.dense_row_bytes / host_bytes_per_s
 
 
 def transfer_s(workload: Workload, link_bytes_per_s: float) -> float:
     """T_transfer of one accelerator (equation 8): |V^0| f^0 S / BW_link; a step's is the largest."""
-    return workload.vertices[0] * workload.features[0] * workload.bytes_per_value / link_bytes_per_s
+    return workload.vertices[0] * workload.dense_row_bytes / link_bytes_per_s
 
 
 def aggregate_s(
@@ -43,7 +43,8 @@ def aggregate_s(
         rows = workload.vertices[0] if layer == 1 else 0.0
     else:
         rows = workload.edges[layer - 1] * workload.rows_per_edge
-    return rows * workload.features[layer - 1] * workload.bytes_per_value / device_bytes_per_s
+    row_bytes = workload.features[layer - 1] * workload.bytes_per_value
+    return rows * (workload.dense_row_bytes if layer == 1 else row_bytes) / device_bytes_per_s
 
 
 def update_s(workload: Workload, layer: int, macs_per_s: float) -> float:

@@ -63,6 +63,8 @@ class Workload:
     """Whether a layer concatenates the own row and the aggregate, so that its f_in is 2 f."""
     bytes_per_value: int = 4
     """The bytes of a value, S."""
+    input_bytes: float | None = None
+    """The bytes of a dense input row in a narrow format, in which it is read and travels; None for f^0 S."""
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L, the multiply-accumulates of an update over f^l, of models that do not multiply once
     by the aggregate; None for f^(l-1), twice that where a layer concatenates."""
@@ -91,7 +93,8 @@ class Workload:
             raise ValueError(f"{layers} layers need {layers} widths_in, not {len(self.widths_in)}")
         if self.widths_between is not None and len(self.widths_between) != layers:
             raise ValueError(f"{layers} layers need {layers} widths_between, not {len(self.widths_between)}")
-        if min((*self.vertices, *self.edges, *self.features, self.bytes_per_value)) < 0:
+        sizes = (*self.vertices, *self.edges, *self.features, self.bytes_per_value, self.input_bytes or 0)
+        if min(sizes) < 0:
             raise ValueError("sizes cannot be negative")
 
     @property
@@ -143,7 +146,14 @@ class Workload:
     @property
     def row_bytes(self) -> float:
         """Bytes of an input row as it is stored."""
-        return self.features[0] * self.bytes_per_value if self.sparse is None else self.sparse.row_bytes
+        return self.dense_row_bytes if self.sparse is None else self.sparse.row_bytes
+
+    @property
+    def dense_row_bytes(self) -> float:
+        """Bytes of an input row that is dense."""
+        if self.input_bytes is not None:
+            return self.input_bytes
+        return self.features[0] * self.bytes_per_value
 
     def scaled(self, factor: float) -> Workload:
         """The same with `factor` times as many vertices and edges."""

@@ -117,5 +117,5 @@ def test_kernels_of_float32_get_no_advice_to_take_16_bits() -> None:
             accelerators=tuple(replace(each, design=design) for each in slow),
         )
         changes = [each.change for each in advise(machine, work(), predict(machine, work()), most=9)]
-        assert ("features in 16 bits" in changes) == (design is None)
+        assert ("features in 16 bits (data.rows=float16)" in changes) == (design is None)
         assert "links twice as fast" in changes

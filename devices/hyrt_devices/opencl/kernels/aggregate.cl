@@ -3,12 +3,24 @@
 //
 // WIDTH: columns of a source row. STRIDE: columns of a destination row. SUM_AT, SELF_AT: where the sum and the own
 // row stand in it (SELF_AT -1: no own row beside). VECTORS = ceil(WIDTH / VEC); UNROLL of them are kept in registers.
+// Source rows may be in a narrow format, which `codes` says how to read.
 
 #define START(j) min((j) * VEC, WIDTH - VEC)
 #define AT(u) START(min(base + (u) * LANES, VECTORS - 1))
+#if HAS_WEIGHTS
+#define WEIGHT(e) weights[e] *
+#else
+#define WEIGHT(e)
+#endif
+#if HAS_SOURCE
+#define SOURCE(j) source_scale[j] *
+#else
+#define SOURCE(j)
+#endif
 
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void aggregate(
-    __global const int *restrict indptr, __global const int *restrict columns, __global const float *restrict x,
+    __global const int *restrict indptr, __global const int *restrict columns, __global const code *restrict x,
+    __global const float *restrict row_scales, __global const float *restrict column_scales,
     __global const float *restrict row_scale, __global const float *restrict source_scale,
     __global const float *restrict weights, __global const float *restrict own_scale, __global float *restrict out,
     const int rows)
@@ -16,7 +28,7 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void aggregate(
     const int stop = min((int)(get_group_id(0) + 1) * GRAIN, rows);
     for (int i = get_group_id(0) * GRAIN; i < stop; i++) {
         const int first = indptr[i], end = indptr[i + 1];
-        __global const float *own = x + (size_t)i * WIDTH;
+        __global const code *own = x + (size_t)i * WIDTH;
         __global float *to = out + (size_t)i * STRIDE;
         for (int base = get_local_id(0); base < VECTORS; base += UNROLL * LANES) {
             vec sum[UNROLL];
@@ -24,32 +36,21 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void aggregate(
             for (int u = 0; u < UNROLL; u++) sum[u] = 0;
             for (int e = first; e < end; e++) {
                 const int j = columns[e];
-                __global const float *row = x + (size_t)j * WIDTH;
-#if HAS_WEIGHTS && HAS_SOURCE
-                const float factor = weights[e] * source_scale[j];
-#elif HAS_WEIGHTS
-                const float factor = weights[e];
-#elif HAS_SOURCE
-                const float factor = source_scale[j];
-#endif
+                __global const code *row = x + (size_t)j * WIDTH;
+                const float factor = WEIGHT(e) SOURCE(j) ROW_SCALE(j) 1.0f;
 #pragma unroll
-                for (int u = 0; u < UNROLL; u++)
-#if HAS_WEIGHTS || HAS_SOURCE
-                    sum[u] += factor * LOAD(row + AT(u));
-#else
-                    sum[u] += LOAD(row + AT(u));
-#endif
+                for (int u = 0; u < UNROLL; u++) sum[u] += factor * NUMBERS(row + AT(u));
             }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 vec total = sum[u] * row_scale[i];
 #if HAS_OWN
-                total += own_scale[i] * LOAD(own + AT(u));
+                total += own_scale[i] * ROW_SCALE(i) NUMBERS(own + AT(u));
 #endif
                 if (base + u * LANES < VECTORS) {
-                    STORE(total, to + SUM_AT + AT(u));
+                    STORE(COLUMN_SCALE(AT(u)) total, to + SUM_AT + AT(u));
 #if SELF_AT >= 0
-                    STORE(LOAD(own + AT(u)), to + SELF_AT + AT(u));
+                    STORE(COLUMN_SCALE(AT(u)) ROW_SCALE(i) NUMBERS(own + AT(u)), to + SELF_AT + AT(u));
 #endif
                 }
             }

@@ -1,0 +1,1 @@
+"""Feature rows in fewer bytes: their formats, how they are rounded, and the rows themselves."""

@@ -1,0 +1,124 @@
+"""Narrow feature rows in a dataset: codes and scales by key of the schema, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph import check
+from hyrt.graph.formats.schema import SCALE_KEYS, FeatureRows
+from hyrt.graph.narrow.narrow_features import NarrowFeatures
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.rounding import Rounding
+from hyrt.graph.narrow.row_format import BFLOAT16, INT8, INT8_COLUMNS
+from hyrt.machine.workers import current_workers
+
+Array = NDArray[Any]
+
+
+def are_codes(dtype: np.dtype[Any]) -> bool:
+    """Whether features of a dtype are codes."""
+    return dtype in (np.int8, np.uint16)
+
+
+def coded_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
+    """The feature rows of a dataset that keeps codes: int8 with scales, or the bits of bfloat16.
+
+    Parameters
+    ----------
+    source
+        The dataset's name for messages.
+    codes
+        [V, F] int8 or uint16.
+    arrays
+        The arrays of the dataset by key, of which the scales are taken out.
+
+    Raises
+    ------
+    DataError
+        If scales are missing, or are not one positive number for each row or column.
+    """
+    by_row, by_column = (arrays.pop(key, None) for key in SCALE_KEYS)
+    if codes.dtype != np.int8:
+        check_no_scales(source, codes.dtype, {"row_scales": by_row, "column_scales": by_column})
+        rows = NarrowRows(BFLOAT16, codes.view(np.int16))
+        return FeatureRows.read_from(NarrowFeatures(rows), codes.shape[0])
+    if (by_row is None) == (by_column is None):
+        raise check.reject(
+            source,
+            "features",
+            f"of int8 needs one of row_scales [{codes.shape[0]}] and column_scales [{codes.shape[1]}]",
+        )
+    for key, values, count in zip(SCALE_KEYS, (by_row, by_column), codes.shape, strict=True):
+        if values is None:
+            continue
+        if len(values) != count:
+            raise check.reject(source, key, f"has {len(values):,} entries, and 'features' needs {count:,}")
+        bad = ~(np.isfinite(values) & (values > 0))
+        if bad.any():
+            at = int(bad.argmax())
+            raise check.reject(source, key, f"value {values[at]} at {at}: give a finite number above 0")
+    kept = NarrowRows(INT8 if by_column is None else INT8_COLUMNS, codes, by_row, by_column)
+    return FeatureRows.read_from(NarrowFeatures(kept), codes.shape[0])
+
+
+def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
+    """Refuse scales beside features that have none.
+
+    Raises
+    ------
+    DataError
+        Naming the key.
+    """
+    for key in SCALE_KEYS:
+        if arrays.get(key) is not None:
+            raise check.reject(source, key, f"is for features of int8, and these are {dtype.name}: omit it")
+
+
+@dataclass(slots=True)
+class WrittenRows:
+    """Feature rows as the arrays of a dataset, one block after the other; scales are known at the end."""
+
+    dtype: np.dtype[Any]
+    """The dtype of `features`."""
+    blocks: Iterator[Array]
+    """Their rows, to be read once."""
+    scales: dict[str, Array]
+    """The scales by key; whole when all blocks were read."""
+
+    @classmethod
+    def of(cls, rows: FeatureRows, name: str) -> WrittenRows:
+        """The rows of a dataset, of the name for messages."""
+        kept, rounding = rows.kept, rows.rounding
+        if kept is not None:
+            codes = kept.codes.view(np.uint16) if kept.format == BFLOAT16 else kept.codes
+            scales = zip(SCALE_KEYS, (kept.row_scales, kept.column_scales), strict=True)
+            named = {key: values for key, values in scales if values is not None}
+            return cls(codes.dtype, check.row_blocks(codes), named)
+        if rounding is None:
+            return cls(np.dtype(rows.dtype), rows.blocks(), {})
+        found: dict[str, Array] = {}
+        if rounding.format.scales == "row":
+            found["row_scales"] = np.empty(rows.shape[0], np.float32)
+        elif rounding.column_scales is not None:
+            found["column_scales"] = rounding.column_scales
+        dtype = np.dtype(np.int8 if rounding.format.scales else np.uint16)
+        return cls(dtype, _codes(rows, rounding, found.get("row_scales"), name), found)
+
+
+def _codes(
+    rows: FeatureRows, rounding: Rounding, row_scales: NDArray[np.float32] | None, name: str
+) -> Iterator[Array]:
+    at = 0
+    for block in rows.blocks():
+        out = NarrowRows.room(rounding.format, block.shape, rounding.column_scales)
+        rounding.write(block, np.arange(at, at + len(block)), out, name, current_workers())
+        if row_scales is not None:
+            assert out.row_scales is not None
+            row_scales[at : at + len(block)] = out.row_scales
+        at += len(block)
+        yield out.codes if rounding.format.scales else out.codes.view(np.uint16)

@@ -1,0 +1,1 @@
+"""Aggregation of rows in a narrow format, read in place."""

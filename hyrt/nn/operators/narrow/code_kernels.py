@@ -1,0 +1,126 @@
+"""Compiled loops that aggregate codes of int8 in place, with their scales; see `kernels`."""
+
+# mypy: disable-error-code="no-untyped-def,call-arg"
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from hyrt.machine.intrinsics import value
+from hyrt.nn.operators.kernels import ask_ahead
+
+_compile = nb.njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    boundscheck=False,
+    fastmath={"contract", "reassoc", "nsz"},
+)
+
+
+@nb.njit(inline="always", cache=True)
+def _factor(e, column, code_scales, source_scale, weights):
+    """What the codes of an edge's source are multiplied with."""
+    factor = np.float32(1)
+    if code_scales is not None:
+        factor *= code_scales[column]
+    if source_scale is not None:
+        factor *= source_scale[column]
+    if weights is not None:
+        factor *= np.float32(weights[e])
+    return factor
+
+
+@_compile
+def aggregate_codes(
+    indptr, columns, self_rows, x, code_scales, column_scales, row_scale, source_scale, weights, self_scale,
+    out, sum_at, self_at, start, stop,
+):  # fmt: skip
+    """As `kernels.aggregate`, of the numbers code_scales[j] * x[j] * column_scales; scales may be None."""
+    width = x.shape[1]
+    flat = x.reshape(x.size)
+    for i in range(start, stop):
+        first, end = indptr[i], indptr[i + 1]
+        ask_ahead(indptr, columns, self_rows, code_scales, flat, width, i, start, stop)
+        total = out[i, sum_at : sum_at + width]
+        for k in range(width):
+            total[k] = 0
+        e = first
+        while e + 4 <= end:
+            p, q, r, s = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]
+            a, b, c, d = x[p], x[q], x[r], x[s]
+            fa = _factor(e, p, code_scales, source_scale, weights)
+            fb = _factor(e + 1, q, code_scales, source_scale, weights)
+            fc = _factor(e + 2, r, code_scales, source_scale, weights)
+            fd = _factor(e + 3, s, code_scales, source_scale, weights)
+            for k in range(width):
+                total[k] += (fa * value(a[k]) + fb * value(b[k])) + (fc * value(c[k]) + fd * value(d[k]))
+            e += 4
+        while e < end:
+            a = x[columns[e]]
+            fa = _factor(e, columns[e], code_scales, source_scale, weights)
+            for k in range(width):
+                total[k] += fa * value(a[k])
+            e += 1
+        scale = row_scale[i]
+        for k in range(width):
+            total[k] *= scale
+        j = i if self_rows is None else self_rows[i]
+        own = x[j]
+        code_scale = np.float32(1)
+        if code_scales is not None:
+            code_scale = code_scales[j]
+        if self_scale is not None:
+            own_scale = self_scale[i] * code_scale
+            for k in range(width):
+                total[k] += own_scale * value(own[k])
+        if column_scales is not None:
+            for k in range(width):
+                total[k] *= column_scales[k]
+        if self_at is not None:
+            beside = out[i, self_at : self_at + width]
+            for k in range(width):
+                beside[k] = code_scale * value(own[k])
+            if column_scales is not None:
+                for k in range(width):
+                    beside[k] *= column_scales[k]
+
+
+@_compile
+def aggregate_codes_max(
+    indptr, columns, self_rows, x, code_scales, column_scales, out, sum_at, self_at, start, stop
+):
+    """As `kernels.aggregate_max` without winners, of the numbers of `aggregate_codes`."""
+    width = x.shape[1]
+    flat = x.reshape(x.size)
+    for i in range(start, stop):
+        first, end = indptr[i], indptr[i + 1]
+        ask_ahead(indptr, columns, self_rows, code_scales, flat, width, i, start, stop)
+        best = out[i, sum_at : sum_at + width]
+        for k in range(width):
+            best[k] = 0
+        for e in range(first, end):
+            a = x[columns[e]]
+            factor = _factor(e, columns[e], code_scales, None, None)
+            if e == first:
+                for k in range(width):
+                    best[k] = factor * value(a[k])
+            else:
+                for k in range(width):
+                    best[k] = max(best[k], factor * value(a[k]))
+        # Scales are positive: the largest code of a column is that of the largest number.
+        if column_scales is not None:
+            for k in range(width):
+                best[k] *= column_scales[k]
+        if self_at is not None:
+            j = i if self_rows is None else self_rows[i]
+            own = x[j]
+            code_scale = np.float32(1)
+            if code_scales is not None:
+                code_scale = code_scales[j]
+            beside = out[i, self_at : self_at + width]
+            for k in range(width):
+                beside[k] = code_scale * value(own[k])
+            if column_scales is not None:
+                for k in range(width):
+                    beside[k] *= column_scales[k]

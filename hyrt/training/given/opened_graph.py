@@ -1,0 +1,34 @@
+"""The graph that settings name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hyrt.config import Config
+from hyrt.graph import Graph, open_graph
+from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.machine.cores import available_cores
+from hyrt.machine.workers import Workers, working
+
+
+def opened_graph(config: Config, source: Any = None) -> Graph:
+    """Open a graph, with features scaled and rounded as the settings say.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    source
+        What to open in place of `data.source`; see `hyrt.graph.open_graph`.
+
+    Raises
+    ------
+    DataError
+        As for `open_graph`, and if the features cannot be rounded so.
+    """
+    data = config.data
+    graph = open_graph(data.source if source is None else source, normalize=data.normalize)
+    if data.rows == "stored":
+        return graph
+    with Workers(available_cores(), "rounding") as workers, working(workers):
+        return narrowed(graph, data.rows, config.seed if data.rounding == "stochastic" else None)
