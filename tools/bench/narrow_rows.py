@@ -1,0 +1,246 @@
+"""What narrow feature rows cost and give: accuracy, CPU time of the stages, and steps over a slow link.
+
+    python tools/bench/narrow_rows.py accuracy GRAPH ... [--seeds 3] [--model graphsage] [SETTING ...]
+    python tools/bench/narrow_rows.py stages GRAPH [--rounds 3]
+    python tools/bench/narrow_rows.py link GRAPH [--rates 0.5 1 2] [--rounds 3]
+
+`accuracy` trains on each graph in each format, and prints the mean of the test metric and the bytes of the
+rows beside float32's. Sparse features are made dense first.
+
+`stages` has the CPU time of each stage on one thread, as tools/bench/stages.py measures it, and the most
+memory of the process; the formats take turns.
+
+`link` trains on an OpenCL device that is sent its mini-batches over a simulated link: a transfer takes as
+long as the link would have needed for the bytes of the inputs, and all else is real. The CPU trains beside
+it, and the resource manager moves the split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from timed_runs import BATCH, child_record, parser, prepared, settings, show, timed_run
+
+FORMATS = ("float32", "float16", "bfloat16", "int8", "int8-columns")
+STAGES = ("sample", "load", "propagate")
+_GB = 1e9
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    asked = parser(__doc__)
+    asked.add_argument("what", choices=["accuracy", "stages", "link"])
+    asked.add_argument("graphs", nargs="+", help="graphs, and for accuracy settings such as train.epochs=5")
+    asked.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS)
+    asked.add_argument("--model", default="graphsage")
+    asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument(
+        "--steps", type=int, default=40, help="steps of a run, the first eight of which warm up"
+    )
+    asked.add_argument("--rates", nargs="+", type=float, default=[0.25, 1.0], help="GB/s of simulated links")
+    asked.add_argument("--metric", default="accuracy", help="accuracy or roc_auc")
+    asked.add_argument("--child", help=argparse.SUPPRESS)
+    return asked.parse_args()
+
+
+def opened(source: str, row_format: str) -> Any:
+    """A graph with dense rows of a format."""
+    import numpy as np
+
+    from hyrt.graph import open_graph
+    from hyrt.graph.narrow.narrowing import narrowed
+    from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+    from hyrt.machine.workers import Workers
+
+    graph = open_graph(source, normalize="auto")
+    if isinstance(graph.features, SparseFeatures):
+        dense = np.empty((graph.num_vertices, graph.num_features), np.float32)
+        with Workers(2, "dense") as workers:
+            graph.features.rows(np.arange(graph.num_vertices), dense, workers)
+        graph = graph.with_features(DenseFeatures(dense))
+    return graph if row_format == "float32" else narrowed(graph, row_format)
+
+
+def accuracy(options: argparse.Namespace) -> list[str]:
+    """A row for each graph and format."""
+    import hyrt
+    from hyrt.config.command_line import apply_overrides
+
+    sources = [each for each in options.graphs if "=" not in each.split(",")[0]]
+    overrides = [each for each in options.graphs if each not in sources]
+    lines = [
+        "| graph | rows | bytes | test, mean of seeds | each |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    for source in sources:
+        whole = 0
+        for row_format in options.formats:
+            graph = opened(source, row_format)
+            whole = whole or graph.num_vertices * graph.num_features * 4
+            found = []
+            for seed in range(options.seeds):
+                given = {"seed": seed, "model": {"kind": options.model}, "data": {}, "train": {}}
+                sections = apply_overrides(given, overrides)
+                kind = sections.pop("model")
+                result = hyrt.train(graph, kind, **sections)
+                test = result.metrics["test"]
+                found.append(100 * test.get(options.metric, test["accuracy"]))
+            shown = ", ".join(f"{each:.2f}" for each in found)
+            part = graph.features.nbytes / whole
+            lines.append(
+                f"| {graph.name.rpartition('/')[2]} | {row_format} | {part:.3f} | "
+                f"{statistics.fmean(found):.2f} | {shown} |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
+def run_child(options: argparse.Namespace) -> None:
+    """The stages of one run in a format; prints one JSON line."""
+    prepared()
+    from hyrt.config import build_config
+    from hyrt.observe.hook import Hook
+
+    class CpuTimes(Hook):
+        """Notes the CPU time of each call of a stage."""
+
+        def __init__(self) -> None:
+            self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
+
+        def around(self, stage: str, site: Any, work: Callable[[], Any]) -> Any:
+            started = time.thread_time()
+            result = work()
+            if stage in self.ms:
+                self.ms[stage].append(1e3 * (time.thread_time() - started))
+            return result
+
+    graph = opened(options.graphs[0], options.child)
+    one = {"pipelined": False, "sample_threads": 1, "load_threads": 1, "train_threads": 1}
+    config = build_config(
+        settings(
+            options.model,
+            epochs=max(1, -(-options.steps * BATCH // len(graph.split("train")))),
+            devices=["cpu:0"],
+            balance={"policy": "static", "predict": False},
+            runtime=one,
+        )
+    )
+    times = CpuTimes()
+    run = timed_run(config, graph, steps=options.steps, hooks=[times])
+    losses = [loss for group in run.groups for loss in group.losses][: options.steps]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    record = {
+        "ms": {stage: statistics.median(ms[8 : options.steps]) for stage, ms in times.ms.items()},
+        "features_mib": graph.features.nbytes / 2**20,
+        "peak_mib": peak,
+        "loss": statistics.fmean(losses[-10:]),
+    }
+    print(json.dumps(record), flush=True)
+
+
+def stages(options: argparse.Namespace) -> list[str]:
+    """A row for each format."""
+    runs: dict[str, list[dict[str, Any]]] = {each: [] for each in options.formats}
+    for number in range(options.rounds + 1):
+        for row_format in options.formats if number % 2 else reversed(options.formats):
+            command = [sys.executable, __file__, *sys.argv[1:], "--child", row_format]
+            record = child_record(command, row_format, None)
+            # The first round compiles kernels.
+            if number:
+                runs[row_format].append(record)
+    lines = [
+        "| rows | sample | load | propagate | step, CPU ms | load, float32 / this | step | features, MiB | "
+        "loss |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+
+    def ms(row_format: str, names: tuple[str, ...]) -> float:
+        return statistics.median(sum(run["ms"][name] for name in names) for run in runs[row_format])
+
+    first = options.formats[0]
+    for row_format in options.formats:
+        each = " | ".join(f"{ms(row_format, (stage,)):.1f}" for stage in STAGES)
+        last = runs[row_format][-1]
+        lines.append(
+            f"| {row_format} | {each} | {ms(row_format, STAGES):.1f} | "
+            f"{ms(first, ('load',)) / ms(row_format, ('load',)):.2f} | "
+            f"{ms(first, STAGES) / ms(row_format, STAGES):.2f} | {last['features_mib']:.0f} | "
+            f"{last['loss']:.4f} |"
+        )
+    return lines
+
+
+def link(options: argparse.Namespace) -> list[str]:
+    """A row for each rate and format: steps at the start and the end, and the split that was found."""
+    from dataclasses import replace
+
+    from hyrt_devices.opencl.device import OpenclDevice
+
+    from hyrt.config import build_config
+    from hyrt.graph.narrow.narrow_rows import NarrowRows
+
+    graphs = {each: opened(options.graphs[0], each) for each in options.formats}
+    plain_open, plain_transfer = OpenclDevice.open.__func__, OpenclDevice.transfer
+    lines = [
+        "| link GB/s | rows | ms a step, steps 2 to 6 | last third | split at the start | at the end |",
+        "| ---: | --- | ---: | ---: | --- | --- |",
+    ]
+    for rate in options.rates:
+
+        def open_(cls: Any, info: Any, given: Any) -> Any:
+            # Rows travel: the host does not aggregate for it.
+            forms = tuple(form for form in info.forms if form != "aggregated")
+            return plain_open(cls, replace(info, forms=forms), given)
+
+        def transfer(self: Any, batch: Any, rate: float = rate) -> Any:
+            started = time.perf_counter()
+            rows = batch.inputs
+            size = 0
+            if rows is not None:
+                size = rows.nbytes if isinstance(rows, NarrowRows) else 4 * rows.numel()
+            staged = plain_transfer(self, batch)
+            time.sleep(max(0.0, size / (rate * _GB) - (time.perf_counter() - started)))
+            return staged
+
+        OpenclDevice.open = classmethod(open_)  # type: ignore[method-assign,assignment]
+        OpenclDevice.transfer = transfer  # type: ignore[method-assign]
+        for row_format in options.formats:
+            config = build_config(
+                settings(
+                    options.model,
+                    epochs=50,
+                    devices=["cpu", "opencl"],
+                    balance={"policy": "model", "predict": False},
+                )
+            )
+            run = timed_run(config, graphs[row_format], steps=options.steps)
+            steps = run.step_s()[: options.steps]
+            splits = [list(group.split.values()) for group in run.groups]
+            lines.append(
+                f"| {rate:g} | {row_format} | {1e3 * statistics.median(steps[1:6]):.0f} | "
+                f"{1e3 * statistics.median(steps[-len(steps) // 3 :]):.0f} | {splits[0]} | {splits[-1]} |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    options = arguments()
+    if options.child:
+        run_child(options)
+        return
+    prepared()
+    lines = {"accuracy": accuracy, "stages": stages, "link": link}[options.what](options)
+    show("\n".join(lines), None)
+
+
+if __name__ == "__main__":
+    main()
