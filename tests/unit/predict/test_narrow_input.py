@@ -1,0 +1,98 @@
+"""Predictions of runs with narrow feature rows, against figures worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import random_graph
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.prediction.advice import advise
+from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.prediction.stages import aggregate_s, load_s, synchronize_s, transfer_s
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+
+from hyrt.config import build_config
+from hyrt.doctor.children.dataset_sizes import dataset_sizes
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.schema import from_graph
+from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, in_format
+from hyrt.predict.workload import expected_workload
+
+FPGAS = load_platform("2x-epyc7763-4x-u250")
+WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=True)
+
+
+def configured(rows: str) -> TrainingWorkload:
+    config = build_config(
+        {"data": {"source": "synthetic:products-s", "rows": rows}, "model": {"kind": "graphsage"}}
+    )
+    return expected_workload(config, generated_sizes("synthetic:products-s"))
+
+
+def test_input_rows_are_read_and_sent_in_their_bytes_and_all_else_is_not() -> None:
+    narrow = replace(WORK, input_bytes=14)
+    assert load_s(narrow, 1e6) == pytest.approx(1000 * 14 / 1e6)
+    assert transfer_s(narrow, 1e6) == pytest.approx(1000 * 14 / 1e6)
+    assert aggregate_s(narrow, 1, 1e6) == pytest.approx(2000 * 14 / 1e6)
+    assert aggregate_s(narrow, 2, 1e6) == aggregate_s(WORK, 2, 1e6)
+    assert synchronize_s(narrow, 1e6) == synchronize_s(WORK, 1e6)
+    with pytest.raises(ValueError, match="negative"):
+        replace(WORK, input_bytes=-1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes"), [("float16", 200), ("bfloat16", 200), ("int8", 104), ("int8-columns", 100)]
+)
+def test_the_setting_gives_the_bytes_of_a_row(rows: str, row_bytes: int) -> None:
+    found, stored = configured(rows), configured("stored")
+    assert found.at(100).dense_row_bytes == row_bytes
+    assert stored.at(100).dense_row_bytes == 400
+    assert found.feature_bytes == pytest.approx(stored.feature_bytes * row_bytes / 400)
+
+
+def slow_links() -> Platform:
+    platform = load_platform("2x-epyc7763-4x-a5000")
+    slow = tuple(replace(each, link_gb_s=each.link_gb_s / 50) for each in platform.accelerators)
+    return replace(platform, accelerators=slow)
+
+
+def test_where_the_link_bounds_int8_moves_the_split_and_the_epoch_back() -> None:
+    platform = slow_links()
+    wide, narrow = predict(platform, configured("stored")), predict(platform, configured("int8"))
+    assert wide.bottleneck in ("transfer", "propagate")
+    # The accelerators get more of each step when their link is relieved.
+    assert sum(narrow.assignment.split[1:]) > 1.3 * sum(wide.assignment.split[1:])
+    assert narrow.epoch_s < 0.8 * wide.epoch_s
+    changes = [each.change for each in advise(platform, configured("stored"), wide, most=9)]
+    assert "features in 8 bits (data.rows=int8)" in changes
+    found = [each.change for each in advise(platform, configured("int8"), narrow, most=9)]
+    assert not any("bits" in change for change in found)
+
+
+def test_kernels_of_a_known_design_are_sent_whole_rows() -> None:
+    host, fpga, *_ = FPGAS.trainers("graphsage")
+    work = configured("int8").at(10)
+    assert fpga.device.design is not None
+    assert fpga.taken(work).dense_row_bytes == 400
+    assert host.taken(work).dense_row_bytes == 104
+
+
+def test_sizes_of_open_graphs_and_of_files_agree(tmp_path: Path) -> None:
+    graph = random_graph(vertices=60, features=6)
+    write_npz(from_graph(graph), tmp_path / "a.npz")
+    targets = np.arange(5)
+    for rows, row_bytes in (("int8", 10.0), ("bfloat16", 12.0), ("int8-columns", 6.0)):
+        found = graph_sizes(narrowed(graph, rows), targets)
+        assert (found.row_bytes, found.value_bytes) == (row_bytes, 4)
+        assert in_format(graph_sizes(graph, targets), rows).row_bytes == row_bytes
+        convert(Conversion(str(tmp_path / "a.npz"), tmp_path / rows, rows=rows))
+        stored = dataset_sizes(str(tmp_path / rows), 0, "none")
+        more = 4 * 6 / 60 if rows == "int8-columns" else 0
+        assert stored.row_bytes == pytest.approx(row_bytes + more)
+        assert stored.value_bytes == 4
