@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from hyrt.errors import DataError
 from hyrt.graph import Graph, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npz import write_npz
-from hyrt.graph.formats.schema import from_graph
+from hyrt.graph.formats.schema import FeatureRows, from_graph
+from hyrt.graph.narrow.coded_dataset import WrittenRows
 from hyrt.graph.narrow.narrow_features import NarrowFeatures, RoundedOnTheWay
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.narrowing import narrowed
@@ -265,3 +267,31 @@ def test_rows_take_the_bytes_that_their_format_says() -> None:
     assert narrowed(graph, "float32") is graph
     assert isinstance(narrowed(graph, "float16").features, DenseFeatures)
     assert (INT8.row_bytes(100), INT8_COLUMNS.row_bytes(100)) == (104, 100)
+
+
+def test_columns_and_rows_are_drawn_apart() -> None:
+    x = np.full((40, 40), 10.5, np.float32)
+    x[:, 0] = 127
+    codes = rounded(x, "int8", 5).codes[:, 1:]
+    assert set(np.unique(codes)) == {10, 11}
+    assert (codes == 11).mean(0).min() > 0
+    assert (codes == 11).mean(1).min() > 0
+    assert (codes == 11).mean(0).max() < 1
+    assert (codes == 11).mean(1).max() < 1
+
+
+@pytest.mark.parametrize("name", [*CODES, "bfloat16"])
+def test_rows_are_written_block_by_block_like_all_at_once(name: str) -> None:
+    x = np.random.default_rng(2).standard_normal((23, 6)).astype(np.float32)
+    seed = 9 if name in CODES else None
+    wanted = rounded(x, name, seed)
+    streamed = FeatureRows.streamed(x.shape, x.dtype, lambda: iter([x[:4], x[4:11], x[11:]]))
+    rounding = Rounding(ROW_FORMATS[name], seed, wanted.column_scales)
+    written = WrittenRows.of(replace(streamed, rounding=rounding), "x")
+    codes = np.concatenate([block.copy() for block in written.blocks])
+    assert (codes.view(wanted.codes.dtype) == wanted.codes).all()
+    assert written.scales.keys() == {"int8": {"row_scales"}, "int8-columns": {"column_scales"}}.get(
+        name, set()
+    )
+    if name == "int8":
+        assert (written.scales["row_scales"] == wanted.row_scales).all()

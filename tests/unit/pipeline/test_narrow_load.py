@@ -119,6 +119,12 @@ def test_the_form_of_narrow_rows(kind: str, rows: str, forms: Any, wanted: str) 
     assert plan_input(model, graph, forms, fuse=True).form == wanted
 
 
+def test_rows_of_a_whole_graph_are_numbers() -> None:
+    graph = narrowed(random_graph(features=12), "int8")
+    model = GNN(Architecture(kind="gat", in_features=12, hidden=8, num_classes=3, layers=2))
+    assert plan_input(model, graph, ("rows", "narrow"), fuse=True, whole=True).form == "rows"
+
+
 def test_bfloat16_is_read_in_place_by_every_layer() -> None:
     graph = narrowed(random_graph(features=12), "bfloat16")
     model = GNN(Architecture(kind="gat", in_features=12, hidden=8, num_classes=3, layers=1, heads=2))
