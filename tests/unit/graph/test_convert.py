@@ -245,7 +245,7 @@ def test_commands(tmp_path):
     assert run.invoke(data_app, ["info", "--check", folder]).exit_code == 0
     assert open_graph(file).features.values.dtype == np.float16
     for option, value, choices in (
-        ("--rows", "int4", "int8 or int8-columns"),
+        ("--rows", "int4", "float32, float16, bfloat16, int8 or int8-columns"),
         ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
     ):
         wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])
