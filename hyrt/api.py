@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from hyrt.observe.events import Emit
     from hyrt.report.records.trained_run import TrainedRun
-    from hyrt.training.given.opened_graph import opened_graph
-from hyrt.training.train import TrainResult
+    from hyrt.training.train import TrainResult
 
 
 def load(source: Any, *, normalize: Normalize = "none") -> Graph:
@@ -88,6 +87,7 @@ def train(
     from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
+    from hyrt.training.given.opened_graph import opened_graph
     from hyrt.training.setup import PreparedRun
     from hyrt.training.train import Training
 

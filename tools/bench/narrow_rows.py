@@ -109,7 +109,7 @@ def run_child(options: argparse.Namespace) -> None:
     from hyrt.config import build_config
     from hyrt.observe.hook import Hook
 
-    class CpuTimes(Hook):
+    class CpuClock(Hook):
         """Notes the CPU time of each call of a stage."""
 
         def __init__(self) -> None:
@@ -133,7 +133,7 @@ def run_child(options: argparse.Namespace) -> None:
             runtime=one,
         )
     )
-    times = CpuTimes()
+    times = CpuClock()
     run = timed_run(config, graph, steps=options.steps, hooks=[times])
     losses = [loss for group in run.groups for loss in group.losses][: options.steps]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -45,10 +45,10 @@ from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
-from hyrt_devices.opencl.warm_up import smallest_batch
 from hyrt_devices.opencl_host.profiling import Command, span_s, spans
 from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
+from hyrt_devices.opencl_host.warm_up import smallest_batch
 
 _TAKES = (
     "gcn, graphsage with mean or sum, gin, commnet, ggnn, ggcn, gnn-film, and layers of hyrt.nn.SagaLayer"

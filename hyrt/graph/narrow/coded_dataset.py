@@ -16,6 +16,7 @@ from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.rounding import Rounding
 from hyrt.graph.narrow.row_format import BFLOAT16, INT8, INT8_COLUMNS
 from hyrt.machine.workers import current_workers
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -89,6 +90,8 @@ class WrittenRows:
     """Their rows, to be read once."""
     scales: dict[str, Array]
     """The scales by key; whole when all blocks were read."""
+
+    __repr__ = one_line
 
     @classmethod
     def of(cls, rows: FeatureRows, name: str) -> WrittenRows:

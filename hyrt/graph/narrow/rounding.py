@@ -15,6 +15,7 @@ from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.row_format import BFLOAT16, FLOAT16, RowFormat
 from hyrt.machine.generator import ROUNDING, stream_key
 from hyrt.machine.workers import Workers
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 _GRAIN = 512
@@ -33,6 +34,8 @@ class Rounding:
     """The seed of stochastic rounding, which is for int8; None rounds to the nearest."""
     column_scales: NDArray[np.float32] | None = None
     """[F] the scales of columns, for a format that has them: see `column_scales`."""
+
+    __repr__ = one_line
 
     def write(self, rows: Array, vertices: Array, out: NarrowRows, name: str, workers: Workers) -> None:
         """Round rows.
@@ -97,7 +100,7 @@ def column_scales(
     blocks
         All rows, [n, F] at a time.
     width
-        F.
+        The number of columns.
     name
         The source of the rows, for messages.
     seen
