@@ -31,7 +31,6 @@ def told_chunks(events: list[Event]) -> list[dict[str, float]]:
 
 
 CASES: dict[str, tuple[int, dict[str, Any], list[str], dict[str, Any]]] = {
-    "gcn, 1 rank": (1, GCN, ["cpu:0"], {"chunks": 2}),
     "gcn, 4 ranks": (4, GCN, ["cpu:0"], {"chunks": 2}),
     "graphsage, 2 ranks": (2, {"kind": "graphsage", "layers": 3}, ["cpu:0"], {"chunks": 4}),
     "gin, 3 ranks": (3, {"kind": "gin", "norm": "none"}, ["cpu:0"], {"chunks": 1}),
