@@ -25,6 +25,8 @@ from hyrt.testing.__main__ import main
 INFO = CpuDevice.probe()[0]
 # Several of these are one and the same device.
 COPIES = ("cpu", "null")
+# What a backend may take besides rows.
+FORMS = ("narrow", "sparse", "aggregated", "in_place", "ids")
 
 
 def there() -> list[tuple[str, str]]:
@@ -141,7 +143,7 @@ def test_the_backend_of_the_documentation_conforms(tmp_path: Path, monkeypatch: 
     npu = importlib.import_module("documented_backend").NpuDevice
     report = check_device(lambda options: npu.open(npu.probe()[0], options), cycles=5)
     assert {verdict.name for verdict in report.skipped} <= {
-        *(f"input form {form} gives the same sums" for form in ("sparse", "aggregated", "in_place", "ids")),
+        *(f"input form {form} gives the same sums" for form in FORMS),
         "sampler draws what the host draws",
         "mini batches it sampled are trained",
         "sampler draws while the device trains",
