@@ -35,7 +35,7 @@ def test_eval_repeats_the_summary(run: Path, tmp_path: Path) -> None:
 def test_other_data_need_not_have_the_metric_that_chose_the_epoch(tmp_path: Path) -> None:
     words = ("--data", "synthetic:tiny,classes=2", "train.metric=roc_auc", "train.epochs=1", "--name", "two")
     hyrt("run", *words, "--quiet", cwd=tmp_path)
-    convert(Conversion("synthetic:tiny,classes=2", tmp_path / "one.npz", None, "nearest", False), print)
+    convert(Conversion("synthetic:tiny,classes=2", tmp_path / "one.npz"), print)
     with np.load(tmp_path / "one.npz") as file:
         arrays = dict(file)
     # The area under the curve is of two classes.

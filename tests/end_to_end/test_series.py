@@ -23,7 +23,7 @@ NAMES = [f"split-{split}-seed-{seed}" for split in (0, 1) for seed in (3, 4)]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset with two splits, the second of which trains on what the first tests."""
     file = tmp_path_factory.mktemp("data") / "two.npz"
-    convert(Conversion("synthetic:tiny", file, None, "nearest", False), lambda text: None)
+    convert(Conversion("synthetic:tiny", file), lambda text: None)
     with np.load(file) as one:
         arrays = dict(one)
     masks = {name: arrays[f"{name}_mask"].reshape(-1) for name in ("train", "val", "test")}
