@@ -1,4 +1,4 @@
-"""What the ranks of a run that fails leave for rank 0, which writes the records of all of them."""
+"""What the ranks of a run that fails leave for the one that writes the records of all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch.distributed import DistError
@@ -36,8 +37,13 @@ class LastWords:
         self._reachable = reachable
         self._until: float | None = None
 
+    @property
+    def is_for_this_rank(self) -> bool:
+        """Whether this rank gets what the others leave: the first one of those that are not lost."""
+        return all(self._rank < other for other in self._reachable())
+
     def leave(self, subject: str, data: bytes) -> Mapping[int, bytes]:
-        """Leave data, and get those of all ranks that could: none but at rank 0.
+        """Leave data, and get those of all ranks that could: none but at the first rank that is left.
 
         All calls together take two seconds at most: what is not there by then is left out.
 
@@ -48,41 +54,43 @@ class LastWords:
         data
             Any bytes; more than 32 MiB are not left.
         """
-        found = {self._rank: data} if self._rank == 0 else {}
+        gathers = self.is_for_this_rank
+        found = {self._rank: data} if gathers else {}
         if not self._reachable():
             return found
         if self._until is None:
             self._until = time.monotonic() + _WAIT_S
         # A store whose machine is gone may not answer for minutes.
         work = threading.Thread(
-            target=self._work, args=(subject, data, found), name="hyrt.ranks.last", daemon=True
+            target=self._gather if gathers else self._give,
+            args=(subject, found if gathers else data),
+            name="hyrt.ranks.last",
+            daemon=True,
         )
         work.start()
         work.join(max(0.0, self._until - time.monotonic()))
         return dict(sorted(found.items()))
 
-    def _work(self, subject: str, data: bytes, found: dict[int, bytes]) -> None:
-        try:
-            store = self._store()
-            if self._rank == 0:
-                self._gather(store, subject, found)
-            elif len(data) <= _MOST_BYTES:
-                store.set(_key(subject, self._rank), base64.b64encode(data).decode())
-        except (DistError, RuntimeError):
-            # Nobody keeps the store any more: what has been found is all that there is.
-            return
+    def _give(self, subject: str, data: bytes) -> None:
+        # Where nobody keeps the store any more, nobody reads either.
+        with suppress(DistError, RuntimeError):
+            if len(data) <= _MOST_BYTES:
+                self._store().set(_key(subject, self._rank), base64.b64encode(data).decode())
 
-    def _gather(self, store: Any, subject: str, found: dict[int, bytes]) -> None:
+    def _gather(self, subject: str, found: dict[int, bytes]) -> None:
         assert self._until is not None
-        while time.monotonic() < self._until:
-            missing = [rank for rank in self._reachable() if rank not in found]
-            for rank in missing:
-                key = _key(subject, rank)
-                if store.check([key]):
-                    found[rank] = base64.b64decode(store.get(key))
-            if not missing:
-                return
-            time.sleep(_POLL_S)
+        # What has been found by then is all that there is.
+        with suppress(DistError, RuntimeError):
+            store = self._store()
+            while time.monotonic() < self._until:
+                missing = [rank for rank in self._reachable() if rank not in found]
+                for rank in missing:
+                    key = _key(subject, rank)
+                    if store.check([key]):
+                        found[rank] = base64.b64decode(store.get(key))
+                if not missing:
+                    return
+                time.sleep(_POLL_S)
 
 
 def _key(subject: str, rank: int) -> str:

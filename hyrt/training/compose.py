@@ -148,7 +148,9 @@ def compose_run(
     folder = None if checkpoints is None else checkpoints.parent
     runtime = config.runtime
     if runtime.trace:
-        traced = TracedRun(runtime.trace_events, folder, runtime.stall_timeout_s, shared.traces)
+        traced = TracedRun(
+            *(runtime.trace_events, folder, runtime.stall_timeout_s), shared.traces, shared.inherited
+        )
         hooks = [*hooks, traced]
 
     def tell(event: Event) -> None:

@@ -125,6 +125,35 @@ def test_a_killed_rank_ends_the_other_with_its_name(parts: Path, tmp_path: Path)
     assert "lost, or too late to tell" in (tmp_path / "runs" / "run" / "report.html").read_text()
 
 
+def test_where_rank_0_is_killed_another_writes_the_records(parts: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    words = ["--data", str(parts), *SMALL, "train.epochs=2000", "--name", "run", "--trace"]
+    ranks = start(tmp_path, *words, "checkpoint.every_steps=5")
+    end = time.monotonic() + 90
+    while not list(run.glob("checkpoints/step-*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(ranks[0].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    _, (code, _, errors) = ends(ranks)
+    assert time.monotonic() - killed < 10
+    assert code == 1
+    assert "error: rank 1: rank 0 was lost" in errors
+    assert f"Resume with: hyrt run --resume {run}" in errors
+    told = summary(run)
+    assert told["status"] == "failed"
+    assert "rank 0 was lost" in told["error"]
+    lost, left = told["distributed"]["by_rank"]
+    assert lost is None
+    assert left["pid"] == ranks[1].pid
+    assert told["distributed"]["bytes_sent_by_rank"][0]["rows"] == 0
+    assert "lost, or too late to tell" in (run / "report.html").read_text()
+    traced = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
+    assert [rank["rank"] for rank in traced["otherData"]["ranks"]] == [1]
+    assert {event["pid"] for event in traced["traceEvents"]} == {1001}
+    # Nobody holds the folder any more.
+    assert not (run / ".lock").read_bytes()
+
+
 def test_a_rank_that_fails_is_in_the_records_of_the_run(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

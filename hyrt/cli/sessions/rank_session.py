@@ -18,6 +18,7 @@ from hyrt_perfmodel.communication.network import Network
 
 from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
+from hyrt.cli.sessions.lost_leader import LostLeader
 from hyrt.cli.sessions.run_session import Session, newest_checkpoint
 from hyrt.config import Config
 from hyrt.config.command_line import check_same_training
@@ -216,7 +217,7 @@ class RankSession:
     ) -> int:
         with ExitStack() as stack:
             folder = stack.enter_context(self.folder())
-            stack.enter_context(locked(folder.path))
+            holder = stack.enter_context(locked(folder.path))
             progress = stack.enter_context(self.progress())
             for text in self.said:
                 progress.handle(Notice(kind="info", text=text))
@@ -226,6 +227,7 @@ class RankSession:
                 checkpoint = newest_checkpoint(folder, progress)
                 if checkpoint is not None:
                     check_same_training(self.config, checkpoint.state["config"])
+            told_by_all(ranks.control, [os.fspath(folder.path.absolute()), holder])
             _send_checkpoint(ranks, checkpoint)
             mine.go_on_from(checkpoint)
             session = Session(
@@ -246,8 +248,10 @@ class RankSession:
         stop: AgreedStop,
         hooks: Sequence[Hook],
     ) -> int:
+        path, holder = told_by_all(ranks.control, None)[0]
         checkpoint = _take_checkpoint(ranks)
         mine.go_on_from(checkpoint)
+        leader = LostLeader(Path(path), holder)
 
         def hear(event: Event) -> None:
             # Rank 0 tells of the run, but knows nothing of this process.
@@ -263,7 +267,7 @@ class RankSession:
                 on_stall=_print_stacks,
                 hooks=[*hooks_of_environment(ranks.rank, ranks.size), *hooks],
                 prepared=prepared,
-                shared=mine.shared,
+                shared=replace(mine.shared, inherited=leader.folder),
             )
         )
         if checkpoint is not None:
@@ -272,7 +276,14 @@ class RankSession:
                 Checkpoint(checkpoint.step, checkpoint.path, {**checkpoint.state, "balance": None})
             )
         stop.wait_for_step(lambda text: None, str)
-        status = training.run().status
+        try:
+            status = training.run().status
+        except BaseException as error:
+            if ranks.last_words.is_for_this_rank:
+                leader.record(error, training.summary_of_failure)
+            raise
+        finally:
+            leader.close()
         return stop.exit_code if status == "interrupted" else 0
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hyrt import __version__
 from hyrt.cli.sessions.agreed_stop import AgreedStop
+from hyrt.cli.sessions.run_records import how_to_go_on, record_failure, tell_how_to_go_on, write_report
 from hyrt.config import Config
-from hyrt.errors import HyrtError, Stalled, describe
+from hyrt.errors import HyrtError, Stalled
 from hyrt.graph.graph import Graph
 from hyrt.machine.this_process.stop_signals import StopSignals
-from hyrt.observe.events import Event, Notice, Predicted, RunEnded, RunStarted
+from hyrt.observe.events import Event, Notice, Predicted, RunStarted
 from hyrt.observe.hook import Hook
 from hyrt.observe.wanted_hooks import hooks_of_environment
 from hyrt.predict.this_run import predict_run
@@ -138,7 +138,7 @@ class Session:
                 raise stalled from error
             raise
         self._has_ended = True
-        written = self._write_report()
+        written = write_report(self.folder.path, self._warn)
         if status == "interrupted":
             self.progress.say(self._how_to_go_on())
             return self.signals.exit_code
@@ -146,21 +146,6 @@ class Session:
             f"run folder {shell_word(path)}" + (f" · report {shell_word(written)}" if written else "")
         )
         return 0
-
-    def _write_report(self) -> Path | None:
-        """The page of the run so far; a run that went well does not fail for it."""
-        from hyrt.report.html.page import REPORT, page_of
-        from hyrt.report.html.render import write_page
-        from hyrt.report.records.run_record import read_run
-
-        path = self.folder.path / REPORT
-        try:
-            later = f"Free space, then write it with: hyrt report {shell_word(self.folder.path)}"
-            write_page(path, page_of(read_run(self.folder.path)), later)
-        except Exception as error:
-            self._notice(f"the report could not be written: {describe(error)}", "warning")
-            return None
-        return path
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -180,16 +165,10 @@ class Session:
         self.progress.handle(Notice(kind=kind, text=text))
 
     def _how_to_go_on(self) -> str:
-        command = f"hyrt run --resume {shell_word(self.resumes or self.folder.path)}"
-        if self.resumes is None and not self._has_checkpoint():
-            return f"The run has no checkpoint yet. Start it again from step 0 with: {command}"
-        return f"Resume with: {command}"
+        return how_to_go_on(self.folder, self.resumes)
 
-    def _has_checkpoint(self) -> bool:
-        try:
-            return has_checkpoint(self.folder.checkpoints)
-        except OSError:
-            return False
+    def _warn(self, text: str) -> None:
+        self._notice(text, "warning")
 
     def _last_words(self) -> str:
         if self._has_ended:
@@ -233,15 +212,6 @@ class Session:
             if self._is_new:
                 self.folder.discard()
             return
-        summary: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
-        if self._training is not None:
-            summary |= self._training.summary_of_failure
-        try:
-            self.folder.handle(RunEnded(status="failed", summary=summary))
-            self._write_report()
-        except HyrtError as second:
-            # A full disk takes no record of itself; what the user needs to know most is the first error.
-            error.add_note(f"the failure could not be recorded: {second}")
-        if self._has_checkpoint():
-            with contextlib.suppress(OSError):
-                print(self._how_to_go_on(), file=sys.stderr)
+        known = {} if self._training is None else self._training.summary_of_failure
+        record_failure(self.folder, error, known, self._warn)
+        tell_how_to_go_on(self.folder, self.resumes)

@@ -71,5 +71,5 @@ class JoinedTraces:
         return [] if group.rank else [part.numpy().tobytes() for part in torch.split(taken, lengths)]
 
     def leave(self, data: bytes) -> Mapping[int, bytes]:
-        """What the ranks of a run that fails could leave, by their numbers; none but at rank 0."""
+        """What the ranks of a run that fails could leave, by their numbers; none but at the first left."""
         return self._last_words.leave("trace", data)

@@ -111,7 +111,7 @@ class RanksHook(Hook):
         return Notice(kind="info", text=f"{group.size} ranks ({self._strategy}) sent {text}{slowest}")
 
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Leave what this rank took; at rank 0, add what all left that still could."""
+        """Leave what this rank took; at the first rank that is left, add what all left that still could."""
         self._ranks.tell_failure(error)
         record = json.dumps(self._figures.record()).encode()
         left = self._ranks.last_words.leave("figures", record)

@@ -44,6 +44,9 @@ class TracedRun(Hook):
         How long a device may take to answer that it will be traced.
     ranks
         Brings together the traces of processes that train together; None for the only one.
+    inherited
+        Gives the folder where the process that should write the trace is lost, and this one has to; None for
+        nowhere.
 
     Raises
     ------
@@ -52,7 +55,12 @@ class TracedRun(Hook):
     """
 
     def __init__(
-        self, limit: int, folder: Path | None, timeout_s: float, ranks: TracesOfRanks | None = None
+        self,
+        limit: int,
+        folder: Path | None,
+        timeout_s: float,
+        ranks: TracesOfRanks | None = None,
+        inherited: Callable[[], Path | None] = lambda: None,
     ) -> None:
         writes = ranks is None or ranks.rank == 0
         if folder is None and writes:
@@ -64,6 +72,7 @@ class TracedRun(Hook):
         self.watch = partial(watched, self._trace)
         self._track, self._number = self._trace.track, self._trace.number
         self._folder = folder
+        self._inherited = inherited
         self._ranks = ranks
         self._zero: int | None = None
         self._uncertainty = 0
@@ -159,11 +168,13 @@ class TracedRun(Hook):
     def end_failed(self, error: BaseException, summary: dict[str, Any]) -> None:
         """Write the file, unless nothing had begun; a failure of that is a note to the error.
 
-        Of several ranks, rank 0 writes the parts of all that leave theirs in time.
+        Of several ranks, the first one that is left writes the parts of all that leave theirs in time.
         """
         if self._trace.is_empty:
             return
         text = self._own_json() if self._zero is None else self._json_of_left(self._zero)
+        if self._folder is None and self._zero is not None and text is not None:
+            self._folder = self._inherited()
         if self._folder is None or text is None:
             return
         try:
@@ -200,7 +211,7 @@ class TracedRun(Hook):
         )
 
     def _json_of_left(self, zero: int) -> bytes | None:
-        """The traces of the ranks that left theirs, on rank 0's clock as at the start; None but there."""
+        """The traces of the ranks that left theirs, on rank 0's clock as at the start; else None."""
         ranks = self._ranks
         assert ranks is not None
         facts = facts_of(self._trace)

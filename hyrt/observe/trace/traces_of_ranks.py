@@ -29,6 +29,6 @@ class TracesOfRanks(Protocol):
     def leave(self, data: bytes) -> Mapping[int, bytes]:
         """Leave the data of a rank of a run that fails; this one waits for no other for long.
 
-        Returns what the ranks could leave, by their numbers; none but at rank 0.
+        Returns what the ranks could leave, by their numbers; none but at the first rank that is left.
         """
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from hyrt.inference.shared_scores import SharedScores
 from hyrt.observe.events import Event
@@ -16,6 +17,10 @@ from hyrt.quantities import one_line
 def unchanged(event: Event) -> Event:
     """An event of the only process."""
     return event
+
+
+def nowhere() -> None:
+    """No folder: this process takes nobody's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,8 @@ class SharedRun:
     """Whether whole graphs are trained in chunks, on any device that has columns of them."""
     traces: TracesOfRanks | None = None
     """Brings the traces of all processes into one file; None where each has its own."""
-
+    inherited: Callable[[], Path | None] = nowhere
+    """Gives the run folder where this process has to write the records in place of one that is lost."""
     seen: Callable[[Event], Event] = unchanged
     """Makes of this process's events those that are shown and recorded; the hooks have heard them before."""
 

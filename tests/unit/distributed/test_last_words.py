@@ -27,6 +27,17 @@ def test_rank_0_gets_what_each_rank_leaves() -> None:
     late.join()
 
 
+def test_the_first_rank_that_is_left_gets_it_all() -> None:
+    store = dist.HashStore()
+    first = LastWords(lambda: store, 1, lambda: [2, 3])
+    others = [LastWords(lambda: store, 2, lambda: [1, 3]), LastWords(lambda: store, 3, lambda: [1, 2])]
+    assert [each.is_for_this_rank for each in (first, *others)] == [True, False, False]
+    assert [each.leave("figures", b"other") for each in others] == [{}, {}]
+    assert first.leave("figures", b"own") == {1: b"own", 2: b"other", 3: b"other"}
+    # Rank 0 is there.
+    assert not LastWords(lambda: store, 1, lambda: [0, 2]).is_for_this_rank
+
+
 def test_a_rank_that_leaves_nothing_is_waited_for_once() -> None:
     store = dist.HashStore()
     LastWords(lambda: store, 2, lambda: [0]).leave("figures", b"2")
@@ -134,7 +145,8 @@ def test_a_store_that_is_lost_keeps_nobody() -> None:
     assert str(lost[0]).startswith("rank 0 was lost: it keeps the store of the ranks, which has not answered")
     began = time.monotonic()
     assert fellows.reachable == []
-    assert LastWords(Silent, 1, lambda: fellows.reachable).leave("figures", b"1") == {}
+    # Whoever is left besides cannot be heard.
+    assert LastWords(Silent, 1, lambda: fellows.reachable).leave("figures", b"1") == {1: b"1"}
     fellows.close()
     assert time.monotonic() - began < 0.5
     released.set()
