@@ -27,6 +27,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
+from hyrt.distributed.sharing.possible_strategies import why_impossible
 from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -126,6 +127,7 @@ class RankSession:
             graph=part.graph.with_features(part.rows),
             homes=part.homes,
             num_ranks=ranks.size,
+            sampler=lambda: prepared.sampler,
             edges_are_split=is_split,
             measured=self.measured,
         )
@@ -152,17 +154,8 @@ class RankSession:
                 f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
                 "distributed.wire to round: omit both"
             )
-        if config.sampler.unit != "target" and strategy != "model-centric":
-            raise ConfigError(
-                f"distributed.strategy={strategy} places targets, but sampler.kind="
-                f"{config.sampler.kind} trains {config.sampler.unit}s: give "
-                "distributed.strategy=model-centric"
-            )
-        if config.sampler.draws_whole_steps and strategy == "local":
-            raise ConfigError(
-                "distributed.strategy=local draws targets of its own, but sampler.kind="
-                f"{config.sampler.kind} draws edges for the targets of whole steps: give another strategy"
-            )
+        if refused := why_impossible(config, strategy):
+            raise ConfigError(refused)
 
     def _check_full_graph(self) -> None:
         """Refuse settings of full-graph training that several ranks cannot follow."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hyrt.config import Config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
+from hyrt.distributed.sharing.possible_strategies import why_impossible
 from hyrt.distributed.split_edges.asked_hops import AskedHops
 from hyrt.distributed.split_edges.joint_sampler import JointSampler
 from hyrt.errors import ConfigError
@@ -47,12 +48,9 @@ def sample_jointly(
     ConfigError
         If the strategy, the sampler or the cache needs all edges.
     """
-    chosen, sampler = config.distributed.strategy, config.sampler
-    if chosen in ("p3", "naive-migration"):
-        raise ConfigError(
-            f"distributed.strategy={chosen} samples the mini-batches of all ranks, and the edges are split "
-            "among the parts: partition with --topology replicated, or give another strategy"
-        )
+    sampler = config.sampler
+    if refused := why_impossible(config, config.distributed.strategy, edges_are_split=True):
+        raise ConfigError(refused)
     if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
         raise ConfigError(
             "the edges are split among the parts, and only the neighbor sampler on the host asks other ranks "

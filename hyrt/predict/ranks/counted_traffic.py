@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hyrt_perfmodel.communication.expected_traffic import hidden_bytes, model_bytes, partial_bytes
-from hyrt_perfmodel.communication.step_traffic import ROWS, PurposeTraffic, StepTraffic
+from hyrt_perfmodel.communication.step_traffic import EDGES, ROWS, PurposeTraffic, StepTraffic
 from hyrt_perfmodel.workloads.workload import Workload
 from numpy.typing import NDArray
 
@@ -27,13 +29,18 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
 from hyrt.machine.workers import Workers
+from hyrt.predict.ranks.asked_edges import asked_bytes
 from hyrt.predict.workload import aggregates_first
 from hyrt.sampling.block import Block
+from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.sampler import Sampler
 
 # Steps differ by a few per cent, and each is sampled once for every rank.
 _STEPS = 4
+# Of a hop follow each other: counts, vertices, sizes and neighbours.
+_MESSAGES_A_HOP = 4
 
 
 class CountedSteps:
@@ -48,7 +55,7 @@ class CountedSteps:
     num_ranks
         The number of ranks, N.
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first.
+        Neighbours of each vertex per layer, the targets' layer first; None where `sampler` draws others.
     batch_size
         Targets of a step, over all ranks.
     seed
@@ -58,7 +65,12 @@ class CountedSteps:
     wire_part
         What a row takes on its way, over what it takes in memory.
     cache
-        How much each rank keeps of others' rows: bytes, or a part of all rows; None for nothing.
+        How much each rank keeps of others' rows: bytes, or a part of all rows; None for nothing. It needs
+        `fanouts`.
+    sampler
+        The run's sampler; None for one that draws neighbours.
+    edges_are_split
+        Whether the ranks of the run have the edges into their own vertices alone, and ask for others.
     """
 
     def __init__(
@@ -66,20 +78,26 @@ class CountedSteps:
         graph: Graph,
         homes: NDArray[Any],
         num_ranks: int,
-        fanouts: list[int],
+        fanouts: list[int] | None,
         batch_size: int,
         seed: int,
         split: int = 0,
         *,
         wire_part: float = 1.0,
         cache: int | float | None = None,
+        sampler: Sampler | None = None,
+        edges_are_split: bool = False,
     ) -> None:
         targets = graph.split("train", split)
         self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
         self._wire_part, self._cache = wire_part, cache
-        self._sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
-        self._local = LocalOrder(targets.astype(self._sampler.ids), homes, num_ranks, batch_size, seed)
+        if sampler is None:
+            assert fanouts is not None
+            sampler = NeighborSampler(graph, targets, fanouts, batch_size, seed)
+        self._sampler, self._edges_are_split = sampler, edges_are_split
+        ids = sampler.units(0).dtype
+        self._local = LocalOrder(targets.astype(ids), homes, num_ranks, batch_size, seed)
         # The last step of an epoch is short.
         self._steps = range(min(_STEPS, max(1, self._sampler.steps_per_epoch() - 1)))
 
@@ -94,17 +112,22 @@ class CountedSteps:
             A mini-batch, for the sizes of rows, vectors and weights; its numbers do not count.
         """
         total, most, time_steps = Traffic.none(self._num_ranks), 0.0, 1
+        edges = np.zeros((self._num_ranks, self._num_ranks))
         with Workers(1, "hyrt.predict") as workers:
             for step in self._steps:
                 units = self._local.batch(step) if strategy.draws_locally else self._sampler.units(step)
                 placement = self._placed(strategy, units)
 
-                def sampled(
+                def batch_of(
                     positions: NDArray[np.intp], step: int = step, units: NDArray[Any] = units
-                ) -> Block:
-                    batch = self._sampler.sample(step, units[positions], workers, in_place=False)
-                    return batch.blocks[0]
+                ) -> MiniBatch:
+                    return self._sampler.sample(step, units[positions], workers, in_place=False)
 
+                def sampled(positions: NDArray[np.intp], of: Callable[..., MiniBatch] = batch_of) -> Block:
+                    return of(positions).blocks[0]
+
+                if self._edges_are_split:
+                    edges += self._asked(placement, batch_of)
                 total += strategy.traffic(placement, self._homes, sampled)
                 of_ranks = np.bincount(placement.ranks, minlength=self._num_ranks)
                 most += float(of_ranks.max() / of_ranks.mean()) / len(self._steps)
@@ -112,19 +135,42 @@ class CountedSteps:
         row_bytes = work.row_bytes * self._wire_part
         rows = total.rows * self._missed(strategy, row_bytes) * row_bytes / len(self._steps)
         carried = partial_bytes(work, of_sources=isinstance(strategy, NaiveMigration) and strategy.of_sources)
-        return self._in_bytes(total, rows, most, time_steps, work, carried)
+        found = self._in_bytes(total, rows, most, time_steps, work, carried)
+        if not edges.any():
+            return found
+        messages = _MESSAGES_A_HOP * len(work.edges) * (self._num_ranks - 1)
+        asked = PurposeTraffic(edges / len(self._steps), messages)
+        return replace(found, purposes={**found.purposes, EDGES: asked})
+
+    def _asked(
+        self, placement: Placement, batch_of: Callable[[NDArray[np.intp]], MiniBatch]
+    ) -> NDArray[np.float64]:
+        """[N, N] bytes that ranks send for the neighbours of a step."""
+        of_ranks = [placement.of_rank(rank) for rank in range(self._num_ranks)]
+        return sum(
+            (
+                asked_bytes(batch_of(positions), self._homes, rank, self._num_ranks)
+                for rank, positions in enumerate(of_ranks)
+                if len(positions)
+            ),
+            np.zeros((self._num_ranks, self._num_ranks)),
+        )
 
     def _placed(self, strategy: Strategy, units: NDArray[Any]) -> Placement:
         def expected() -> NDArray[np.float64]:
+            assert self._fanouts is not None
             return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanouts[0])
 
-        return strategy.place(Roots(self._homes[units], self._num_ranks, expected))
+        # As in a run: where nobody can tell, no unit is moved for the sake of balance.
+        can_tell = self._fanouts is not None and not self._edges_are_split
+        return strategy.place(Roots(self._homes[units], self._num_ranks, expected if can_tell else None))
 
     def _missed(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
         """[N] the part of the rows that each rank needs of others that it is expected not to have cached."""
         missed = np.ones(self._num_ranks)
         if self._cache is None:
             return missed
+        assert self._fanouts is not None
         share = isinstance(self._cache, float)
         kept = int(self._cache * (self._topology.num_vertices if share else 1 / row_bytes))
         for rank in range(self._num_ranks):
@@ -195,28 +241,25 @@ def reads_sources(config: Config) -> bool:
     return not aggregates_first(config) or config.model.aggregate == "max"
 
 
-def steps_of(config: Config, file: Path, num_ranks: int) -> CountedSteps:
+def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False) -> CountedSteps:
     """The steps of a configured run, with homes from a file.
 
     Parameters
     ----------
     config
-        The settings; the sampler is to draw neighbours.
+        The settings.
     file
         A .npy file: [V] integers, the rank that has each vertex's features.
     num_ranks
         The number of ranks.
+    edges_are_split
+        Whether the ranks have the edges into their own vertices alone.
 
     Raises
     ------
     ConfigError
-        If the sampler draws no neighbours, or the file has no homes for the graph and the ranks.
+        If the file has no homes for the graph and the ranks, or a cache does not go with the sampler.
     """
-    settings = config.sampler
-    if not isinstance(settings, NeighborSettings):
-        raise ConfigError(
-            f"--homes counts rows of neighbours, which sampler.kind={settings.kind} does not draw"
-        )
     graph = open_graph(config.data.source, normalize=config.data.normalize)
     try:
         homes = np.load(file, allow_pickle=False)
@@ -232,11 +275,52 @@ def steps_of(config: Config, file: Path, num_ranks: int) -> CountedSteps:
             f"--homes {file} has the homes {homes.min()} to {homes.max()}, and {num_ranks} ranks are 0 to "
             f"{num_ranks - 1}: give another file or --ranks"
         )
-    fanouts = settings.fanouts(config.model.layers)
+    sampler = None
+    if not isinstance(config.sampler, NeighborSettings):
+        from hyrt.training.setup import build_sampler
+
+        sampler = build_sampler(config, graph, graph.split("train", config.data.split))
+    return configured_steps(config, graph, homes, num_ranks, sampler, edges_are_split=edges_are_split)
+
+
+def configured_steps(
+    config: Config,
+    graph: Graph,
+    homes: NDArray[Any],
+    num_ranks: int,
+    sampler: Sampler | None,
+    *,
+    edges_are_split: bool = False,
+) -> CountedSteps:
+    """The steps of a configured run on an open graph.
+
+    Parameters
+    ----------
+    config
+        The settings.
+    graph, homes, num_ranks, sampler, edges_are_split
+        The arguments of `CountedSteps`.
+
+    Raises
+    ------
+    ConfigError
+        If a cache does not go with the sampler, or with edges that are split.
+    """
+    settings, cache = config.sampler, config.distributed.cache
+    draws_neighbours = isinstance(settings, NeighborSettings)
+    if cache is not None and (edges_are_split or not draws_neighbours):
+        lacking = "edges are split" if edges_are_split else f"sampler.kind is {settings.kind}"
+        raise ConfigError(
+            "distributed.cache keeps the rows that sampler.kind=neighbor is expected to need with all edges, "
+            f"and {lacking}: omit distributed.cache"
+        )
     return CountedSteps(
-        *(graph, homes, num_ranks, fanouts, config.data.batch_size, config.seed, config.data.split),
+        *(graph, homes, num_ranks, settings.fanouts(config.model.layers) if draws_neighbours else None),
+        *(config.data.batch_size, config.seed, config.data.split),
         wire_part=wire_part(config, graph),
-        cache=config.distributed.cache,
+        cache=cache,
+        sampler=sampler,
+        edges_are_split=edges_are_split,
     )
 
 

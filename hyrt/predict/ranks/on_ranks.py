@@ -15,6 +15,7 @@ from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
+from hyrt.distributed.sharing.possible_strategies import why_impossible
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
@@ -24,7 +25,6 @@ from hyrt.predict.fpga_kernels import with_kernels
 from hyrt.predict.ranks.counted_traffic import placing_of, reads_sources, steps_of
 from hyrt.predict.workload import assumptions_of, terms_of
 from hyrt.quantities import counted
-from hyrt.sampling.neighbor_settings import NeighborSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +135,21 @@ def predict_on_ranks(
     if config is None:
         work = replace(work, batch_size=work.batch_size * question.ranks)
     if work.batch_size < question.ranks:
+        unit, setting = ("target", "data.batch_size")
+        if config is not None:
+            unit, setting = config.sampler.unit, config.sampler.units_setting
         raise ConfigError(
-            f"a step of {counted(work.batch_size, 'target')} cannot be divided among {question.ranks} ranks: "
-            "raise data.batch_size, which is that of all ranks together"
+            f"a step of {counted(work.batch_size, unit)} cannot be divided among {question.ranks} ranks: "
+            f"raise {setting}, which is that of all ranks together"
         )
     terms = None if config is None else terms_of(config)
 
     question, not_of_parts = _with_own_homes(question, config)
-    counted_steps = None
+    counted_steps, is_split = None, config is not None and _is_split(config)
     if question.homes is not None:
         if config is None:
             raise ConfigError("--homes counts on a graph: give --data instead of --workload")
-        counted_steps = steps_of(config, question.homes, question.ranks)
+        counted_steps = steps_of(config, question.homes, question.ranks, edges_are_split=is_split)
 
     def predicted(name: str) -> RanksPrediction:
         # Merging ends where epochs get no faster.
@@ -163,7 +166,8 @@ def predict_on_ranks(
             found.append(predict_ranks(name, platform, work, traffic, question.network, terms=terms))
         return min(found, key=lambda each: each.epoch_s)
 
-    predictions = [predicted(name) for name in question.strategies]
+    refused = {} if config is None else _refused(config, question, edges_are_split=is_split)
+    predictions = [predicted(name) for name in question.strategies if name not in refused]
     error = platform.relative_error
     return RanksComparison(
         machine=platform.name,
@@ -175,10 +179,28 @@ def predict_on_ranks(
             *([] if config is None else assumptions_of(config)),
             *no_kernels,
             *not_of_parts,
+            *refused.values(),
             _spread_sentence(question),
             *_not_counted(config, question),
         ],
     )
+
+
+def _is_split(config: Config) -> bool:
+    """Whether the data are parts that have their own edges each."""
+    folder = Path(config.data.source)
+    return is_partition(folder) and read_manifest(folder).topology == "split"
+
+
+def _refused(config: Config, question: RanksQuestion, *, edges_are_split: bool) -> dict[str, str]:
+    """Why some of the strategies are not in the table, by name; the only one that is asked for is refused."""
+    reasons = {
+        name: why_impossible(config, name, edges_are_split=edges_are_split) for name in question.strategies
+    }
+    found = {name: reason for name, reason in reasons.items() if reason}
+    if len(found) == len(reasons):
+        raise ConfigError(next(iter(found.values())))
+    return {name: f"not {name}: {reason}" for name, reason in found.items()}
 
 
 def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[RanksQuestion, list[str]]:
@@ -186,7 +208,7 @@ def _with_own_homes(question: RanksQuestion, config: Config | None) -> tuple[Ran
     if config is None or question.homes is not None or question.locality is not None:
         return question, []
     folder = Path(config.data.source)
-    if not is_partition(folder) or not isinstance(config.sampler, NeighborSettings):
+    if not is_partition(folder):
         return question, []
     parts = read_manifest(folder).num_parts
     if parts != question.ranks:

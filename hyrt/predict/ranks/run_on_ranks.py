@@ -10,7 +10,6 @@ from typing import Any
 
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import Spread, expected_traffic
 from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch
 from hyrt_perfmodel.communication.network import Network, find_network
 from hyrt_perfmodel.communication.step_traffic import GRADIENTS
@@ -25,12 +24,12 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.partition.volumes.block_volumes import block_volumes
 from hyrt.machine.cores import available_cores
 from hyrt.predict.calibrate.store import usable
-from hyrt.predict.ranks.counted_traffic import CountedSteps, placing_of, wire_part
+from hyrt.predict.ranks.counted_traffic import configured_steps, placing_of
 from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
 from hyrt.predict.this_run import devices_of, first_assignment
 from hyrt.predict.workload import sampled_workload, terms_of
 from hyrt.quantities import one_line
-from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.sampler import Sampler
 from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.setup import assign_threads, first_split
 
@@ -49,6 +48,8 @@ class RankRun:
     """[V] the rank, or for full graphs the block, that has each vertex's rows."""
     num_ranks: int
     """The number of ranks, N."""
+    sampler: Callable[[], Sampler]
+    """Gives the sampler of the run."""
     edges_are_split: bool = False
     """Whether the graph has the edges into this rank's vertices alone."""
     measured: Network | None = None
@@ -81,7 +82,10 @@ class RankRun:
             say(f"no prediction: {_what_lacks(network, reason, calibrated=calibration is not None)}")
             return None
         if self.edges_are_split:
-            say("no prediction: edges are split, so that no rank can count what all send")
+            say(
+                "no prediction: edges are split, so that no rank can count what all send; where all parts "
+                f"are, `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK` can"
+            )
             return None
         of_cpus = [request.name.partition(":")[0] for request in self.config.trained_on] == ["cpu"]
         if self.config.sampler.whole_graph and not of_cpus:
@@ -98,7 +102,7 @@ class RankRun:
 
     def _mini_batches(self, platform: Platform, network: Network) -> ExpectedRun:
         config = self.config
-        training = sampled_workload(config, self.graph)
+        training = sampled_workload(config, self.graph, self.sampler())
         found = [
             predict_ranks(
                 *(config.distributed.strategy, platform, training, traffic, network),
@@ -115,20 +119,7 @@ class RankRun:
     def _traffics(self, training: TrainingWorkload) -> list[Any]:
         """What travels in a step; of `hopgnn` for every number of time steps that it may come to."""
         config, given = self.config, self.config.distributed
-        if not isinstance(config.sampler, NeighborSettings):
-            if given.strategy != "model-centric":
-                raise ConfigError(
-                    f"what distributed.strategy={given.strategy} sends is counted of neighbours, which "
-                    f"sampler.kind={config.sampler.kind} does not draw"
-                )
-            spread = Spread(ranks=self.num_ranks, locality=1 / self.num_ranks)
-            return [expected_traffic(given.strategy, training, spread)]
-        steps = CountedSteps(
-            *(self.graph, self.homes, self.num_ranks, config.fanouts, config.data.batch_size, config.seed),
-            config.data.split,
-            wire_part=wire_part(config, self.graph),
-            cache=given.cache,
-        )
+        steps = configured_steps(config, self.graph, self.homes, self.num_ranks, self.sampler())
         times = [given.time_steps]
         if given.strategy == "hopgnn" and given.time_steps is None:
             times = [*range(1, self.num_ranks + 1)]

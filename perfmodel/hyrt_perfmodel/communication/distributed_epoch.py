@@ -9,7 +9,7 @@ from typing import Any
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.communication.network import Network
-from hyrt_perfmodel.communication.step_traffic import ROWS, StepTraffic
+from hyrt_perfmodel.communication.step_traffic import EDGES, ROWS, StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.mapping import initial_assignment
@@ -28,8 +28,8 @@ class RanksPrediction:
     time_steps: int
     """The parts into which a rank cuts its work of a step."""
     stages_s: Mapping[str, float]
-    """A step's stages on one rank: `load` with the rows of other ranks, `propagate` with all else that
-    travels."""
+    """A step's stages on one rank: `sample` and `load` with the edges and rows of other ranks, `propagate`
+    with all else that travels."""
     travel_s: Mapping[str, float]
     """Seconds of a step's communication by purpose."""
     iteration_s: float
@@ -80,9 +80,9 @@ def predict_ranks(
 ) -> RanksPrediction:
     """Predict an epoch on equal ranks that each train a part of every step.
 
-    The rows of other ranks are waited for in the load stage, beside the stages of other steps; everything
-    else that travels is waited for while propagating. No step is shorter than its bytes take on the busiest
-    link.
+    The rows of other ranks are waited for in the load stage, and their edges while sampling, beside the
+    stages of other steps; everything else that travels is waited for while propagating. No step is shorter
+    than its bytes take on the busiest link.
 
     Parameters
     ----------
@@ -119,9 +119,11 @@ def predict_ranks(
     if alone.core_s is not None:
         alone = replace(alone, core_s=ranks_of_machine * alone.core_s)
     travel_s = traffic.seconds_by_purpose(network)
-    inside_s = sum(travel_s.values()) - travel_s[ROWS]
+    edges_s = travel_s.get(EDGES, 0.0)
+    inside_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s
     together = replace(
         alone,
+        sample_s=alone.sample_s + edges_s,
         load_s=alone.load_s + travel_s[ROWS],
         propagate_s=alone.propagate_s + inside_s,
         synchronize_s=alone.synchronize_s + inside_s,
@@ -172,8 +174,9 @@ def _bottleneck(times: StageTimes, travel_s: Mapping[str, float], seconds: float
         return "link"
     stage = times.bottleneck
     of_stage = {
+        "sample": {EDGES: travel_s.get(EDGES, 0.0)},
         "load": {ROWS: travel_s[ROWS]},
-        "propagate": {name: time_s for name, time_s in travel_s.items() if name != ROWS},
+        "propagate": {name: time_s for name, time_s in travel_s.items() if name not in (EDGES, ROWS)},
     }.get(stage, {})
     most = max(of_stage, key=lambda name: of_stage[name], default="")
     if 2 * sum(of_stage.values()) > times.stages_s[stage]:

@@ -12,6 +12,8 @@ from hyrt_perfmodel.communication.collectives import all_reduce_bytes, all_reduc
 from hyrt_perfmodel.communication.network import Network
 
 ROWS = "rows"
+EDGES = "edges"
+"""Vertices whose neighbours are asked for, and the neighbours, where edges are split among ranks."""
 GRADIENTS = "gradients"
 PURPOSES = (ROWS, "hidden", "partials", "models", GRADIENTS)
 """What bytes are for, in the order of tables: input rows, results of the first layer and their gradients,

@@ -25,6 +25,7 @@ from hyrt.distributed.split_edges.asked_hops import AskedHops
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.observe.events import Evaluated
+from hyrt.predict.ranks.asked_edges import asked_bytes
 from hyrt.sampling.neighbor import NeighborSampler
 
 FANOUTS = [4, 3]
@@ -76,6 +77,23 @@ def test_mini_batches_are_those_of_all_edges(symmetric: bool, in_place: bool) ->
 
     everything_of = [NeighborSampler(graph, graph.split("train"), FANOUTS, 32, 0) for _ in range(3)]
     results_of(3, sampled)
+
+
+def test_the_bytes_of_neighbours_are_those_that_are_predicted() -> None:
+    graph = typed_graph(symmetric=False)
+    homes = np.random.default_rng(7).integers(0, 3, graph.num_vertices).astype(np.uint8)
+    everything = NeighborSampler(graph, graph.split("train"), FANOUTS, 32, 0)
+    units = np.array_split(everything.units(0), 3)
+
+    def asked(ranks: JoinedRanks) -> int:
+        topology = own_edges(graph, homes, ranks.rank).topology
+        AskedHops(topology, homes, ranks.rows, FANOUTS, 0).of_step(0, units[ranks.rank], ALONE)
+        return ranks.counts.sent()["edges"]
+
+    predicted = np.zeros((3, 3))
+    for rank, mine in enumerate(units):
+        predicted += asked_bytes(everything.sample(0, mine, ALONE, in_place=False), homes, rank, 3)
+    assert predicted.sum(1).tolist() == results_of(3, asked)
 
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {

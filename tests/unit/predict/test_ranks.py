@@ -24,18 +24,19 @@ from unit.sampling.small_graphs import random_graph
 from hyrt.config import Config, build_config
 from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.strategies.home import Home
+from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.naive_migration import NaiveMigration
 from hyrt.distributed.strategies.registry import STRATEGIES, strategy
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.machine.workers import Workers
-from hyrt.predict.ranks.counted_traffic import CountedSteps, wire_part
+from hyrt.predict.ranks.counted_traffic import CountedSteps, configured_steps, wire_part
 from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion, predict_on_ranks
 from hyrt.predict.workload import configured_workload
 from hyrt.report.tables.ranks_table import ranks_lines
 from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.setup import build_model
+from hyrt.training.setup import build_model, build_sampler
 
 RANKS, BATCH, SEED = 3, 30, 4
 GRAPH = random_graph(200, 6.0, seed=2)
@@ -266,9 +267,6 @@ def test_homes_are_counted(tmp_path: Path) -> None:
         predict_on_ranks(H200, TRAINING, None, question)
     with pytest.raises(ConfigError, match="omit --locality"):
         replace(question, locality=0.5)
-    saint = build_config({"data": {"source": "synthetic:tiny"}, "sampler": {"kind": "saint"}})
-    with pytest.raises(ConfigError, match="kind=saint does not draw"):
-        predict_on_ranks(H200, TRAINING, saint, question)
 
 
 def test_parts_have_their_homes(tmp_path: Path) -> None:
@@ -290,6 +288,80 @@ def test_parts_have_their_homes(tmp_path: Path) -> None:
         "homes are random, so 1 of 2 rows of a mini-batch is at home: give --locality for parts of a better "
         "method",
     ]
+
+
+def test_newer_samplers_are_counted_under_the_strategies_that_they_go_with(tmp_path: Path) -> None:
+    homes = np.random.default_rng(1).integers(0, 3, 2000).astype(np.uint8)
+    np.save(tmp_path / "home.npy", homes)
+
+    def found_of(sampler: dict[str, object], **more: object) -> RanksComparison:
+        config = build_config(
+            {"data": {"source": "synthetic:tiny"}, "sampler": sampler, "model": {"layers": 2}, **more}
+        )
+        question = RanksQuestion(ranks=3, network_name="1gbit", homes=tmp_path / "home.npy")
+        return predict_on_ranks(H200, configured_workload(config), config, question)
+
+    ladies = found_of({"kind": "ladies", "layer_size": 64})
+    assert [each.strategy for each in ladies.predictions] == [name for name in STRATEGIES if name != "local"]
+    assert any(said.startswith("not local: distributed.strategy=local draws") for said in ladies.assumptions)
+    with pytest.raises(ConfigError, match=r"a step of 1 group of parts cannot .* raise sampler\.groups"):
+        found_of({"kind": "cluster", "parts": 20, "parts_per_group": 2})
+    cluster = found_of({"kind": "cluster", "parts": 18, "parts_per_group": 2, "groups": 3})
+    assert [each.strategy for each in cluster.predictions] == ["model-centric"]
+    # Whole parts with all of their vertices, two thirds of them elsewhere: every vertex of them once.
+    rows = cluster.predictions[0].epoch_bytes["rows"] / 64
+    assert rows == pytest.approx(2000 * 2 / 3, rel=0.1)
+    with pytest.raises(
+        ConfigError, match=r"sampler.kind=neighbor is expected to need .* sampler.kind is ladi"
+    ):
+        found_of({"kind": "ladies", "layer_size": 64}, distributed={"cache": "20%"})
+
+
+def test_the_rows_of_a_sampler_of_layers_are_those_of_its_steps() -> None:
+    config = build_config({"sampler": {"kind": "ladies", "layer_size": 30}, "model": {"layers": 2}})
+    config = config.model_copy(update={"data": config.data.model_copy(update={"batch_size": BATCH})})
+    sampler = build_sampler(config, GRAPH, GRAPH.split("train"))
+    found = configured_steps(config, GRAPH, HOMES, RANKS, sampler).traffic(strategy("model-centric"), WORK)
+    again, sent = build_sampler(config, GRAPH, GRAPH.split("train")), np.zeros((RANKS, RANKS))
+    with Workers(1, "test") as workers:
+        for step in range(4):
+            units = again.units(step)
+            for rank in range(RANKS):
+                block = again.sample(
+                    step, units[10 * rank : 10 * (rank + 1)], workers, in_place=False
+                ).blocks[0]
+                assert block.sources is not None
+                for vertex in block.sources:
+                    sent[HOMES[vertex], rank] += 400 / 4 * (HOMES[vertex] != rank)
+    np.testing.assert_allclose(found.purposes["rows"].sent, sent)
+
+
+def test_split_edges_travel_and_do_not_even_roots_out(tmp_path: Path) -> None:
+    found = {}
+    for topology in ("replicated", "split"):
+        parts = tmp_path / topology
+        write_parts(PartitionJob("synthetic:tiny", parts, num_parts=3, method="random", topology=topology))
+        config = build_config({"data": {"source": str(parts), "batch_size": 90}})
+        question = RanksQuestion(ranks=3, network_name="1mbit")
+        comparison = predict_on_ranks(H200, configured_workload(config), config, question)
+        found[topology] = {each.strategy: each for each in comparison.predictions}
+    assert set(found["replicated"]) - set(found["split"]) == {"p3", "naive-migration"}
+    assert any(said.startswith("not p3: ") for said in comparison.assumptions)
+    for name, split in found["split"].items():
+        whole = found["replicated"][name]
+        assert whole.epoch_bytes.get("edges", 0) == 0 < split.epoch_bytes["edges"]
+        assert split.stages_s["sample"] > whole.stages_s["sample"] + 0.5 * split.travel_s["edges"]
+        assert split.stages_s["load"] >= whole.stages_s["load"] * 0.9
+    # Roots stay at home, however many those are.
+    homes = np.load(parts / "graph" / "home.npy")
+    steps = configured_steps(config, open_graph(str(parts)), homes, 3, None, edges_are_split=True)
+    sent = [steps.traffic(each, WORK).purposes["rows"].sent for each in (Home(), HopGnn(True, 3))]
+    np.testing.assert_array_equal(*sent)
+    cached = config.model_copy(update={"distributed": config.distributed.model_copy(update={"cache": 0.2})})
+    with pytest.raises(ConfigError, match=r"and edges are split: omit distributed\.cache"):
+        predict_on_ranks(H200, TRAINING, cached, question)
+    with pytest.raises(ConfigError, match="--topology replicated"):
+        predict_on_ranks(H200, TRAINING, config, replace(question, strategy_name="p3"))
 
 
 def test_work_that_cannot_be_divided_is_refused() -> None:

@@ -26,7 +26,7 @@ from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
 from hyrt.predict.ranks.run_on_ranks import RankRun
 from hyrt.predict.workload import sampled_workload
 from hyrt.training.given.expected_run import ExpectedRun
-from hyrt.training.setup import build_model
+from hyrt.training.setup import build_model, build_sampler
 
 RATES = TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)
 HOST = Host(
@@ -70,7 +70,14 @@ def run_of(parts: Path, measured: Network | None = None, **settings: Any) -> Ran
     config = build_config(found)
     part = open_part(parts, 0)
     graph = part.graph.with_features(part.rows)
-    return RankRun(config=config, graph=graph, homes=part.homes, num_ranks=2, measured=measured)
+    return RankRun(
+        config=config,
+        graph=graph,
+        homes=part.homes,
+        num_ranks=2,
+        sampler=lambda: build_sampler(config, graph, graph.split("train")),
+        measured=measured,
+    )
 
 
 def predicted(run: RankRun) -> ExpectedRun:
@@ -195,10 +202,10 @@ def test_what_lacks_is_said_in_a_line(
     assert said_of(unnamed).startswith(
         "no prediction: the network of the ranks is not known: give distributed."
     )
-    assert "edges are split" in said_of(replace(run_of(parts), edges_are_split=True))
+    split = said_of(replace(run_of(parts), edges_are_split=True))
+    assert "edges are split" in split
+    assert "`hyrt predict --data PARTS --ranks 2 --network NETWORK` can" in split
     assert "not calibrated with model.kind=gin" in said_of(run_of(parts, model={"kind": "gin"}))
-    subgraphs = {"kind": "saint", "roots": 20, "walk_length": 2, "units": 4}
-    assert "is counted of neighbours, which sampler.kind=saint" in said_of(run_of(parts, sampler=subgraphs))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     assert said_of(run_of(parts)) == "no prediction: this machine is not calibrated: run `hyrt calibrate`"
     assert "run `hyrt calibrate`; and give distributed.network" in said_of(unnamed)
@@ -243,4 +250,5 @@ def test_a_sampler_of_subgraphs_sends_what_is_expected(calibrated: Calibration, 
     found = predicted(run_of(parts, sampler=subgraphs, distributed={"strategy": "model-centric"}))
     work = sampled_workload(run_of(parts, sampler=subgraphs).config, open_graph(str(parts))).at(2.0)
     rows_s = find_network(SLOW).seconds(0.5 * work.vertices[0] * work.row_bytes)
-    assert found.stages_s["load"] == pytest.approx(rows_s / find_network(SLOW).uneven_part, rel=0.05)
+    # Of parts at random, about half of the rows; the busier of two ranks sends a bit more.
+    assert found.stages_s["load"] == pytest.approx(rows_s / find_network(SLOW).uneven_part, rel=0.1)

@@ -1,0 +1,36 @@
+"""Which strategies go with a sampler, and with edges that are split."""
+
+from __future__ import annotations
+
+from hyrt.config import Config
+
+
+def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = False) -> str:
+    """Why ranks cannot follow a strategy, and what to do; empty where they can.
+
+    Parameters
+    ----------
+    config
+        All settings, of which the sampler counts.
+    strategy
+        The name of the strategy.
+    edges_are_split
+        Whether each rank has the edges into its own vertices alone.
+    """
+    sampler, given = config.sampler, f"distributed.strategy={strategy}"
+    if sampler.unit != "target" and strategy != "model-centric":
+        return (
+            f"{given} places targets, but sampler.kind={sampler.kind} trains {sampler.unit}s: give "
+            "distributed.strategy=model-centric"
+        )
+    if sampler.draws_whole_steps and strategy == "local":
+        return (
+            f"{given} draws targets of its own, but sampler.kind={sampler.kind} draws edges for the targets "
+            "of whole steps: give another strategy"
+        )
+    if edges_are_split and strategy in ("p3", "naive-migration"):
+        return (
+            f"{given} samples the mini-batches of all ranks, and the edges are split among the parts: "
+            "partition with --topology replicated, or give another strategy"
+        )
+    return ""
