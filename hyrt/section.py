@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -71,12 +71,27 @@ def _as_cache_size(value: Any) -> Any:
     return part
 
 
+def _as_row_cache(value: Any) -> Any:
+    """`auto`, or what `_as_cache_size` takes."""
+    try:
+        return value if value == "auto" else _as_cache_size(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error
+
+
 CacheSize = Annotated[
     int | float,
     WithJsonSchema({"type": "part, such as 20%, or size, such as 2GiB,"}),
     BeforeValidator(_as_cache_size),
 ]
 """A size in bytes (int), which people write as `2GiB`; or a part of the whole (float), written as `20%`."""
+
+RowCacheSize = Annotated[
+    int | float | Literal["auto"],
+    WithJsonSchema({"type": "part, such as 20%, size, such as 2GiB, or `auto`,"}),
+    BeforeValidator(_as_row_cache),
+]
+"""A `CacheSize`, or `auto`."""
 
 
 class Section(BaseModel):

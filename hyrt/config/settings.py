@@ -17,7 +17,19 @@ from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
 from hyrt.quantities import counted
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler_settings import SamplerSettings
-from hyrt.section import Bytes, CacheSize, Count, Fraction, Index, Listed, NoTruth, Positive, Section, as_list
+from hyrt.section import (
+    Bytes,
+    CacheSize,
+    Count,
+    Fraction,
+    Index,
+    Listed,
+    NoTruth,
+    Positive,
+    RowCacheSize,
+    Section,
+    as_list,
+)
 
 # With fewer steps, first runs on small graphs end before they are good.
 _LEAST_EPOCHS, _LEAST_STEPS = 5, 400
@@ -67,6 +79,11 @@ class DataConfig(Section):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How values are rounded to `int8` and `int8-columns`: to the nearest code, or to the one below or above
     at random, from `seed`, so that the value is right in the mean."""
+    cache: RowCacheSize | None = None
+    """The most memory of each device for rows that it keeps for the whole run, so that they are not sent to
+    it in each step: those that it is expected to need in most steps. A size, as `2GiB`, or a part of the
+    graph's rows, as `20%`; `auto` takes half of what is free, on devices with memory of their own. The
+    weights are the same. `null` keeps none."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
 
@@ -452,6 +469,11 @@ class Config(Section):
             raise ValueError(
                 f"balance.policy={self.balance.policy} has no effect with {kind}, where there is nothing to "
                 "move: omit it"
+            )
+        if self.data.cache is not None:
+            raise ValueError(
+                f"data.cache={self.data.cache} has no effect with {kind}, whose rows stay where they are "
+                "trained: omit it"
             )
         if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not draws:
             raise ValueError(

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     import torch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
     from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom
     from hyrt.fullgraph.host_budget import HostBudget
+    from hyrt.graph.cached.cached_rows import Rows
     from hyrt.graph.graph import Graph
     from hyrt.machine.workers import Watch
     from hyrt.objective import Objective
@@ -74,6 +75,35 @@ class GathersRows(ABC):
 
         On True every mini-batch comes without inputs, and the device reads the rows of the first block's
         sources from the graph's feature matrix.
+        """
+
+
+class CachesRows(ABC):
+    """Keeps some feature rows in its memory for a whole run; its `DeviceInfo.forms` has `cached`."""
+
+    @property
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Bytes of its memory that nothing holds."""
+
+    @abstractmethod
+    def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
+        """Keep rows until it is closed, or `load` is called again; called after `load`.
+
+        From then on every mini-batch's inputs are `CachedRows`, whose places refer to these rows.
+
+        Parameters
+        ----------
+        count
+            How many rows there are.
+        pieces
+            The rows in their order, [n, F] a piece; those of a narrow format all in the same one. A piece may
+            be overwritten when the next is asked for.
+
+        Raises
+        ------
+        DeviceOutOfMemory
+            If they do not fit; it keeps none then, and goes on.
         """
 
 
@@ -186,6 +216,7 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     TakesObjective,
     SamplesNeighbors,
     GathersRows,
+    CachesRows,
     Resizable,
     ScoresVertices,
     KeepsHostBudget,

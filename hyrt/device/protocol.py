@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hyrt.sampling.minibatch import MiniBatch
 
-InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids"]
+InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached"]
 """What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place")

@@ -110,6 +110,9 @@ class StepGroup:
     """Resident memory of the process."""
     chunks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each trainer that holds chunks of a whole graph, the figures of `ChunkedStep` of the newest step."""
+    cache_hits: Mapping[str, float] = field(default_factory=dict)
+    """Of each trainer that keeps feature rows, which part of the rows that it has needed so far those were.
+    """
     num_ranks: int = 1
     """The processes that these figures are of. Of several, a stage's time is that of the slowest, memory is
     the sum, and trainers have names such as `rank 1 cpu:0`."""

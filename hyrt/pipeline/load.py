@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
+from hyrt.graph.cached.cached_rows import CachedRows
+from hyrt.graph.cached.row_places import RowPlaces
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.row_source import FetchedRows, NarrowSource, RowSource, SparseFeatures, SparseSource
 from hyrt.machine.buffer_pool import BufferPool
@@ -90,15 +92,34 @@ class Loader:
             assert isinstance(source, SparseSource)
             batch.inputs = SparseRows.of(source.take(block.sources, workers))
         elif plan.form == "narrow":
-            assert isinstance(source, NarrowSource)
-            shape = (len(block.sources), source.width)
-            rows = NarrowRows.room(source.row_format, shape, source.column_scales, partial(self._take, batch))
-            source.narrow_rows(block.sources, rows, workers)
-            batch.inputs = rows
+            batch.inputs = self._narrow(batch, block.sources, workers)
+        elif plan.places is not None:
+            batch.inputs = self._cached(batch, block.sources, plan, plan.places, workers)
         else:
-            out = self._take(batch, (len(block.sources), source.width))
-            source.rows(block.sources, out, workers)
-            batch.inputs = torch.from_numpy(out)
+            batch.inputs = torch.from_numpy(self._wide(batch, block.sources, workers))
+
+    def _wide(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NDArray[np.float32]:
+        out = self._take(batch, (len(ids), self._source.width))
+        self._source.rows(ids, out, workers)
+        return out
+
+    def _narrow(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NarrowRows:
+        source = self._source
+        assert isinstance(source, NarrowSource)
+        shape = (len(ids), source.width)
+        rows = NarrowRows.room(source.row_format, shape, source.column_scales, partial(self._take, batch))
+        source.narrow_rows(ids, rows, workers)
+        return rows
+
+    def _cached(
+        self, batch: MiniBatch, ids: NDArray[Any], plan: InputPlan, places: RowPlaces, workers: Workers
+    ) -> CachedRows:
+        """What a device that keeps some rows is sent."""
+        found = self._take(batch, (len(ids),), np.int32)
+        missing = self._take(batch, (len(ids),), ids.dtype)
+        missing = missing[: places.find(ids, found, missing)]
+        rows = self._narrow if plan.sends_narrow else self._wide
+        return CachedRows(found, rows(batch, missing, workers))
 
     def _inputs_of_whole(self, batch: MiniBatch, whole: WholeGraph, plan: InputPlan, workers: Workers) -> Any:
         """The inputs of all vertices, made at the first call; the graph's own arrays wherever they do."""

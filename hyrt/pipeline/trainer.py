@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from hyrt.device import Device, InputForm
+from hyrt.graph.cached.row_places import RowPlaces
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import NarrowSource, SparseSource
 from hyrt.nn.aggregation import Aggregation
@@ -31,9 +32,13 @@ class InputPlan:
     """`rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
     aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved;
     `ids`: nothing, the device gathers the rows of V^0 itself; `narrow`: gathered rows in their narrow
-    format, for the device to widen."""
+    format, for the device to widen; `cached`: the gathered rows that the device does not keep."""
     aggregation: Aggregation | None = None
     """What the first layer aggregates, for `aggregated`."""
+    places: RowPlaces | None = None
+    """Which rows the device keeps, for `cached`."""
+    sends_narrow: bool = False
+    """Whether rows are sent in their narrow format, for `cached`."""
 
     @property
     def in_place(self) -> bool:

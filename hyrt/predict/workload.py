@@ -13,6 +13,7 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+from hyrt_perfmodel.sizes.hit_curve import HitCurve, expected_hits
 from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 from hyrt_perfmodel.workloads.model_workload import KINDS, model_workload
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
@@ -46,6 +47,7 @@ def training_workload(
     dataset: DatasetSizes,
     sizes: Callable[[float], BlockSizes],
     whole: WholeGraphSizes | None = None,
+    hit_rate: Callable[[float], float] | None = None,
 ) -> TrainingWorkload:
     """The work of a run whose mini-batches have known sizes. Needs no graph, and torch for whole graphs only.
 
@@ -61,6 +63,8 @@ def training_workload(
     whole
         The graph, where all of it is trained on; None where the step that the CPU trainer makes of it need
         not be known.
+    hit_rate
+        `TrainingWorkload.hit_rate`.
     """
     dataset = in_format(dataset, config.data.rows)
     model, kind = config.model, find_model(config.model.kind)
@@ -98,12 +102,22 @@ def training_workload(
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
         resident=config.sampler.whole_graph,
+        kept_part=_kept_part(config, dataset),
+        hit_rate=hit_rate,
         transpose_bytes=dataset.transpose_bytes if config.sampler.whole_graph else 0.0,
         targets=dataset.targets if config.sampler.whole_graph else None,
         target_edges=None if whole is None else whole.target_edges,
         degrees=None if whole is None else whole.degrees,
         whole=None if whole is None else _whole_step(config, dataset, whole),
     )
+
+
+def _kept_part(config: Config, dataset: DatasetSizes) -> float:
+    """The part of all rows that `data.cache` lets each device keep; with `auto`, none that is known."""
+    asked = config.data.cache
+    if asked is None or asked == "auto" or not dataset.feature_bytes:
+        return 0.0
+    return min(1.0, asked if isinstance(asked, float) else asked / dataset.feature_bytes)
 
 
 def _whole_step(
@@ -176,7 +190,11 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
     counts = sorted({max(1.0, most / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
     if not config.sampler.whole_graph:
-        return training_workload(config, dataset, sizes.at)
+        hits = None
+        if config.sampler.kind == "neighbor" and dataset.degrees is not None:
+            # A trainer's part of a step moves the rates little.
+            hits = expected_hits(dataset.degrees, config.fanouts, most)
+        return training_workload(config, dataset, sizes.at, hit_rate=hits)
     from hyrt.predict.whole_graph_work import WholeGraphSizes
 
     assert dataset.degrees is not None
@@ -223,7 +241,8 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
         sizes = sampled_block_sizes(config.sampler, built, workers)
     dataset = graph_sizes(graph, targets)
     if not config.sampler.whole_graph:
-        return training_workload(config, dataset, sizes.at)
+        hits = _counted_hits(config, graph, built, targets)
+        return training_workload(config, dataset, sizes.at, hit_rate=hits)
     from hyrt.predict.whole_graph_work import WholeGraphSizes
 
     topology = graph.topology
@@ -242,6 +261,29 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
         degrees=_counted(topology.in_degrees) if topology.is_symmetric else None,
     )
     return training_workload(config, dataset, sizes.at, whole)
+
+
+def _counted_hits(
+    config: Config, graph: Graph, sampler: Sampler, targets: np.ndarray
+) -> Callable[[float], float] | None:
+    """Hit rates of rows that devices keep, worked out when they are asked for; None where that is long and
+    nothing is kept.
+    """
+    if config.sampler.whole_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
+        return None
+
+    @cache
+    def curve() -> HitCurve:
+        from hyrt.machine.workers import Workers
+        from hyrt.sampling.visits.row_ranking import rank_rows
+
+        part = 1.0 / len(config.device_requests)
+        asked = config.sampler, sampler, graph.topology, targets, config.data.batch_size, config.fanouts, part
+        with Workers(1, "hyrt.predict") as workers:
+            ranking = rank_rows(*asked, workers)
+        return HitCurve.of(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
+
+    return lambda part: curve()(part)
 
 
 def _counted(degrees: np.ndarray) -> DegreeDistribution:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,9 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.device import InputForm
+from hyrt.device import Device, InputForm
+from hyrt.device.capabilities import CachesRows
+from hyrt.graph.cached.cached_rows import Rows
+from hyrt.graph.cached.row_places import RowPlaces, ranks_of
 from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrow_features import NarrowFeatures
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.machine.workers import Workers
@@ -222,6 +226,35 @@ def sampled(
     batch = sampler.sample(step, targets.astype(sampler.ids), ALONE, in_place=plan.in_place, hops=hops)
     Loader(graph.features).load(batch, plan, ALONE)
     return batch
+
+
+def keeping_some(device: Device, graph: Graph) -> InputPlan:
+    """Let a device keep every third row of a graph; the plan of mini-batches that are then sent the others.
+
+    Rows of a narrow format are kept and sent in it, where the device takes them so.
+    """
+    assert isinstance(device, CachesRows)
+    vertices = np.arange(0, graph.num_vertices, 3)[::-1]
+    source = graph.features
+    is_narrow = isinstance(source, NarrowFeatures) and "narrow" in device.info.forms
+
+    def pieces() -> Iterator[Rows]:
+        # The same memory for each piece, as a device may expect of it.
+        half = -(-len(vertices) // 2)
+        wide = np.empty((half, source.width), np.float32)
+        for ids in (vertices[:half], vertices[half:]):
+            if is_narrow:
+                assert isinstance(source, NarrowFeatures)
+                rows = NarrowRows.room(source.row_format, (len(ids), source.width), source.column_scales)
+                source.narrow_rows(ids, rows, ALONE)
+                yield rows
+            else:
+                source.rows(ids, wide[: len(ids)], ALONE)
+                yield wide[: len(ids)]
+
+    device.keep_rows(len(vertices), pieces())
+    places = RowPlaces(ranks_of(vertices, graph.num_vertices), len(vertices))
+    return InputPlan("cached", places=places, sends_narrow=is_narrow)
 
 
 def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hyrt.device import InputForm, StepResult
-from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
+from hyrt.device.capabilities import CachesRows, KeepsHostBudget, RunsChunks, usable_forms
 from hyrt.errors import PluginConflict, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
@@ -333,6 +333,9 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             graph = trial.graph(model=model, sparse=form == "sparse", row_format=row_format)
             if form == "ids" and form not in usable_forms(device, graph):
                 continue
+            if isinstance(device, CachesRows) and form == "cached":
+                load(device, model)
+                plan = cases.keeping_some(device, graph)
             rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
             batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)
             agree(step(device, batch), expected(model, rows, graph), f"{case.name}, {row_format}")
@@ -349,4 +352,4 @@ def _formats(form: InputForm, number: int) -> list[str]:
     narrow = names[number % len(names)]
     if form == "narrow":
         return [narrow]
-    return ["float32", narrow if form == "aggregated" else "float16"]
+    return ["float32", narrow if form in ("aggregated", "cached") else "float16"]

@@ -25,6 +25,7 @@ from hyrt.observe.hook import HOST, Hook, Site, call_in
 from hyrt.observe.last_calls import LastCalls
 from hyrt.observe.trace.traced_run import TracedRun
 from hyrt.sampling.sampler import Sampler
+from hyrt.training.device_caches import DeviceCaches
 from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.learner import Learner
@@ -66,6 +67,8 @@ class RunParts:
     """Moves targets and threads between steps; the configured one where it is None."""
     shared: SharedRun
     """This process's part of it."""
+    caches: DeviceCaches | None
+    """Fills the row caches of the devices, where `data.cache` wants some."""
     hooks: Sequence[Hook]
     """Watch the run, or disturb it."""
     emit: Emit
@@ -170,6 +173,8 @@ def compose_run(
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))
     sampler = prepared.sampler
+    caches = None if config.data.cache is None else DeviceCaches(config, prepared)
+    hooks = hooks if caches is None else [*hooks, caches]
     learner.check_schedule(config.train.epochs_of(sampler.steps_per_epoch()))
     found = find_trainers(config, in_chunks=shared.in_chunks)
     # The CPU's own trainer is torch and hyrt; others bring drivers.
@@ -198,6 +203,7 @@ def compose_run(
         expected=expected,
         policy=policy,
         shared=shared,
+        caches=caches,
         hooks=hooks,
         emit=tell,
         checkpoints=checkpoints,

@@ -81,6 +81,8 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
         load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
         evaluate_workers = stack.enter_context(evaluation_workers(threads))
+        if parts.caches is not None:
+            parts.caches.fill(trainers, parts.split, load_workers)
         for hook in parts.hooks:
             sample_workers.watch = load_workers.watch = hook.watch or load_workers.watch
         stages = Stages(

@@ -31,6 +31,8 @@ class StepGroups:
         Tells what the channels have seen, where there are any; asked once a group.
     objective
         Makes metrics of what was counted.
+    cache_hits
+        Tells of each trainer that keeps rows which part of the rows it needed those were.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class StepGroups:
         trainers: Sequence[str],
         queues: Callable[[], Queues | None],
         objective: Objective,
+        cache_hits: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._emit = emit
         self._objective = objective
@@ -48,6 +51,7 @@ class StepGroups:
         self._trainers = trainers
         self._process = psutil.Process()
         self._read_queues = queues
+        self._cache_hits = cache_hits
         self._queues_before: Queues | None = None
         self._added: list[tuple[StepSummary, StepTimes]] = []
 
@@ -99,6 +103,7 @@ class StepGroups:
                 lr=lr,
                 memory_bytes=self._process.memory_info().rss,
                 chunks=self._chunks,
+                cache_hits=dict(self._cache_hits()),
             )
         )
         self._queues_before = queues

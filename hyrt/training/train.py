@@ -130,7 +130,10 @@ class Training:
         parts, state, stages = self.parts, self.state, run.stages
         every_steps, per_epoch = parts.config.checkpoint.every_steps, parts.steps_per_epoch
         names = [trainer.name for trainer in stages.trainers]
-        groups = StepGroups(parts.emit, per_epoch, names, source.queues, parts.evaluator.objective)
+        groups = StepGroups(
+            *(parts.emit, per_epoch, names, source.queues, parts.evaluator.objective),
+            cache_hits=dict if parts.caches is None else parts.caches.hit_rates,
+        )
         groups.begin()
         before = time.perf_counter()
         for work in source.steps():

@@ -18,6 +18,7 @@ it, and the resource manager moves the split.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import statistics
@@ -46,6 +47,7 @@ def arguments() -> argparse.Namespace:
         "--steps", type=int, default=40, help="steps of a run, the first eight of which warm up"
     )
     asked.add_argument("--rates", nargs="+", type=float, default=[0.25, 1.0], help="GB/s of simulated links")
+    asked.add_argument("--caches", nargs="+", default=["none"], help="none, or sizes of data.cache for link")
     asked.add_argument("--metric", default="accuracy", help="accuracy or roc_auc")
     asked.add_argument("--child", help=argparse.SUPPRESS)
     return asked.parse_args()
@@ -185,13 +187,14 @@ def link(options: argparse.Namespace) -> list[str]:
     from hyrt_devices.opencl.device import OpenclDevice
 
     from hyrt.config import build_config
+    from hyrt.graph.cached.cached_rows import CachedRows
     from hyrt.graph.narrow.narrow_rows import NarrowRows
 
     graphs = {each: opened(options.graphs[0], each) for each in options.formats}
     plain_open, plain_transfer = OpenclDevice.open.__func__, OpenclDevice.transfer
     lines = [
-        "| link GB/s | rows | ms a step, steps 2 to 6 | last third | split at the start | at the end |",
-        "| ---: | --- | ---: | ---: | --- | --- |",
+        "| link GB/s | rows | cache | ms, steps 2 to 6 | last third | split at the start | at the end |",
+        "| ---: | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for rate in options.rates:
 
@@ -205,18 +208,19 @@ def link(options: argparse.Namespace) -> list[str]:
             rows = batch.inputs
             size = 0
             if rows is not None:
-                size = rows.nbytes if isinstance(rows, NarrowRows) else 4 * rows.numel()
+                size = rows.nbytes if isinstance(rows, NarrowRows | CachedRows) else 4 * rows.numel()
             staged = plain_transfer(self, batch)
             time.sleep(max(0.0, size / (rate * _GB) - (time.perf_counter() - started)))
             return staged
 
         OpenclDevice.open = classmethod(open_)  # type: ignore[method-assign,assignment]
         OpenclDevice.transfer = transfer  # type: ignore[method-assign]
-        for row_format in options.formats:
+        for row_format, cache in itertools.product(options.formats, options.caches):
             config = build_config(
                 settings(
                     options.model,
                     epochs=50,
+                    data={} if cache == "none" else {"cache": cache},
                     devices=["cpu", "opencl"],
                     balance={"policy": "model", "predict": False},
                 )
@@ -225,7 +229,7 @@ def link(options: argparse.Namespace) -> list[str]:
             steps = run.step_s()[: options.steps]
             splits = [list(group.split.values()) for group in run.groups]
             lines.append(
-                f"| {rate:g} | {row_format} | {1e3 * statistics.median(steps[1:6]):.0f} | "
+                f"| {rate:g} | {row_format} | {cache} | {1e3 * statistics.median(steps[1:6]):.0f} | "
                 f"{1e3 * statistics.median(steps[-len(steps) // 3 :]):.0f} | {splits[0]} | {splits[-1]} |"
             )
             print(lines[-1], flush=True)

@@ -10,7 +10,7 @@ from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
 from hyrt.nn.aggregation import Aggregation
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.row_codes import code_words
+from hyrt_devices.opencl.rows.row_codes import code_words
 from hyrt_devices.opencl.staged import StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 

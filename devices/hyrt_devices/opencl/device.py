@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import cache
@@ -12,6 +12,7 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.device.capabilities import (
+    CachesRows,
     ExplainsAbsence,
     KeepsHostBudget,
     RunsChunks,
@@ -23,6 +24,7 @@ from hyrt.device.capabilities import (
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
@@ -41,6 +43,7 @@ from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, forget_programs, shared_programs
 from hyrt_devices.opencl.replica import Replica
+from hyrt_devices.opencl.rows.kept_rows import KeptRows
 from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
@@ -60,6 +63,7 @@ class OpenclDevice(
     ExplainsAbsence,
     TakesObjective,
     SamplesNeighbors,
+    CachesRows,
     KeepsHostBudget,
     RunsChunks,
     SharesColumns,
@@ -222,6 +226,18 @@ class OpenclDevice(
                 return None
             self._samplers.append(made)
             return made
+
+    @property
+    def free_bytes(self) -> int:
+        buffers = self._memory.buffers
+        return max(0, min(buffers.limit_bytes - buffers.used_bytes, buffers.largest_bytes))
+
+    def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
+        with self._health.terminal("keep_rows"):
+            replica, stager = self._health.loaded(self._replica), self._health.loaded(self._stager)
+            with self._memory_errors("keep_rows"):
+                replica.kept = KeptRows(self._memory, self._copies, count, pieces)
+            stager.kept_rows = count
 
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what each queue has run: `copies`, `compute` and `sample`.

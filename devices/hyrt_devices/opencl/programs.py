@@ -22,6 +22,7 @@ _MOST_BUILT = 128
 _FILES = {
     "aggregate": ("vectors", "codes", "aggregate"),
     "widen": ("vectors", "codes", "widen"),
+    "join": ("vectors", "codes", "join"),
     "chunk": ("vectors", "chunk"),
     "product_vector": ("vectors", "product_vector"),
     "product_tiled": ("product_tiled",),
@@ -91,8 +92,8 @@ class Programs:
         Parameters
         ----------
         program
-            `aggregate`, `widen`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is compiled for
-            no sizes) or `sample`.
+            `aggregate`, `widen`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is
+            compiled for no sizes) or `sample`.
         name
             The kernel's name.
         constants

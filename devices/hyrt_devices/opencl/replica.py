@@ -19,8 +19,9 @@ from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.row_codes import widened
-from hyrt_devices.opencl.staged import StagedBatch, StagedBlock, StagedRows
+from hyrt_devices.opencl.rows.kept_rows import KeptRows
+from hyrt_devices.opencl.rows.row_codes import widened
+from hyrt_devices.opencl.staged import CachedOnDevice, StagedBatch, StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 
 
@@ -60,6 +61,8 @@ class Replica:
         self._tuning = tuning
         self._memory = memory
         self._lease = Lease(memory)
+        self.kept: KeptRows | None = None
+        """The rows that stay on the device, where there are some."""
         self._shapes = [tuple(p.shape) for p in parameters]
         sizes = [p.numel() for p in parameters]
         self._ends = [int(end) for end in np.cumsum(sizes)]
@@ -153,8 +156,10 @@ class Replica:
                 product.pack(queue, self.parameters)
 
     def release(self) -> None:
-        """Give weights and gradients back."""
+        """Give weights, gradients and kept rows back."""
         self._lease.release()
+        if self.kept is not None:
+            self.kept.release()
 
     def run(
         self, queue: Launcher, staged: StagedBatch, objective: Objective | None = None
@@ -226,9 +231,12 @@ class Replica:
         """What each layer multiplies, and the results of its products, the last after its dropout."""
         given = staged.inputs
         assert given is not None
+        sizes = staged.blocks[0].num_src, self.row_width
+        if isinstance(given, CachedOnDevice):
+            assert self.kept is not None
+            given = self.kept.joined(self._programs, self._tuning, queue, lease, given, sizes)
         if self.model.input_dropout:
             block = staged.blocks[0]
-            sizes = block.num_src, self.row_width
             whole = widened(self._programs, self._tuning, queue, lease, given, sizes)
             given = StagedRows(lease.floats(*sizes))
             rate = self.model.input_dropout

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from hyrt.errors import UnsupportedModel
+from hyrt.graph.cached.cached_rows import CachedRows, Rows
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
 from hyrt.nn.aggregation import Aggregation
@@ -56,6 +57,15 @@ class StagedRows:
     column_scales: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class CachedOnDevice:
+    """Rows on the device of which it keeps some."""
+
+    places: Any
+    """`CachedRows.places`."""
+    sent: StagedRows
+
+
 @dataclass(slots=True)
 class StagedBatch:
     """What `transfer` returns and `propagate` uses up."""
@@ -66,7 +76,7 @@ class StagedBatch:
     # Rows of the scores: the targets, or more where their rows are among them.
     rows: int
     blocks: list[StagedBlock] = field(default_factory=list)
-    inputs: StagedRows | None = None
+    inputs: StagedRows | CachedOnDevice | None = None
     sources: Any = None
     aggregated: bool = False
     labels: Any = None
@@ -178,6 +188,8 @@ class Stager:
         self._aggregated_width, self._row_width = widths
         self._num_classes = num_classes
         self._resident: StagedGraph | None = None
+        self.kept_rows = 0
+        """How many rows the device keeps."""
 
     def forget(self) -> None:
         """Give back what stays on the device from step to step."""
@@ -226,6 +238,7 @@ class Stager:
             row_width=self._row_width,
             aggregated_width=self._aggregated_width,
             narrow=True,
+            kept_rows=self.kept_rows,
         )
         staged.aggregated = isinstance(batch.inputs, Aggregated)
         if staged.aggregated and self._model.input_dropout:
@@ -243,16 +256,26 @@ class Stager:
         self._launcher.flush()
         return staged
 
-    def _fill(self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor | NarrowRows) -> None:
-        if isinstance(values, NarrowRows):
-            scales = [
-                None if each is None else self._place(staged, each, np.float32)
-                for each in (values.row_scales, values.column_scales)
-            ]
-            codes = self._place(staged, values.codes, values.format.dtype)
-            staged.inputs = StagedRows(codes, values.format, *scales)
+    def _rows(self, staged: StagedBatch, values: Rows) -> StagedRows:
+        if not isinstance(values, NarrowRows):
+            return StagedRows(self._place(staged, values, np.float32))
+        scales = [
+            None if each is None else self._place(staged, each, np.float32)
+            for each in (values.row_scales, values.column_scales)
+        ]
+        codes = self._place(staged, values.codes, values.format.dtype)
+        return StagedRows(codes, values.format, *scales)
+
+    def _fill(
+        self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor | NarrowRows | CachedRows
+    ) -> None:
+        if isinstance(values, CachedRows):
+            places = self._place(staged, values.places, np.int32)
+            staged.inputs = CachedOnDevice(places, self._rows(staged, values.sent))
+        elif isinstance(values, NarrowRows):
+            staged.inputs = self._rows(staged, values)
         else:
-            staged.inputs = StagedRows(self._place(staged, values.detach().numpy(), np.float32))
+            staged.inputs = self._rows(staged, values.detach().numpy())
         if self._model.input_dropout:
             assert batch.blocks[0].sources is not None
             staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)

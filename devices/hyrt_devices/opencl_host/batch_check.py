@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hyrt.graph.cached.cached_rows import CachedRows
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.nn.inputs import Aggregated
 from hyrt.sampling.minibatch import MiniBatch
@@ -17,7 +18,8 @@ def input_values(
     row_width: int,
     aggregated_width: int | None = None,
     narrow: bool = False,
-) -> torch.Tensor | NarrowRows:
+    kept_rows: int = 0,
+) -> torch.Tensor | NarrowRows | CachedRows:
     """A mini-batch's input: its rows, or their first aggregate.
 
     Parameters
@@ -32,6 +34,8 @@ def input_values(
         Width of the first layer's aggregate; None where the device takes rows only.
     narrow
         Whether the device takes rows in a narrow format.
+    kept_rows
+        How many rows the device keeps, 0 where it takes no `CachedRows`.
 
     Raises
     ------
@@ -45,6 +49,9 @@ def input_values(
     first = batch.blocks[0]
     if narrow and isinstance(batch.inputs, NarrowRows):
         return _checked(batch.inputs, (first.num_src, row_width))
+    if kept_rows and isinstance(batch.inputs, CachedRows):
+        batch.inputs.check(first.num_src, kept_rows, row_width)
+        return batch.inputs
     if isinstance(batch.inputs, Aggregated) and aggregated_width is not None:
         wanted, values = (first.num_dst, aggregated_width), batch.inputs.values
     elif isinstance(batch.inputs, torch.Tensor):

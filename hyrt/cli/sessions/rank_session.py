@@ -196,6 +196,11 @@ class RankSession:
                 "distributed.wire=float16 or bfloat16, or partition a dataset of float16 rows (hyrt data "
                 "convert --rows float16)"
             )
+        if self.config.data.cache is not None:
+            raise ConfigError(
+                f"data.cache={self.config.data.cache} is for one process: for fewer bytes between ranks give "
+                "distributed.cache"
+            )
         rank = self.launch.rank // copies
         return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)
 

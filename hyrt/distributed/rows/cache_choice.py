@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.rows.expected_visits import expected_reads
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.graph.topology import Topology
-from hyrt.quantities import one_line
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RemoteReads:
-    """The vertices of other ranks that a rank is expected to read, those of most steps first."""
-
-    vertices: NDArray[Any]
-    """[n] the vertices that it may read at all."""
-    steps: NDArray[np.float64]
-    """[n] in how many steps of an epoch it is expected to, none less than the next."""
-
-    __repr__ = one_line
-
-    def of_first(self, count: int) -> float:
-        """How many of the rows that it is expected to read in an epoch are those of the first vertices."""
-        return float(self.steps[:count].sum())
+from hyrt.sampling.visits.expected_visits import expected_reads
+from hyrt.sampling.visits.row_ranking import RowRanking
 
 
 def remote_reads(
@@ -40,7 +23,7 @@ def remote_reads(
     strategy: Strategy,
     batch_size: int,
     fanouts: Sequence[int],
-) -> RemoteReads:
+) -> RowRanking:
     """What a rank is expected to read of others, under a strategy.
 
     Parameters
@@ -71,5 +54,4 @@ def remote_reads(
     batches = [batch_size] * steps + [rest] * bool(rest)
     reads = expected_reads(topology, weights, batches, fanouts)
     reads[homes == rank] = 0
-    best = np.argsort(-reads, kind="stable")[: np.count_nonzero(reads)]
-    return RemoteReads(best.astype(topology.indices.dtype), reads[best])
+    return RowRanking.of(reads, topology.indices.dtype)

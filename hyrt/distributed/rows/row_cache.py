@@ -8,7 +8,7 @@ import torch
 
 from hyrt.config import Config
 from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rows.cache_choice import RemoteReads, remote_reads
+from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.rows.distributed_rows import DistributedRows
 from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
 from hyrt.distributed.rows.own_rows import OwnRows
@@ -20,6 +20,7 @@ from hyrt.observe.events import Notice
 from hyrt.observe.hook import Hook
 from hyrt.quantities import size
 from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.visits.row_ranking import RowRanking
 from hyrt.training.setup import PreparedRun
 
 
@@ -37,7 +38,7 @@ class RowCache(Hook):
     """
 
     def __init__(
-        self, rows: DistributedRows | DistributedSparseRows, reads: RemoteReads, ranks: JoinedRanks
+        self, rows: DistributedRows | DistributedSparseRows, reads: RowRanking, ranks: JoinedRanks
     ) -> None:
         self._rows = rows
         self._reads = reads
@@ -46,7 +47,7 @@ class RowCache(Hook):
     def end(self, summary: dict[str, Any]) -> Notice:
         """Add the rows, the bytes and the hit rates."""
         counts = self._rows.cache_counts()
-        expected = [self._reads.of_first(counts.rows), self._reads.of_first(len(self._reads.steps))]
+        expected = [self._reads.of_first(counts.rows), self._reads.of_first(len(self._reads.visits))]
         figures = torch.tensor([*counts, *expected], dtype=torch.float64)
         self._group.add(figures, "control")
         rows, num_bytes, hits, lookups, expected_hits, expected_lookups = figures.tolist()

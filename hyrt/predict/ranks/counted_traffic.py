@@ -184,7 +184,7 @@ class CountedSteps:
                 self._batch_size,
                 self._fanouts,
             )
-            missed[rank] = 1 - reads.of_first(kept) / max(reads.of_first(len(reads.steps)), 1e-30)
+            missed[rank] = 1 - reads.of_first(kept) / max(reads.of_first(len(reads.visits)), 1e-30)
         return missed
 
     def _in_bytes(

@@ -171,6 +171,12 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
             )
             if text
         ]
+    for name, kept in (summary.get("device_caches") or {}).items():
+        text = (
+            f"{kept['rows']:,} rows ({size(kept['bytes'])}): {kept['hit_rate']:.1%} of those that it needed, "
+            f"{kept['predicted_hit_rate']:.1%} predicted"
+        )
+        found.append((f"rows kept by {run.labelled(name)}", text))
     balance = summary.get("balance") or {}
     if balance:
         count = balance.get("decisions")

@@ -272,6 +272,8 @@ class RunFolder:
             del record["training_metrics"]
             if not event.chunks:
                 del record["chunks"]
+            if not event.cache_hits:
+                del record["cache_hits"]
             if event.num_ranks == 1:
                 del record["num_ranks"], record["slowest_rank"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}

@@ -59,6 +59,7 @@ def dashboard(group: StepGroup, *, epochs: int, predicted_s: float | None, width
         _pipeline(group, width) if width >= _BESIDE_FROM else _stages_below(group, width),
         _trainers(group, width),
         *_chunks(group),
+        *_caches(group),
     )
 
 
@@ -71,6 +72,16 @@ def _chunks(group: StepGroup) -> list[Text]:
         for name, figures in group.chunks.items()
         for text in (cut_text(figures), filter_text(figures), hidden_text(figures))
         if text
+    ]
+
+
+def _caches(group: StepGroup) -> list[Text]:
+    """Of each trainer that keeps rows, how many of those that it needed it had."""
+    from rich.text import Text
+
+    return [
+        Text(f"{name}  had {rate:.1%} of its rows", style="cyan", no_wrap=True, overflow="crop")
+        for name, rate in group.cache_hits.items()
     ]
 
 

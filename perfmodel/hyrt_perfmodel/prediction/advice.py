@@ -14,6 +14,8 @@ from hyrt_perfmodel.workloads.workload import TrainingWorkload
 _WORTH = 0.03
 # A row of int8 has a scale.
 _SCALE_BYTES = 4
+# Caches to propose, as parts of all rows.
+_CACHES = (0.1, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,10 @@ def _changes(
         ):
             if row_bytes < sample.dense_row_bytes:
                 yield words, platform, _with_input_bytes(training, row_bytes)
+        if training.hit_rate is not None and not training.kept_part and platform.accelerators:
+            for part in _CACHES:
+                words = f"{part:.0%} of the rows kept on each accelerator (data.cache={part:.0%})"
+                yield words, platform, replace(training, kept_part=part)
 
 
 def _with_input_bytes(training: TrainingWorkload, row_bytes: float) -> TrainingWorkload:

@@ -140,6 +140,8 @@ def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     if training.resident:
         arrays = whole_graph_arrays(trainer.taken(training.at(1.0)), training)
         return training.batch_size if sum(arrays.values()) <= have else 0
+    if trainer.device.design is None and math.isfinite(training.feature_bytes):
+        have -= training.kept_part * training.feature_bytes
     return most_that(
         training.batch_size, lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= have
     )

@@ -204,6 +204,11 @@ class StepModel:
         allowed = self.terms.load_forms or best == "sparse"
         return best if allowed and best in trainer.device.forms else "rows"
 
+    def sent_part(self, trainer: PlatformTrainer) -> float:
+        """Which part of its rows a trainer is sent: all but those that it keeps."""
+        keeps = not trainer.is_host and trainer.device.design is None and self.load_form(trainer) == "rows"
+        return self.training.sent_part if keeps and self.training.at(1.0).sparse is None else 1.0
+
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """T_load of one trainer: from the measured table where there is one, else from the bandwidth."""
         form, host = self.load_form(trainer), self.host
@@ -231,7 +236,7 @@ class StepModel:
             # An aggregate reads a row for every edge, and each destination's own.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
         if work.sparse is None:
-            return table_s("rows", work.vertices[0], dense_bytes)
+            return table_s("rows", self.sent_part(trainer) * work.vertices[0], dense_bytes)
         seconds = table_s("sparse", work.vertices[0], work.sparse.row_bytes)
         if form == "rows":
             # Made dense after they have been gathered, which writes what copying dense rows would.
@@ -246,7 +251,7 @@ class StepModel:
         form = self.load_form(trainer)
         if form == "in_place":
             return 0.0
-        rows = work.edges[0] if form == "aggregated" else work.vertices[0]
+        rows = work.edges[0] if form == "aggregated" else self.sent_part(trainer) * work.vertices[0]
         return rows * trainer.taken(work).row_bytes
 
     def link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
@@ -255,7 +260,10 @@ class StepModel:
             return 0.0
         if self.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
-        return work.vertices[0] * trainer.taken(work).row_bytes
+        sent = self.sent_part(trainer)
+        # With some rows kept, each has a place of four bytes that says where it is.
+        place_bytes = 4.0 if sent < 1 else 0.0
+        return work.vertices[0] * (sent * trainer.taken(work).row_bytes + place_bytes)
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
         """T_transfer of one trainer; nothing where it reads host memory in place."""

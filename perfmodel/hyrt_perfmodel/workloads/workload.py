@@ -208,12 +208,22 @@ class TrainingWorkload:
     # A `DegreeDistribution`, whose module brings numpy: settings are read without it.
     degrees: Any = None
     """How many edges the vertices of the whole graph have, where they were counted."""
+    kept_part: NotNegative = 0.0
+    """The part of all feature rows that each accelerator keeps for the whole run."""
+    hit_rate: Callable[[float], float] | None = None
+    """Which part of the rows that a trainer reads are among a part of all rows, those that are read most;
+    None where that is not known."""
     whole: Callable[[float, int], WholeGraphStep] | None = None
     """Of training on the whole graph: the step that the CPU trainer makes with so many bytes of host memory
     and threads; None where it has no special one for the model."""
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
+
+    @property
+    def sent_part(self) -> float:
+        """Which part of the rows that an accelerator reads it is sent: those that it does not keep."""
+        return 1.0 if self.hit_rate is None or not self.kept_part else 1.0 - self.hit_rate(self.kept_part)
 
     def remembered(self) -> TrainingWorkload:
         """The same work, whose sizes are worked out once for each number of targets."""

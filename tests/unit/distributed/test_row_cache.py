@@ -16,13 +16,13 @@ from unit.sampling.small_graphs import graph_of
 from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.cache_choice import remote_reads
-from hyrt.distributed.rows.expected_visits import expected_reads, visited
 from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.model_centric import ModelCentric
 from hyrt.distributed.strategies.strategy import Roots, Strategy
 from hyrt.errors import ConfigError
 from hyrt.observe.events import Notice
 from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.visits.expected_visits import expected_reads, visited
 
 
 def test_visits_of_a_tree_are_products_of_probabilities() -> None:
@@ -57,15 +57,15 @@ def test_expected_reads_are_the_mean_over_many_epochs(strategy: Strategy) -> Non
         counted[minibatch.blocks[0].sources] += 1 / epochs
         minibatch.release()
     counted[homes == rank] = 0
-    assert np.all(np.diff(reads.steps) <= 0)
+    assert np.all(np.diff(reads.visits) <= 0)
     assert set(np.flatnonzero(counted)) <= set(reads.vertices)
     of_vertices = np.zeros(graph.num_vertices)
-    of_vertices[reads.vertices] = reads.steps
+    of_vertices[reads.vertices] = reads.visits
     assert of_vertices.sum() == pytest.approx(counted.sum(), rel=0.03)
     assert np.corrcoef(of_vertices, counted)[0, 1] > 0.99
     few = len(reads.vertices) // 5
     share = counted[reads.vertices[:few]].sum() / counted.sum()
-    assert reads.of_first(few) / reads.of_first(len(reads.steps)) == pytest.approx(share, abs=0.03)
+    assert reads.of_first(few) / reads.of_first(len(reads.visits)) == pytest.approx(share, abs=0.03)
 
 
 def test_a_short_last_step_counts_with_its_own_size() -> None:

@@ -23,6 +23,11 @@ def code_words(row_format: RowFormat) -> dict[str, int]:
     }
 
 
+def vector_of(tuning: Tuning, width: int) -> int:
+    """How many numbers at a time go through kernels that copy rows."""
+    return min(tuning.vector, 1 << (width.bit_length() - 1))
+
+
 def widened(
     programs: Programs,
     tuning: Tuning,
@@ -47,8 +52,7 @@ def widened(
     if not rows.format.is_narrow:
         return rows.codes
     count, width = sizes
-    vector = min(tuning.vector, 1 << (width.bit_length() - 1))
-    words = {"VEC": vector, "WIDTH": width, "ITEMS": tuning.items, "GRAIN": tuning.grain}
+    words = {"VEC": vector_of(tuning, width), "WIDTH": width, "ITEMS": tuning.items, "GRAIN": tuning.grain}
     kernel = programs.kernel("widen", "widen", {**words, **code_words(rows.format)})
     out = lease.floats(count, width)
     items = ceil_div(ceil_div(count, tuning.grain), tuning.items)

@@ -1,0 +1,1 @@
+"""How often the feature row of each vertex is read, before anything is trained."""

@@ -1,0 +1,103 @@
+"""Which rows are worth keeping: the vertices, those first whose rows are read most often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers
+from hyrt.quantities import one_line
+from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.sampling.visits.counted_visits import counted_visits
+from hyrt.sampling.visits.expected_visits import expected_reads
+
+# So many steps of other samplers are sampled, to count what they read, in so many parts.
+_STEPS, _FOLDS = 64, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRanking:
+    """The vertices whose rows may be read, those first that are read in most steps."""
+
+    vertices: NDArray[Any]
+    """[n] the vertices."""
+    visits: NDArray[np.float64]
+    """[n] in how many steps of an epoch the row of each is read, as far as one knows."""
+
+    __repr__ = one_line
+
+    @classmethod
+    def of(cls, visits: NDArray[np.float64], dtype: np.dtype[Any]) -> RowRanking:
+        """Rank vertices by [V] expected visits; those of none are left out. `dtype` is that of their ids."""
+        best = np.argsort(-visits, kind="stable")[: np.count_nonzero(visits)]
+        return cls(best.astype(dtype), visits[best])
+
+    def of_first(self, count: int) -> float:
+        """How many of the rows that are read in an epoch are those of the first vertices."""
+        return float(self.visits[:count].sum())
+
+    def hit_rate(self, count: int) -> float:
+        """Which part of the rows that are read are those of the first vertices."""
+        total = self.of_first(len(self.visits))
+        return self.of_first(count) / total if total else 0.0
+
+
+def rank_rows(
+    settings: SamplerSettings,
+    sampler: Sampler,
+    topology: Topology,
+    targets: NDArray[Any],
+    batch_size: int,
+    fanouts: Sequence[int],
+    part: float,
+    workers: Workers,
+) -> RowRanking:
+    """Rank the rows that one trainer of a run reads.
+
+    Those of neighbour sampling follow from its probabilities and the training split. Some steps of other
+    kinds of samplers are sampled ahead. How often a row of some rank is read is counted in each quarter of
+    them by the ranking of the other three, since a ranking looks too good by what it was made of.
+
+    Parameters
+    ----------
+    settings, sampler
+        The kind of sampler, and the run's.
+    topology
+        The edges.
+    targets
+        [n] the training vertices.
+    batch_size
+        Targets of a step, over all trainers.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    part
+        The part of a step's units that the trainer has, above 0 and at most 1.
+    workers
+        The threads that sample.
+    """
+    dtype = topology.indices.dtype
+    if settings.kind == "neighbor":
+        weights = np.zeros(topology.num_vertices)
+        weights[targets] = part / len(targets)
+        whole, rest = divmod(len(targets), batch_size)
+        batches = [batch_size] * whole + [rest] * bool(rest)
+        return RowRanking.of(expected_reads(topology, weights, batches, fanouts), dtype)
+    per_epoch = sampler.steps_per_epoch()
+    # Each part has epochs of its own: what a step has trained, the others of its epoch do not.
+    in_fold = _STEPS // _FOLDS
+    epochs = -(-in_fold // per_epoch)
+    counts = []
+    for fold in range(_FOLDS):
+        first = fold * epochs * per_epoch
+        steps = [first + number * epochs * per_epoch // in_fold for number in range(in_fold)]
+        counts.append(counted_visits(sampler, steps, part, topology.num_vertices, workers))
+    total = np.sum(counts, axis=0)
+    judged = np.mean([fold[np.argsort(fold - total, kind="stable")] for fold in counts], axis=0)
+    best = np.argsort(-total, kind="stable")
+    return RowRanking(best.astype(dtype), judged * per_epoch * _FOLDS / _STEPS)

@@ -1,0 +1,47 @@
+"""Rankings of rows say how often they will be read, for every kind of sampler."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from small_graphs import random_graph
+from test_all_samplers import ALONE, KINDS, sampler_of
+
+from hyrt.config import build_config
+from hyrt.sampling.visits.row_ranking import RowRanking, rank_rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
+    graph, part = random_graph(3000, 8, seed=2), 0.5
+    sampler = sampler_of(kind, graph, batch_size=200)
+    settings = build_config({"sampler": KINDS[kind]}).sampler
+    targets = np.arange(0, graph.num_vertices, 2)
+    ranking = rank_rows(settings, sampler, graph.topology, targets, 200, [4, 3], part, ALONE)
+    assert len(np.unique(ranking.vertices)) == len(ranking.vertices)
+    assert ranking.vertices.dtype == graph.topology.indices.dtype
+    few = len(ranking.vertices) // 5
+    kept = np.zeros(graph.num_vertices, np.bool_)
+    kept[ranking.vertices[:few]] = True
+    by_degree = np.zeros(graph.num_vertices, np.bool_)
+    by_degree[np.argsort(-graph.topology.in_degrees, kind="stable")[:few]] = True
+    hits = lookups = of_degree = 0
+    for step in range(200, 260):
+        units = sampler.units(step)
+        batch = sampler.sample(step, units[: math.ceil(part * len(units))], ALONE, in_place=False)
+        sources = batch.blocks[0].sources
+        hits, lookups = hits + int(kept[sources].sum()), lookups + len(sources)
+        of_degree += int(by_degree[sources].sum())
+    assert ranking.hit_rate(few) == pytest.approx(hits / lookups, abs=0.03)
+    # Vertices are read for their out-edges and because they are targets: in-degrees say little of that here.
+    assert hits > of_degree or kind in ("cluster", "shadow")
+
+
+def test_a_ranking_leaves_out_what_is_never_read() -> None:
+    ranking = RowRanking.of(np.array([0.0, 2.0, 0.0, 5.0, 2.0]), np.dtype(np.int64))
+    assert ranking.vertices.tolist() == [3, 1, 4]
+    assert ranking.visits.tolist() == [5.0, 2.0, 2.0]
+    assert [ranking.hit_rate(count) for count in range(4)] == [0.0, 5 / 9, 7 / 9, 1.0]
+    assert RowRanking.of(np.zeros(3), np.dtype(np.int32)).hit_rate(2) == 0.0
