@@ -49,12 +49,10 @@ def test_what_is_known_of_a_gpu_and_of_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
     gpu = Device("G", type=4, max_compute_units=10)
     machine(monkeypatch, [Platform("P", devices=[gpu, Device("C")])])
     accelerator, cpu = OpenclDevice.probe()
-    assert (accelerator.host_cores, accelerator.zero_copy, accelerator.forms) == (
-        0,
-        False,
-        ("rows", "narrow"),
-    )
-    assert (cpu.host_cores, cpu.zero_copy, cpu.forms) == (4, True, ("rows", "narrow", "aggregated"))
+    assert (accelerator.host_cores, accelerator.zero_copy) == (0, False)
+    assert (cpu.host_cores, cpu.zero_copy) == (4, True)
+    # What reads the host's memory in place has the host aggregate there.
+    assert set(cpu.forms) - set(accelerator.forms) == {"aggregated"}
     assert accelerator.link == "PCIe"
     assert cpu.link == "host memory"
     assert cpu.rates is not None
