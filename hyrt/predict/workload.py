@@ -281,7 +281,7 @@ def _counted_hits(
         asked = config.sampler, sampler, graph.topology, targets, config.data.batch_size, config.fanouts, part
         with Workers(1, "hyrt.predict") as workers:
             ranking = rank_rows(*asked, workers)
-        return HitCurve.of(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
+        return HitCurve.of_ranking(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
 
     return lambda part: curve()(part)
 

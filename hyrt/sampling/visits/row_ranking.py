@@ -17,8 +17,10 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.sampling.visits.counted_visits import counted_visits
 from hyrt.sampling.visits.expected_visits import expected_reads
 
-# So many steps of other samplers are sampled, to count what they read, in so many parts.
-_STEPS, _FOLDS = 64, 4
+# So many steps are sampled in each fold, to count what they read.
+_IN_FOLD = 16
+# So many folds, where only counting tells the ranks.
+_FOLDS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +30,8 @@ class RowRanking:
     vertices: NDArray[Any]
     """[n] the vertices."""
     visits: NDArray[np.float64]
-    """[n] in how many steps of an epoch the row of each is read, as far as one knows."""
+    """[n] in how many steps of an epoch the row of each is read, as far as one knows; where it was counted,
+    later ones may have more by chance."""
 
     __repr__ = one_line
 
@@ -60,9 +63,11 @@ def rank_rows(
 ) -> RowRanking:
     """Rank the rows that one trainer of a run reads.
 
-    Those of neighbour sampling follow from its probabilities and the training split. Some steps of other
-    kinds of samplers are sampled ahead. How often a row of some rank is read is counted in each quarter of
-    them by the ranking of the other three, since a ranking looks too good by what it was made of.
+    The ranks of neighbour sampling follow from its probabilities and the training split; how often rows of
+    each rank are read is counted in a few steps that are sampled ahead, since vertices in clusters are read
+    together more often than independent draws would have it. Of other kinds of samplers more steps are
+    sampled, for the ranks, too. How often a row of some rank is read is counted in each quarter of them by
+    the ranking of the other three, since a ranking looks too good by what it was made of.
 
     Parameters
     ----------
@@ -81,23 +86,24 @@ def rank_rows(
     workers
         The threads that sample.
     """
-    dtype = topology.indices.dtype
+    dtype, per_epoch = topology.indices.dtype, sampler.steps_per_epoch()
+    # Each fold has epochs of its own: what a step has trained, the others of its epoch do not.
+    epochs = -(-_IN_FOLD // per_epoch)
+
+    def counted(fold: int) -> NDArray[np.float64]:
+        steps = [(fold + number / _IN_FOLD) * epochs * per_epoch for number in range(_IN_FOLD)]
+        return counted_visits(sampler, list(map(int, steps)), part, topology.num_vertices, workers)
+
     if settings.kind == "neighbor":
         weights = np.zeros(topology.num_vertices)
         weights[targets] = part / len(targets)
         whole, rest = divmod(len(targets), batch_size)
         batches = [batch_size] * whole + [rest] * bool(rest)
-        return RowRanking.of(expected_reads(topology, weights, batches, fanouts), dtype)
-    per_epoch = sampler.steps_per_epoch()
-    # Each part has epochs of its own: what a step has trained, the others of its epoch do not.
-    in_fold = _STEPS // _FOLDS
-    epochs = -(-in_fold // per_epoch)
-    counts = []
-    for fold in range(_FOLDS):
-        first = fold * epochs * per_epoch
-        steps = [first + number * epochs * per_epoch // in_fold for number in range(in_fold)]
-        counts.append(counted_visits(sampler, steps, part, topology.num_vertices, workers))
-    total = np.sum(counts, axis=0)
-    judged = np.mean([fold[np.argsort(fold - total, kind="stable")] for fold in counts], axis=0)
-    best = np.argsort(-total, kind="stable")
-    return RowRanking(best.astype(dtype), judged * per_epoch * _FOLDS / _STEPS)
+        best = RowRanking.of(expected_reads(topology, weights, batches, fanouts), dtype).vertices
+        judged = counted(0)[best]
+    else:
+        counts = [counted(fold) for fold in range(_FOLDS)]
+        total = np.sum(counts, axis=0)
+        judged = np.mean([each[np.argsort(each - total, kind="stable")] for each in counts], axis=0)
+        best = np.argsort(-total, kind="stable").astype(dtype)
+    return RowRanking(best, judged * per_epoch / _IN_FOLD)

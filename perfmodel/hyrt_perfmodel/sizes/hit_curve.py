@@ -40,8 +40,13 @@ class HitCurve:
             All vertices, those of no class included.
         """
         order = np.argsort(-visits, kind="stable")
-        rows = np.concatenate([[0.0], np.cumsum(counts[order])]) / max(num_vertices, 1.0)
-        reads = np.concatenate([[0.0], np.cumsum((counts * visits)[order])])
+        return cls.of_ranking(counts[order], visits[order], num_vertices)
+
+    @classmethod
+    def of_ranking(cls, counts: Floats, visits: Floats, num_vertices: float) -> HitCurve:
+        """As `of`, of caches that hold the rows of the first classes, however often they are read."""
+        rows = np.concatenate([[0.0], np.cumsum(counts)]) / max(num_vertices, 1.0)
+        reads = np.concatenate([[0.0], np.cumsum(counts * visits)])
         rates = reads / reads[-1] if reads[-1] else np.zeros(len(reads))
         if len(rows) > _POINTS:
             at = np.unique(np.geomspace(1, len(rows) - 1, _POINTS).astype(np.int64))

@@ -34,7 +34,7 @@ def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
         sources = batch.blocks[0].sources
         hits, lookups = hits + int(kept[sources].sum()), lookups + len(sources)
         of_degree += int(by_degree[sources].sum())
-    assert ranking.hit_rate(few) == pytest.approx(hits / lookups, abs=0.03)
+    assert ranking.hit_rate(few) == pytest.approx(hits / lookups, abs=0.025)
     # Vertices are read for their out-edges and because they are targets: in-degrees say little of that here.
     assert hits > of_degree or kind in ("cluster", "shadow")
 
