@@ -228,14 +228,18 @@ CAPABILITIES: tuple[type[ABC], ...] = (
 )
 
 
-def usable_forms(device: Device, graph: Graph, *, in_chunks: bool = False) -> list[InputForm]:
+def usable_forms(
+    device: Device, graph: Graph, *, in_chunks: bool = False, sent: bool = False
+) -> list[InputForm]:
     """The input forms that a device takes of a graph: `ids` is one only if it gathers the graph's rows.
 
-    Of a whole graph that it trains `in_chunks` it takes `in_place`, too, and gathers no rows.
+    Of a whole graph that it trains `in_chunks` it takes `in_place`, too, and gathers no rows. Nor does it
+    where rows are to be `sent` to it.
     """
     if in_chunks and isinstance(device, RunsChunks):
         return ["in_place", *(form for form in device.info.forms if form not in ("ids", "in_place"))]
-    gathers = isinstance(device, GathersRows) and "ids" in device.info.forms and device.gathers(graph)
+    may = not sent and isinstance(device, GathersRows) and "ids" in device.info.forms
+    gathers = may and device.gathers(graph)
     return [form for form in device.info.forms if form != "ids" or gathers]
 
 

@@ -14,6 +14,7 @@ from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, open_device
 from hyrt.device.capabilities import (
+    CachesRows,
     KeepsHostBudget,
     Resizable,
     RunsChunks,
@@ -140,7 +141,7 @@ def open_trainers(
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
-            forms = usable_forms(device, graph, in_chunks=in_chunks)
+            forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
             trainer.plan = plan_input(
                 model, graph, forms, fuse=config.runtime.fuse_load, whole=config.sampler.whole_graph
             )
@@ -199,6 +200,14 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
             "train on cpu"
         )
     trainer.device.take_host_budget(HostBudget(limit, scratch))
+
+
+def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
+    """Whether a device is to keep some rows and be sent the others, rather than to gather them all itself."""
+    asked = config.data.cache
+    if asked is None or not isinstance(device, CachesRows):
+        return False
+    return asked != "auto" or 2 * graph.features.nbytes > device.free_bytes
 
 
 def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:

@@ -16,7 +16,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.cuda import device as cuda_device
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.device import CudaDevice, MpsDevice, TorchDevice, XpuDevice
-from hyrt_devices.cuda.gather import MappedFeatures, ResidentFeatures
+from hyrt_devices.cuda.rows.gather import MappedFeatures, ResidentFeatures
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.nn.dense_reference import parameters_of, scores

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.graph.cached.cached_rows import CachedRows
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
+from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors
 from hyrt_devices.cuda.staging import Parcel
 
 Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]
@@ -55,7 +59,30 @@ class Shipment:
         self._labels = self.parcel.add(batch.labels)
         self._target_weights = self._optional(batch.target_weights)
         self._target_rows = self._optional(batch.target_rows)
-        self._inputs = None if batch.inputs is None else self.parcel.add(batch.inputs.numpy())
+        self._rows, self._places = self._pack_rows(batch.inputs)
+
+    def _pack_rows(self, inputs: Any) -> tuple[RowArrays | None, NDArray[np.int32] | None]:
+        """The rows that travel, and where each row is, if the device keeps some."""
+        if inputs is None:
+            return None, None
+        cached = inputs if isinstance(inputs, CachedRows) else None
+        rows = inputs.sent if cached is not None else inputs
+        packed = RowArrays.of(rows if isinstance(rows, NarrowRows | np.ndarray) else rows.numpy())
+        for each in (packed.codes, packed.row_scales, packed.column_scales):
+            self._optional(each)
+        if cached is not None:
+            self.parcel.add(cached.places)
+        return packed, None if cached is None else cached.places
+
+    def _unpack_rows(self, arrived: list[torch.Tensor], kept: RowTensors | None) -> torch.Tensor | None:
+        if self._rows is None:
+            return None
+        rows = self._rows.moved(lambda array: arrived[self.parcel.add(array)])
+        if self._places is not None:
+            if kept is None:
+                raise TypeError("inputs are CachedRows, but this device keeps no rows")
+            rows = kept.joined(rows, arrived[self.parcel.add(self._places)])
+        return rows.numbers()
 
     def _optional(self, array: NDArray[Any] | None) -> int | None:
         return None if array is None else self.parcel.add(array)
@@ -73,9 +100,13 @@ class Shipment:
         return places
 
     def unpack(
-        self, arrived: list[torch.Tensor], aggregate: Aggregate | None, loops: TensorLoops | None
+        self,
+        arrived: list[torch.Tensor],
+        aggregate: Aggregate | None,
+        loops: TensorLoops | None,
+        kept: RowTensors | None = None,
     ) -> Delivery:
-        """What `parcel.send` brought, as a mini-batch, with the device's own kernels."""
+        """What `parcel.send` brought, as a mini-batch, with the device's own kernels and kept rows."""
 
         def at(place: int | None) -> torch.Tensor | None:
             return None if place is None else arrived[place]
@@ -101,7 +132,7 @@ class Shipment:
             blocks=blocks,
             labels=arrived[self._labels],
             target_weights=at(self._target_weights),
-            inputs=at(self._inputs),
+            inputs=self._unpack_rows(arrived, kept),
             target_rows=at(self._target_rows),
         )
 

@@ -6,7 +6,7 @@ import copy
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.device.capabilities import (
+    CachesRows,
     ExplainsAbsence,
     GathersRows,
     KeepsHostBudget,
@@ -29,7 +30,9 @@ from hyrt.device.capabilities import (
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.graph.cached.cached_rows import CachedRows, Rows
 from hyrt.graph.graph import Graph
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
@@ -48,13 +51,14 @@ from hyrt_devices.cuda.aggregate import TorchAggregation
 from hyrt_devices.cuda.blocks import Delivery, Shipment
 from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkSteps, TorchRoom
 from hyrt_devices.cuda.driver import Driver, MpsDriver
-from hyrt_devices.cuda.gather import Features, MappedFeatures, ResidentFeatures, upload
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.resident import DeliveredGraph, copied_bytes, resident_graph
+from hyrt_devices.cuda.rows.gather import Features, MappedFeatures, ResidentFeatures, upload
+from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors
 from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
 from hyrt_devices.cuda.saga.torch_loop_room import TorchLoopRoom
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
-from hyrt_devices.cuda.staging import pinned_pool
+from hyrt_devices.cuda.staging import DTYPES, pinned_pool
 from hyrt_devices.cuda.timeline import Timeline
 from hyrt_devices.host_saga import HostSaga
 
@@ -87,6 +91,7 @@ class TorchDevice(
     TakesObjective,
     SamplesNeighbors,
     GathersRows,
+    CachesRows,
     KeepsHostBudget,
     RunsChunks,
     SharesColumns,
@@ -127,6 +132,7 @@ class TorchDevice(
         self._weights: torch.Tensor | None = None
         self._weights_sent: Any = None
         self._features: Features | None = None
+        self._kept: RowTensors | None = None
         self._resident: DeliveredGraph | None = None
         self._whole_bytes = 0
         self._budget = HostBudget()
@@ -189,6 +195,7 @@ class TorchDevice(
         with self._health.terminal("load"):
             refuse_batch_statistics(model, self.info.name)
             self._release_chunks()
+            self._kept = None
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
             if self._chunk_options is not None and has_saga_layers(model):
@@ -250,6 +257,58 @@ class TorchDevice(
                     self._features = MappedFeatures(self._launcher, values, address, ids)
             return self._features is not None
 
+    @property
+    def free_bytes(self) -> int:
+        return max(0, int(self._free_room()))
+
+    def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
+        with self._health.terminal("keep_rows"):
+            self._kept = None
+            try:
+                with self._driver.running(self._copies):
+                    self._kept = self._kept_of(count, pieces)
+            except Exception as error:
+                if not self._driver.out_of_memory(error):
+                    raise
+                traceback.clear_frames(error.__traceback__)
+                self._driver.trim()
+                raise self._no_room(count) from error
+
+    def _kept_of(self, count: int, pieces: Iterable[Rows]) -> RowTensors:
+        """Copy rows to the device, piece by piece."""
+        put = partial(upload, self._driver, self._pool, self._copies)
+
+        def room(array: NDArray[Any]) -> torch.Tensor:
+            shape = (count, *array.shape[1:])
+            return torch.empty(shape, dtype=DTYPES[array.dtype], device=self._driver.device)
+
+        kept: RowTensors | None = None
+        start = 0
+        for piece in pieces:
+            rows = RowArrays.of(piece)
+            scales = rows.row_scales
+            if kept is None:
+                row_bytes = rows.codes[:1].nbytes + (0 if scales is None else scales.itemsize)
+                if count * row_bytes > self.free_bytes:
+                    raise self._no_room(count)
+                kept = RowTensors(rows.format, room(rows.codes), None if scales is None else room(scales))
+            stop = start + len(rows.codes)
+            kept.codes[start:stop] = put(rows.codes)
+            if kept.row_scales is not None and scales is not None:
+                kept.row_scales[start:stop] = put(scales)
+            self._driver.wait(self._driver.mark(self._copies))
+            start = stop
+        if kept is None:
+            raise ValueError("there are no rows to keep")
+        return kept
+
+    def _no_room(self, count: int) -> DeviceOutOfMemory:
+        total = self._limit or self.info.memory_bytes
+        return DeviceOutOfMemory(
+            f"{self.info.name}: out of memory: {count:,} rows do not fit, with "
+            f"{size(self._resident_bytes())} in use of {size(total)}"
+        )
+
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what each stream has run: `copies`, `compute` and `sample`."""
         with self._health.terminal("trace"):
@@ -268,10 +327,16 @@ class TorchDevice(
                         self._staged.add(staged)
                     return staged
                 return self._transfer_whole(batch)
+            rows, kept = batch.inputs, self._kept
+            if isinstance(rows, CachedRows) and kept is not None:
+                rows.check(batch.blocks[0].num_src, *kept.codes.shape)
             shipment = Shipment(batch, self._driver.device)
             staged = Staged(len(batch.targets), batch.normalizer, shipment.parcel.size)
             if batch.inputs is None and self._features is not None and batch.blocks:
                 staged.size += 4 * self._features.width * batch.blocks[0].num_src
+            elif isinstance(rows, CachedRows | NarrowRows):
+                codes = rows.codes if isinstance(rows, NarrowRows) else RowArrays.of(rows.sent).codes
+                staged.size += 4 * codes.shape[1] * batch.blocks[0].num_src
             with self._lock:
                 self._check_limit(staged)
                 self._staged.add(staged)
@@ -392,7 +457,7 @@ class TorchDevice(
             arrived = shipment.parcel.send(staged.host, driver.device)
             if self._timeline is not None:
                 staged.copied = driver.mark(self._copies)
-            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate, self._loops)
+            delivery = staged.delivery = shipment.unpack(arrived, self._aggregate, self._loops, self._kept)
             if delivery.inputs is None and self._features is not None:
                 delivery.inputs = self._features.rows(delivery.blocks[0].sources)
             staged.arrived = driver.mark(self._copies)
@@ -557,6 +622,7 @@ class TorchDevice(
         # Weights and their gradients.
         weights = 8 * sum(self._sizes)
         features += 0 if self._resident is None else self._whole_bytes
+        features += 0 if self._kept is None else self._kept.nbytes
         return weights + features + sum(sampler.nbytes for sampler in self._samplers)
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
@@ -574,10 +640,11 @@ class TorchDevice(
             return None
 
     def _room(self) -> float:
+        return _RESIDENT_SHARE * self._free_room()
+
+    def _free_room(self) -> float:
         room = float(self._driver.free_bytes())
-        if self._limit is not None:
-            room = min(room, self._limit - self._resident_bytes())
-        return _RESIDENT_SHARE * room
+        return room if self._limit is None else min(room, self._limit - self._resident_bytes())
 
     def _too_large(self, staged: Staged, doing: str, used: int) -> str:
         total = self._limit or self.info.memory_bytes
@@ -612,7 +679,7 @@ class TorchDevice(
             self._staged.clear()
         self._samplers.clear()
         self._resident = self._chunks = self._shared = self._description = None
-        self._model = self._features = self._weights = self._weights_sent = None
+        self._model = self._features = self._kept = self._weights = self._weights_sent = None
         self._parameters = []
         self._pool.clear()
 

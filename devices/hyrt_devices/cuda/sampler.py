@@ -19,8 +19,8 @@ from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.driver import Driver
-from hyrt_devices.cuda.gather import upload
 from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher, KernelProgram
+from hyrt_devices.cuda.rows.gather import upload
 from hyrt_devices.cuda.staging import fetch
 from hyrt_devices.cuda.timeline import Timeline
 

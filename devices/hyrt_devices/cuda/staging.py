@@ -16,7 +16,9 @@ from hyrt_devices.cuda.driver import Driver
 _ALIGNMENT = 256
 _STEP_BYTES = 1 << 20
 
-_DTYPES: dict[np.dtype[Any], torch.dtype] = {
+DTYPES: dict[np.dtype[Any], torch.dtype] = {
+    np.dtype(np.int8): torch.int8,
+    np.dtype(np.int16): torch.int16,
     np.dtype(np.int32): torch.int32,
     np.dtype(np.int64): torch.int64,
     np.dtype(np.float32): torch.float32,
@@ -84,6 +86,6 @@ class Parcel:
         there = torch.empty(max(1, self.size), dtype=torch.uint8, device=device)
         there[: self.size].copy_(torch.from_numpy(host)[: self.size], non_blocking=True)
         return [
-            there[start : start + array.nbytes].view(_DTYPES[array.dtype]).view(array.shape)
+            there[start : start + array.nbytes].view(DTYPES[array.dtype]).view(array.shape)
             for array, start in zip(self._arrays, self._starts, strict=True)
         ]

@@ -12,7 +12,7 @@ from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_devices.cuda.aggregate import TorchAggregation
-from hyrt_devices.cuda.gather import MappedFeatures
+from hyrt_devices.cuda.rows.gather import MappedFeatures
 from hyrt_devices.cuda.sampler import CudaSampler
 from hyrt_devices.cuda.staging import pinned_pool
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler

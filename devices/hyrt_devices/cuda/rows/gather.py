@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
+from hyrt_devices.cuda.staging import DTYPES
 
 # Rows go to the device in pieces of this size.
 _PIECE_BYTES = 64 << 20
@@ -20,9 +21,8 @@ def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) 
     """An array of any size in device memory, through pinned pieces."""
     halves = values.dtype == np.float16
     rows = values.view(np.int16) if halves else values
-    dtype = {"int16": torch.int16, "int32": torch.int32, "int64": torch.int64, "float32": torch.float32}
     with driver.running(stream):
-        out = torch.empty(rows.shape, dtype=dtype[rows.dtype.name], device=driver.device)
+        out = torch.empty(rows.shape, dtype=DTYPES[rows.dtype], device=driver.device)
         per_piece = max(1, _PIECE_BYTES // max(1, rows.nbytes // max(1, len(rows))))
         for start in range(0, len(rows), per_piece):
             piece = rows[start : start + per_piece]
