@@ -152,8 +152,10 @@ def predict_on_ranks(
         counted_steps = steps_of(config, question.homes, question.ranks, edges_are_split=is_split)
 
     def predicted(name: str) -> RanksPrediction:
+        given = None if config is None else config.distributed.time_steps
+        fixed = None if given is None else min(given, question.ranks)
         # Merging ends where epochs get no faster.
-        merged = range(1, question.ranks + 1) if name == "hopgnn" else [None]
+        merged = range(1, question.ranks + 1) if name == "hopgnn" and fixed is None else [fixed]
         found = []
         for times in merged:
             of_sources = config is not None and reads_sources(config)

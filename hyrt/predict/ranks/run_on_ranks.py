@@ -120,7 +120,7 @@ class RankRun:
         """What travels in a step; of `hopgnn` for every number of time steps that it may come to."""
         config, given = self.config, self.config.distributed
         steps = configured_steps(config, self.graph, self.homes, self.num_ranks, self.sampler())
-        times = [given.time_steps]
+        times = [None if given.time_steps is None else min(given.time_steps, self.num_ranks)]
         if given.strategy == "hopgnn" and given.time_steps is None:
             times = [*range(1, self.num_ranks + 1)]
         placings = [placing_of(config, given.strategy, num_times) for num_times in times]

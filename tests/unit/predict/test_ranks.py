@@ -189,11 +189,23 @@ def test_an_uneven_placement_is_as_slow_as_its_largest_rank() -> None:
     assert own_s[0] == pytest.approx(1.5 * own_s[1], rel=0.02)
 
 
+def _fixed_times(config: Config, ranks: int) -> dict[str, int]:
+    question = RanksQuestion(ranks=ranks, network_name="200mbit", locality=0.25)
+    found = predict_on_ranks(H200, TRAINING, config, question).predictions
+    return {each.strategy: each.time_steps for each in found}
+
+
 def test_time_steps_are_merged_as_long_as_that_is_faster() -> None:
     def time_steps(locality: float, network: str) -> int:
         question = RanksQuestion(ranks=4, network_name=network, strategy_name="hopgnn", locality=locality)
         return predict_on_ranks(H200, TRAINING, Config(), question).predictions[0].time_steps
 
+    fixed = Config().model_copy(
+        update={"distributed": Config().distributed.model_copy(update={"time_steps": 3})}
+    )
+    assert _fixed_times(fixed, ranks=4)["home"] == 1
+    # As in a run, no more than there are ranks.
+    assert [_fixed_times(fixed, ranks)["hopgnn"] for ranks in (4, 2)] == [3, 2]
     # Where homes are random, or the network costs nothing, there is nothing to go home for.
     assert time_steps(0.25, "200mbit") == 1
     assert time_steps(0.9, "100000gbit") == 1
