@@ -31,7 +31,7 @@ _HOST_PART = 0.95
 # After so many steps without a change, it looks again every so many: a look is most of what a decision costs.
 _LOOK_STEPS = ((63, 8), (_SETTLED_STEPS, 4), (_SETTLED_STEPS // 2, 2))
 # A model that promised an iteration so much shorter than it is lacks something.
-_SURPRISE = 0.3
+_SURPRISE = 0.15
 # A speed comes and goes where its logarithm, a median of so many steps, has been this far up and down.
 _RESTLESS_RANGE = 0.4
 _SMOOTHED = 3

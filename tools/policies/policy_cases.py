@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import AssignmentLimits
-from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
+from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel, iteration_s
 from hyrt_perfmodel.simulation.simulate import Change, simulate
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
@@ -30,9 +32,14 @@ class PolicyCase:
     start: Assignment
     slow: tuple[int, float] | None = None
 
+    @cached_property
+    def _model(self) -> StepModel:
+        """The equations of the machine, which a search asks thousands of times."""
+        return StepModel(self.platform, self.training, Terms())
+
     def times(self, assignment: Assignment) -> StageTimes:
         """What each stage takes without noise."""
-        times = stage_times(self.platform, self.training, assignment)
+        times = self._model.times(assignment)
         if not self.slow:
             return times
         trainer, factor = self.slow
@@ -71,7 +78,8 @@ def random_case(seed: int) -> PolicyCase:
     host = _host(rng)
     accelerators = _accelerators(rng)
     platform = Platform(name=f"random {seed}", host=host, accelerators=accelerators)
-    training = _training(rng)
+    # A search meets the same numbers of targets again and again.
+    training = _training(rng).remembered()
     trainers = platform.trainers(training.model)
     count = len(trainers)
     limits = AssignmentLimits(

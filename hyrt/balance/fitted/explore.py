@@ -10,7 +10,7 @@ from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, LOAD, SAMPLE, Evidence
-from hyrt.balance.fitted.fit import Fit, Line, kinds_of
+from hyrt.balance.fitted.fit import OTHER_SIZE, Fit, Line, kinds_of
 from hyrt.balance.fitted.growth import ShareGrowth
 from hyrt.balance.fitted.solve import best_assignment, lightest, whole, within_capacities
 from hyrt.balance.fitted.thread_curve import ThreadCurve
@@ -36,8 +36,8 @@ _DARING = 2.0
 _NEAR = 0.02
 # An experiment must promise this much.
 _TRIED_GAIN = 0.05
-# Transfers that share what slows them may be so much faster alone.
-_CROWDED = 1.5
+# The part that may be launch of a time that was seen with one number of targets.
+_MOST_LAUNCH = 0.95
 # What an experiment leaves of the work of sampling and loading, at most.
 _LIGHTER_PART = 0.85
 
@@ -131,6 +131,7 @@ def experiment(
         _fewer_trainers,
         lighter,
         _larger_share,
+        _seen_small,
     ):
         found = attempt(model, evidence, present, limits)
         if found is not None and not any(is_near(found[0], other) for other in known):
@@ -307,6 +308,37 @@ def _larger_share(
     return replace(present, split=tuple(split)), "one large share takes less time than many small ones"
 
 
+def _seen_small(
+    model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits
+) -> tuple[Assignment, str] | None:
+    """What is best if devices that were seen with one number of targets take no longer for more.
+
+    All that is known of the time of one that had few is that so many targets do not take longer. Taken for
+    the time of those targets, it makes the device seem too slow to be given more.
+    """
+    kinds = kinds_of(limits)
+    sizes: dict[str, set[int]] = {kind: set() for kind in kinds}
+    for period in evidence.periods:
+        for kind, units in zip(kinds, period.assignment.split, strict=True):
+            if units:
+                sizes[kind].add(units)
+    propagate = list(model.propagate)
+    for index, (line, kind) in enumerate(zip(model.propagate, kinds, strict=True)):
+        seen = sizes[kind]
+        if line is None or limits.is_host[index] or not seen or max(seen) > OTHER_SIZE * min(seen):
+            continue
+        work = line.growth.of(max(seen))
+        took_s = line.launch_s + line.unit_s * work
+        propagate[index] = Line(_MOST_LAUNCH * took_s, (1 - _MOST_LAUNCH) * took_s / work, line.growth)
+    if propagate == list(model.propagate):
+        return None
+    variant = replace(model, propagate=tuple(propagate))
+    after = best_assignment(variant, present, limits)
+    if variant.iteration_s(after) * (1 + _TRIED_GAIN) > model.iteration_s(present):
+        return None
+    return after, "a device takes hardly longer for more targets than it had"
+
+
 def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit:
     """The model with trainers as fast for what they do as any of their kind was in any period."""
     kinds, count = kinds_of(limits), len(limits.trainers)
@@ -321,16 +353,29 @@ def _unhindered(model: Fit, evidence: Evidence, limits: AssignmentLimits) -> Fit
                     found[kinds[index]] = min(found[kinds[index]], unit_s)
         return found
 
-    def lines(
-        given: Sequence[Line | None], first: int, growth: ShareGrowth, faster: float
-    ) -> list[Line | None]:
-        unit_s = fastest(first, growth)
-        return [
-            line if line is None or host else Line(0.0, unit_s[kind] / faster, growth)
-            for line, host, kind in zip(given, limits.is_host, kinds, strict=True)
-        ]
+    def fastest_alone(first: int, growth: ShareGrowth) -> dict[str, float]:
+        """The same if those of a kind share one link: together they do all their work in the longest time."""
+        found = dict.fromkeys(kinds, math.inf)
+        for period in evidence.periods:
+            seconds = period.seconds[first : first + count].tolist()
+            for kind in found:
+                ours = [index for index in range(count) if kinds[index] == kind]
+                work = sum(growth.of(period.assignment.split[index]) for index in ours)
+                if work:
+                    found[kind] = min(found[kind], max(seconds[index] for index in ours) / work)
+        return found
 
-    propagate = lines(model.propagate, FIRST_TRAINER, model.sample.growth, 1.0)
-    # What transfers share may be what slows them: alone, they may be faster still.
-    transfer = lines(model.transfer, FIRST_TRAINER + count, model.load.growth, _CROWDED)
-    return replace(model, propagate=tuple(propagate), transfer=tuple(transfer))
+    def lines(
+        given: Sequence[Line | None], unit_s: dict[str, float], growth: ShareGrowth
+    ) -> tuple[Line | None, ...]:
+        return tuple(
+            line if line is None or host else Line(0.0, unit_s[kind], growth)
+            for line, host, kind in zip(given, limits.is_host, kinds, strict=True)
+        )
+
+    sample, load = model.sample.growth, model.load.growth
+    return replace(
+        model,
+        propagate=lines(model.propagate, fastest(FIRST_TRAINER, sample), sample),
+        transfer=lines(model.transfer, fastest_alone(FIRST_TRAINER + count, load), load),
+    )

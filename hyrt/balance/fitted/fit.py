@@ -30,8 +30,9 @@ from hyrt.balance.fitted.thread_curve import ThreadCurve, possible_curves
 _LAUNCH_PART = 0.05
 _LAUNCH_SPREAD = 0.25
 _MOST_LAUNCH = 0.97
-# A size is another one from this ratio on.
-_OTHER_SIZE = 1.2
+OTHER_SIZE = 1.2
+"""A number of targets is another one from this ratio on."""
+
 # Trainers of one kind differ by about this much.
 _MATE_ERROR = 0.06
 # The cores bound an iteration that uses this part of them and is so much longer than its slowest stage.
@@ -234,7 +235,7 @@ def fit(evidence: Evidence, limits: AssignmentLimits, *, knows_mates: bool = Tru
                 ]
             sizes = [point.units for point in seen]
             # What a trainer itself took with other sizes says more than others of its kind.
-            knows_itself = bool(sizes) and max(sizes) > _OTHER_SIZE * min(sizes)
+            knows_itself = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
             lines.append(_likeliest(seen, () if knows_itself else mates, growth))
         stages.append(tuple(lines))
     fitted = Fit(

@@ -40,6 +40,9 @@ class EventQueue:
         self._finish_s = [math.inf] * servers
         self._began_s = [0.0] * servers
         self._rate = [1.0] * servers
+        # The kind of what each server does, and the busy ones that use what others do.
+        self._kind = [-1] * servers
+        self._users: set[int] = set()
         self._is_full_rate = True
         self._doing: list[SimulatedStep | None] = [None] * servers
         self._waiting: list[deque[SimulatedStep]] = [deque() for _ in range(servers)]
@@ -64,8 +67,11 @@ class EventQueue:
         took_s = now_s - self._began_s[server]
         self._doing[server] = None
         self._finish_s[server] = math.inf
-        self._rate[server] = 1.0
-        self._busy -= self._count_of(server, step)
+        kind = self._kind[server]
+        if kind >= 0:
+            self._rate[server] = 1.0
+            self._busy -= 1 << (_BITS * kind)
+            self._users.discard(server)
         if server == _SAMPLE:
             self._sampled(step, took_s)
         elif server == _LOAD:
@@ -145,22 +151,21 @@ class EventQueue:
         self._doing[server] = step
         self._began_s[server] = self._now_s
         self._finish_s[server] = self._now_s + seconds
-        self._busy += self._count_of(server, step)
-
-    def _kind(self, server: int, step: SimulatedStep) -> int:
-        """Number of what a server needs for a step; -1 where that is nothing that others use."""
         profile = step.profile
         kinds = self._kinds_of.get(profile)
         if kinds is None:
-            kinds = self._kinds_of[profile] = [
-                self._kinds.setdefault((row, profile.capacities), len(self._kinds)) if any(row) else -1
-                for row in profile.demands
-            ]
-        return kinds[server]
+            kinds = self._kinds_of[profile] = self._new_kinds(profile)
+        kind = self._kind[server] = kinds[server]
+        if kind >= 0:
+            self._busy += 1 << (_BITS * kind)
+            self._users.add(server)
 
-    def _count_of(self, server: int, step: SimulatedStep) -> int:
-        kind = self._kind(server, step)
-        return 0 if kind < 0 else 1 << (_BITS * kind)
+    def _new_kinds(self, profile: StepProfile) -> list[int]:
+        """Numbers of what the servers need for a step; -1 where that is nothing that others use."""
+        return [
+            self._kinds.setdefault((row, profile.capacities), len(self._kinds)) if any(row) else -1
+            for row in profile.demands
+        ]
 
     def _share(self) -> None:
         """Give every busy server its rate; what is left of its work takes longer or shorter from now on."""
@@ -169,19 +174,17 @@ class EventQueue:
             rates = self._rates[self._busy] = self._rates_of_busy()
         if not rates and self._is_full_rate:
             return
-        now_s, finish_s = self._now_s, self._finish_s
-        for server, step in enumerate(self._doing):
-            if step is not None:
-                rate = rates.get(self._kind(server, step), 1.0)
-                if rate != self._rate[server]:
-                    finish_s[server] = now_s + (finish_s[server] - now_s) * self._rate[server] / rate
-                    self._rate[server] = rate
+        now_s, finish_s, kinds, present = self._now_s, self._finish_s, self._kind, self._rate
+        for server in self._users:
+            rate = rates.get(kinds[server], 1.0)
+            if rate != present[server]:
+                finish_s[server] = now_s + (finish_s[server] - now_s) * present[server] / rate
+                present[server] = rate
         self._is_full_rate = not rates
 
     def _rates_of_busy(self) -> dict[int, float]:
         """By kind; empty where nobody slows another."""
-        kinds = [self._kind(server, step) for server, step in enumerate(self._doing) if step is not None]
-        users = [kind for kind in kinds if kind >= 0]
+        users = [self._kind[server] for server in sorted(self._users)]
         if not users:
             return {}
         known = list(self._kinds)

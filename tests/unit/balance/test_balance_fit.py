@@ -12,7 +12,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.policy import AssignmentLimits, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, LOAD, gather
-from hyrt.balance.fitted.explore import _fewer_train_threads, _larger_share
+from hyrt.balance.fitted.explore import _fewer_train_threads, _larger_share, _seen_small, lighter
 from hyrt.balance.fitted.fit import Fit, Line, fit
 from hyrt.balance.fitted.growth import ShareGrowth, possible_growths
 from hyrt.balance.fitted.host_stage import HostStage, fit_host_stage
@@ -385,3 +385,88 @@ def test_the_cpu_trainer_keeps_the_fewest_threads_that_do() -> None:
     enough = [train for train in range(1, 9) if model.trainer_s(0, 40, train) <= 0.8 * 0.022]
     assert 1 < enough[0] < 7
     assert found[0] == replace(present, threads=replace(threads, train=enough[0]))
+
+
+def seen(
+    split: tuple[int, ...],
+    propagate_s: tuple[float, ...],
+    transfer_s: tuple[float, ...] = (),
+    host_s: tuple[float, ...] = (),
+) -> Observation:
+    """A step that waits for its slowest trainer; `host_s` is what each share takes to sample, and to load."""
+    host_s = host_s or tuple(1e-6 * units for units in split)
+    transfer_s = transfer_s or (0.0,) * len(split)
+    return Observation(
+        step=0,
+        assignment=Assignment(split=split, threads=THREADS),
+        iteration_s=max(*propagate_s, *transfer_s) + 0.001,
+        sample_s=host_s,
+        load_s=host_s,
+        sample_on_device_s=(0.0,) * len(split),
+        transfer_s=transfer_s,
+        propagate_s=propagate_s,
+        synchronize_s=0.001,
+    )
+
+
+def of_devices(names: tuple[str, ...], total: int) -> AssignmentLimits:
+    """No trainer of these is the host's, and each holds all targets."""
+    count = len(names)
+    return AssignmentLimits(
+        trainers=names, is_host=(False,) * count, most_units=(total,) * count, cores=8, delay=4
+    )
+
+
+def in_a_row(*steps: Observation) -> list[Observation]:
+    """Six of each."""
+    repeated = [each for each in steps for _ in range(6)]
+    return [replace(each, step=number) for number, each in enumerate(repeated)]
+
+
+def test_a_device_that_had_few_targets_is_tried_with_more() -> None:
+    """What 100 of 1000 took may be launch. In proportion, the device would be twice as slow as the other."""
+    limits = of_devices(("gpu:0", "npu:0"), 1000)
+    few = seen((900, 100), (0.009, 0.002))
+    evidence = gather(in_a_row(few))
+    model = fit(evidence, limits)
+    assert best_assignment(model, few.assignment, limits).split[1] < 400
+    found = _seen_small(model, evidence, few.assignment, limits)
+    assert found is not None
+    assert found[0].split[1] > 600
+    # Once each was seen with two numbers of targets, what it takes is known.
+    more = seen((400, 600), (0.004, 0.012))
+    evidence = gather(in_a_row(few, more))
+    assert _seen_small(fit(evidence, limits), evidence, more.assignment, limits) is None
+
+
+def test_the_host_is_not_taken_for_launch_bound() -> None:
+    limits = replace(of_devices(("cpu:0", "gpu:0"), 1000), is_host=(True, False))
+    few = seen((100, 900), (0.002, 0.009))
+    evidence = gather(in_a_row(few, seen((100, 600), (0.002, 0.0065))))
+    assert _seen_small(fit(evidence, limits), evidence, few.assignment, limits) is None
+
+
+def test_devices_that_are_full_are_not_tried_with_more() -> None:
+    limits = replace(of_devices(("gpu:0", "npu:0"), 1000), most_units=(900, 100))
+    few = seen((900, 100), (0.009, 0.002))
+    evidence = gather(in_a_row(few))
+    assert _seen_small(fit(evidence, limits), evidence, few.assignment, limits) is None
+
+
+def test_one_of_the_devices_behind_a_switch_is_tried_with_all_targets() -> None:
+    """Four transfers take 40 ms at once, at best. If one link is what slows them, each alone takes 10.
+
+    A share's sampling and loading costs the same, however large: with fewer shares there is less to do.
+    """
+    limits = of_devices(("gpu:0", "gpu:1", "gpu:2", "gpu:3"), 1000)
+    quarter = (250,) * 4
+    even = seen(quarter, (0.002,) * 4, (0.04,) * 4, (0.004,) * 4)
+    shifted = seen((400, 200, 200, 200), (0.003, 0.002, 0.002, 0.002), (0.2,) * 4, (0.004,) * 4)
+    evidence = gather(in_a_row(shifted, even))
+    model = fit(evidence, limits)
+    found = lighter(model, evidence, even.assignment, limits)
+    assert found is not None
+    assert sorted(found[0].split) == [0, 0, 0, 1000]
+    # Devices of four kinds have four links.
+    limits = of_devices(("a:0", "b:0", "c:0", "d:0"), 1000)
+    assert lighter(fit(evidence, limits), evidence, even.assignment, limits) is None
