@@ -238,8 +238,9 @@ def usable_forms(
     """
     if in_chunks and isinstance(device, RunsChunks):
         return ["in_place", *(form for form in device.info.forms if form not in ("ids", "in_place"))]
-    may = not sent and isinstance(device, GathersRows) and "ids" in device.info.forms
-    gathers = may and device.gathers(graph)
+    gathers = (
+        isinstance(device, GathersRows) and "ids" in device.info.forms and not sent and device.gathers(graph)
+    )
     return [form for form in device.info.forms if form != "ids" or gathers]
 
 
