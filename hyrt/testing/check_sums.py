@@ -352,4 +352,7 @@ def _formats(form: InputForm, number: int) -> list[str]:
     narrow = names[number % len(names)]
     if form == "narrow":
         return [narrow]
-    return ["float32", narrow if form in ("aggregated", "cached") else "float16"]
+    if form == "cached":
+        # Codes with a scale a row, which are kept and sent beside them, with every second model.
+        return ["float32", "int8"] if number % 2 else [narrow]
+    return ["float32", narrow if form == "aggregated" else "float16"]

@@ -51,12 +51,12 @@ def test_what_is_kept_is_neither_loaded_nor_sent() -> None:
 
 
 def test_kept_rows_take_memory_from_mini_batches() -> None:
-    small = replace(GPU, memory_gib=5e6 / 2**30)
+    small = replace(GPU, memory_gib=3.5e6 / 2**30)
     trainer = Platform(name="m", host=PLATFORM.host, accelerators=(small,)).trainers()[1]
     counts = [most_units(trainer, replace(TRAINING, kept_part=part)) for part in (0.0, 0.5, 1.0)]
-    assert counts == sorted(counts, reverse=True)
+    assert 200 > counts[0] > counts[1] > counts[2] > 0
     without = most_units(
-        replace(trainer, device=replace(small, memory_gib=4e6 / 2**30)), replace(TRAINING, kept_part=0.0)
+        replace(trainer, device=replace(small, memory_gib=2.5e6 / 2**30)), replace(TRAINING, kept_part=0.0)
     )
     assert counts[1] == without
 

@@ -10,6 +10,7 @@ from small_graphs import random_graph
 from test_all_samplers import ALONE, KINDS, sampler_of
 
 from hyrt.config import build_config
+from hyrt.sampling.visits.counted_visits import counted_visits
 from hyrt.sampling.visits.row_ranking import RowRanking, rank_rows
 
 
@@ -27,14 +28,19 @@ def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
     kept[ranking.vertices[:few]] = True
     by_degree = np.zeros(graph.num_vertices, np.bool_)
     by_degree[np.argsort(-graph.topology.in_degrees, kind="stable")[:few]] = True
-    hits = lookups = of_degree = 0
+    hits = lookups = of_degree = of_counted = 0
+    counted = counted_visits(sampler, range(400, 600), part, graph.num_vertices, ALONE)
+    by_count = np.zeros(graph.num_vertices, np.bool_)
+    by_count[np.argsort(-counted, kind="stable")[:few]] = True
     for step in range(200, 260):
         units = sampler.units(step)
         batch = sampler.sample(step, units[: math.ceil(part * len(units))], ALONE, in_place=False)
         sources = batch.blocks[0].sources
         hits, lookups = hits + int(kept[sources].sum()), lookups + len(sources)
         of_degree += int(by_degree[sources].sum())
+        of_counted += int(by_count[sources].sum())
     assert ranking.hit_rate(few) == pytest.approx(hits / lookups, abs=0.025)
+    assert hits > (0.98 if kind == "neighbor" else 0.8) * of_counted
     # Vertices are read for their out-edges and because they are targets: in-degrees say little of that here.
     assert hits > of_degree or kind in ("cluster", "shadow")
 
