@@ -131,6 +131,7 @@ def predict_on(
         scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
+    unit = "target" if config is None else config.sampler.unit
     known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
     return MachinePrediction(
         machine=on_it,
@@ -138,7 +139,7 @@ def predict_on(
         advice=advice,
         scaling=scaling,
         chunked=None if config is None else _chunked(on_it, steps, config),
-        assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now)],
+        assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now, unit)],
     )
 
 
@@ -160,13 +161,30 @@ def prepared(
         The machine and the work.
     config
         The settings of the work; None where it was given in sizes, with a batch for each trainer.
+
+    Raises
+    ------
+    ConfigError
+        If an FPGA cannot hold one unit of a sampler whose mini-batches cannot be cut.
+    ValueError
+        If it cannot hold one target, or rows are wider than a trainer takes.
     """
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
     if any(accelerator.design is not None for accelerator in platform.accelerators):
-        from hyrt_hls.task.arena_limits import with_task_targets
+        from hyrt_hls.task.arena_limits import UnitTooLarge, with_task_targets
 
-        platform = with_task_targets(platform, work)
+        try:
+            platform = with_task_targets(platform, work)
+        except UnitTooLarge as error:
+            sampler = None if config is None else config.sampler
+            if sampler is None or sampler.unit == "target":
+                raise
+            raise ConfigError(
+                f"one {sampler.unit} of sampler.kind={sampler.kind} {error.needs}, and an FPGA trains it "
+                f"whole: {sampler.smaller_unit}, or use a sampler whose batches can be cut, such as "
+                "sampler.kind=neighbor"
+            ) from error
     return platform, work
 
 

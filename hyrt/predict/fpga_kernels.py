@@ -72,7 +72,7 @@ def with_kernels(
     ]
 
 
-def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
+def kernel_sentences(machine: Platform, now: Prediction, unit: str = "target") -> list[str]:
     """What is assumed of FPGAs that the cycle model predicts, one sentence each.
 
     Parameters
@@ -81,29 +81,33 @@ def kernel_sentences(machine: Platform, now: Prediction) -> list[str]:
         The machine, with the sizes of tasks (`hyrt_hls.task.arena_limits`).
     now
         The prediction for the machine.
+    unit
+        What the sampler's split moves.
     """
-    return [_sentence(each, now) for each in machine.accelerators if each.design is not None]
+    return [_sentence(each, now, unit) for each in machine.accelerators if each.design is not None]
 
 
-def _sentence(each: Accelerator, now: Prediction) -> str:
+def _sentence(each: Accelerator, now: Prediction, unit: str) -> str:
     assert each.design is not None
     units = [
         count
         for name, count in zip(now.trainers, now.assignment.split, strict=True)
         if name.rpartition(":")[0] == each.kind
     ]
+    assumed = ", ".join(sorted(each.design.assumed))
     return (
         f"{each.kind} runs hyrt's kernels, {each.design.pes} PEs and {each.design.macs} MACs, "
-        f"{_tasks(units, each.task_targets)}; no build has confirmed {', '.join(sorted(each.design.assumed))}"
+        f"{_tasks(units, each.task_targets, unit)}; no build has confirmed {assumed}"
     )
 
 
-def _tasks(units: Sequence[int], task_targets: int | None) -> str:
-    """`its 84 targets a step as 1 task (one holds up to 256)`."""
+def _tasks(units: Sequence[int], task_units: int | None, unit: str) -> str:
+    """`its 84 targets per step as 1 task (a task has up to 256)`."""
     most = max(units, default=0)
     if not most:
         return "and it gets no targets"
-    if task_targets is None:
-        return f"its {most} targets per step as 1 task (whether they fit is unknown without arena_words)"
-    count = math.ceil(most / task_targets)
-    return f"its {most} targets per step as {count} task{'s' * (count > 1)} (a task has up to {task_targets})"
+    its = f"its {most} targets" if unit == "target" else f"its {most} x 1 {unit}"
+    if task_units is None:
+        return f"{its} per step as 1 task (whether they fit is unknown without arena_words)"
+    count = math.ceil(most / task_units)
+    return f"{its} per step as {count} task{'s' * (count > 1)} (a task has up to {task_units})"

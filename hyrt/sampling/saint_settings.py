@@ -25,6 +25,7 @@ class SaintSettings(SamplerSettings):
 
     unit: ClassVar[str] = "subgraph"
     units_setting: ClassVar[str] = "sampler.units"
+    smaller_unit: ClassVar[str] = "lower sampler.roots or sampler.walk_length"
     preparation: ClassVar[str] = (
         "counting the vertices and edges of random walks, for GraphSAINT's normalisation ..."
     )

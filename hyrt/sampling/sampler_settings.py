@@ -31,6 +31,8 @@ class SamplerSettings(Section):
     """What the split moves; `target` where a mini-batch can be cut between any two targets."""
     units_setting: ClassVar[str] = "data.batch_size"
     """The setting that says how many units a step has."""
+    smaller_unit: ClassVar[str] = "lower sampler.fanout"
+    """What to do where a device cannot hold one unit."""
     whole_graph: ClassVar[bool] = False
     """Whether every step is one unit with the same mini-batch, over the whole graph: one device trains it,
     and nothing is to be prepared while it does."""

@@ -57,6 +57,15 @@ def needed_words(work: Workload, pes: int) -> BankWords:
     return BankWords(_peak(sums), _peak(rows))
 
 
+class UnitTooLarge(ValueError):
+    """Not even one target fits, or one unit of a sampler whose mini-batches cannot be cut further."""
+
+    def __init__(self, needs: str) -> None:
+        self.needs = needs
+        """What it needs of the arena and what there is, as words that follow its name."""
+        super().__init__(f"arena: one target {needs}: raise arena_words, or lower the fan-outs or widths")
+
+
 def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
     """Into how many tasks a mini-batch is cut, halved until each fits.
 
@@ -72,7 +81,7 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
     Raises
     ------
     ValueError
-        If not even one target fits, with what it needs; or the widths are beyond what a trainer takes.
+        If the widths are beyond what a trainer takes; `UnitTooLarge` if not even one target fits.
     """
     room = bank_words(pes, arena_words)
     for halvings in range(_MOST_HALVINGS):
@@ -82,10 +91,9 @@ def tiles(at: Callable[[float], Workload], targets: int, pes: int, arena_words: 
             return count
         if count == targets:
             break
-    raise ValueError(
-        f"arena: one target needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
-        f"but there are {room.sums:,} and {room.rows:,}: raise arena_words, or lower the "
-        "fan-outs or widths"
+    raise UnitTooLarge(
+        f"needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
+        f"but there are {room.sums:,} and {room.rows:,}"
     )
 
 

@@ -20,6 +20,7 @@ class FullSettings(SamplerSettings):
 
     unit: ClassVar[str] = "whole graph"
     units_setting: ClassVar[str] = "the units of a full-graph step"
+    smaller_unit: ClassVar[str] = "omit --full-graph"
     whole_graph: ClassVar[bool] = True
 
     def units_per_step(self, batch_size: int) -> int:

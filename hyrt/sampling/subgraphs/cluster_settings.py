@@ -25,6 +25,7 @@ class ClusterSettings(SamplerSettings):
 
     unit: ClassVar[str] = "group of parts"
     units_setting: ClassVar[str] = "sampler.groups"
+    smaller_unit: ClassVar[str] = "raise sampler.parts or lower sampler.parts_per_group"
     preparation: ClassVar[str] = "dividing the graph into parts, for Cluster-GCN ..."
 
     parts: Count = 100

@@ -13,11 +13,12 @@ from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.advice import advise
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
 from hyrt.config import Config
 from hyrt.device import DeviceOptions
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.predict.any_machine import prepared
 from hyrt.predict.fpga_kernels import kernel_sentences, why_no_kernels, with_kernels
 from hyrt.testing.cases import make_graph
 from hyrt.training.setup import build_model
@@ -104,6 +105,8 @@ def test_what_is_sent_is_said_beside_what_a_task_holds(batch: int) -> None:
     assert room is not None
     tasks = -(-most // room)
     assert f"its {most} targets per step as {tasks} task{'s' * (tasks > 1)} (a task has up to {room})" in said
+    (said,) = kernel_sentences(machine, now, "subgraph")
+    assert f"its {most} x 1 subgraph per step as {tasks} task" in said
     assert (tasks > 1) == (batch == 4000)
 
 
@@ -119,3 +122,28 @@ def test_kernels_of_float32_get_no_advice_to_take_16_bits() -> None:
         changes = [each.change for each in advise(machine, work(), predict(machine, work()), most=9)]
         assert ("features in 16 bits (data.rows=float16)" in changes) == (design is None)
         assert "links twice as fast" in changes
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (
+            {"kind": "cluster", "parts": 3},
+            r"one group of parts of sampler.kind=cluster needs [\d,]+ words.*, but there are .*: "
+            r"raise sampler.parts or lower sampler.parts_per_group, or use a sampler",
+        ),
+        ({"kind": "saint", "roots": 100_000}, r"one subgraph .*kind=saint needs.*: lower sampler.roots or"),
+    ],
+)
+def test_a_unit_that_no_fpga_holds_is_named_with_what_makes_it_smaller(
+    sampler: dict[str, Any], message: str
+) -> None:
+    whole = Workload(
+        vertices=(1e6, 1e6, 1e6), edges=(1e7, 1e7), features=(128, 128, 16), concat=True, bytes_per_value=4
+    )
+    work = TrainingWorkload(at=in_proportion(whole, 1), targets_per_epoch=1, batch_size=1)
+    with pytest.raises(ConfigError, match=message):
+        prepared(PLATFORM, work, Config.model_validate({"sampler": sampler}))
+    # Of targets, the fan-outs are what is too large.
+    with pytest.raises(ValueError, match=r"one target needs .*: raise arena_words, or lower the fan-outs"):
+        prepared(PLATFORM, work, Config())
