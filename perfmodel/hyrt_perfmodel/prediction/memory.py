@@ -132,6 +132,13 @@ def host_memory_bytes(
     return known + in_flight + weights + computed
 
 
+def kept_rows_bytes(trainer: PlatformTrainer, training: TrainingWorkload) -> float:
+    """The feature rows that an accelerator keeps for the whole run."""
+    if trainer.is_host or trainer.device.design is not None or not math.isfinite(training.feature_bytes):
+        return 0.0
+    return training.kept_part * training.feature_bytes
+
+
 def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     """The most targets whose mini-batches the trainer's memory holds; the whole step if it is not known."""
     if trainer.device.memory_gib is None:
@@ -140,8 +147,7 @@ def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
     if training.resident:
         arrays = whole_graph_arrays(trainer.taken(training.at(1.0)), training)
         return training.batch_size if sum(arrays.values()) <= have else 0
-    if trainer.device.design is None and math.isfinite(training.feature_bytes):
-        have -= training.kept_part * training.feature_bytes
+    have -= kept_rows_bytes(trainer, training)
     return most_that(
         training.batch_size, lambda units: trainer_memory_bytes(trainer.taken(training.at(units))) <= have
     )

@@ -15,6 +15,7 @@ from hyrt_perfmodel.prediction.mapping import initial_assignment
 from hyrt_perfmodel.prediction.memory import (
     arrays_of_whole,
     host_memory_bytes,
+    kept_rows_bytes,
     trainer_memory_bytes,
     weights_bytes,
 )
@@ -243,7 +244,7 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
     for trainer, units in given:
         if math.isfinite(trainer.device.link_gb_s):
             # One without targets keeps its replica.
-            needs[trainer.name] = (
+            needs[trainer.name] = kept_rows_bytes(trainer, training) + (
                 trainer_memory_bytes(trainer.taken(training.at(units)))
                 if units
                 else weights_bytes(training.at(1.0))

@@ -59,6 +59,12 @@ def test_kept_rows_take_memory_from_mini_batches() -> None:
         replace(trainer, device=replace(small, memory_gib=2.5e6 / 2**30)), replace(TRAINING, kept_part=0.0)
     )
     assert counts[1] == without
+    small_too = replace(PLATFORM, accelerators=(small,))
+    needs = [
+        predict(small_too, replace(TRAINING, kept_part=part), assignment=ONE_EACH).memory["gpu:0"].need_bytes
+        for part in (0.0, 0.25)
+    ]
+    assert needs[1] - needs[0] == pytest.approx(0.25 * TRAINING.feature_bytes)
 
 
 def test_advice_names_caches_where_links_bound() -> None:
