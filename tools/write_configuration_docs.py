@@ -25,7 +25,8 @@ Settings come from several places, and later ones override earlier ones:
 
 1. the defaults below;
 2. a YAML file;
-3. the options `--data`, `--model` and `--devices`;
+3. the options `--data`, `--model` and `--devices`, and `--epochs`, `--lr`, `--hidden`, `--layers`,
+   `--batch-size` and `--seed`, which are short for the settings of these names;
 4. arguments of the form `key.path=value`, whose values are read as YAML.
 
 A setting that the command line gives twice, by an option and an argument for example, causes a warning.
@@ -35,8 +36,9 @@ For example:
     hyrt run settings.yaml --data cora.npz train.epochs=50 sampler.fanout=10,5
     hyrt run --data cora.npz train.optimizer_options='{eps: 1e-7}'
 
-`hyrt run --print-config` prints the whole resolved tree, which is itself a valid settings file. An unknown
-key is an error that names the nearest known one. In Python, sections are keyword arguments:
+`hyrt init --data cora.npz` writes a settings file to edit, in which every setting is explained. `hyrt run
+--print-config` prints the whole resolved tree, which is itself a valid settings file. An unknown key is an
+error that names the nearest known one. In Python, sections are keyword arguments:
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*` and

@@ -22,6 +22,7 @@ from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.eval_infer import evaluate, infer
 from hyrt.cli.fpga import fpga_app
+from hyrt.cli.init import init
 from hyrt.cli.options import Command
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
@@ -85,12 +86,11 @@ app = typer.Typer(
     help="Train graph neural networks on all the devices of one machine together.",
     epilog="Start with: hyrt run. Then see: hyrt run --help, hyrt run --print-config.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (run, evaluate, infer, partition, devices, doctor, calibrate, predict, report):
+for command in (run, init, evaluate, infer, partition, devices, doctor, calibrate, predict, report):
     app.command("eval" if command is evaluate else None, cls=Command)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")

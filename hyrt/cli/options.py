@@ -54,6 +54,12 @@ FullGraph = Annotated[
         help="Train on the whole graph in each step: exact gradients, one step an epoch.",
     ),
 ]
+Epochs = Annotated[str | None, typer.Option(metavar="N", help="Short for train.epochs=N.")]
+LearningRate = Annotated[str | None, typer.Option("--lr", metavar="X", help="Short for train.lr=X.")]
+Hidden = Annotated[str | None, typer.Option(metavar="N", help="Short for model.hidden=N.")]
+Layers = Annotated[str | None, typer.Option(metavar="N", help="Short for model.layers=N.")]
+BatchSize = Annotated[str | None, typer.Option(metavar="N", help="Short for data.batch_size=N.")]
+Seed = Annotated[str | None, typer.Option(metavar="N", help="Short for seed=N.")]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is made.")]
 Workload = Annotated[
     Path | None,

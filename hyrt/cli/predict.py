@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyrt.cli.options import AsJson, Data, FullGraph, Model, Settings, Workload, workload_alone
+from hyrt.cli.options import (
+    AsJson,
+    BatchSize,
+    Data,
+    Epochs,
+    FullGraph,
+    Hidden,
+    Layers,
+    LearningRate,
+    Model,
+    Seed,
+    Settings,
+    Workload,
+    workload_alone,
+)
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -26,6 +40,12 @@ def predict(
     data: Data = None,
     model: Model = None,
     full_graph: FullGraph = False,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
     workload: Workload = None,
     platform: Annotated[
         str, typer.Option(metavar="NAME", help="The machine: a built-in name, a .yaml file, or this-machine.")
@@ -88,6 +108,7 @@ def predict(
 
     from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 
+    from hyrt.config.command_line import short_forms
     from hyrt.errors import ConfigError, numbers_named
     from hyrt.predict.any_machine import machine, predict_on
     from hyrt.predict.this_run import devices_of
@@ -112,7 +133,8 @@ def predict(
             typer.echo(
                 f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
             )
-        work, config = _work(arguments or [], data, model, workload, devices, full_graph=full_graph)
+        words = [*short_forms(epochs, lr, hidden, layers, batch_size, seed), *(arguments or [])]
+        work, config = _work(words, data, model, workload, devices, full_graph=full_graph)
         if here:
             from hyrt.predict.choose_devices import resolve_auto_for
 

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyrt.cli.options import Data, Devices, FullGraph, Model, Output, Settings
+from hyrt.cli.options import (
+    BatchSize,
+    Data,
+    Devices,
+    Epochs,
+    FullGraph,
+    Hidden,
+    Layers,
+    LearningRate,
+    Model,
+    Output,
+    Seed,
+    Settings,
+)
 
 if TYPE_CHECKING:
     from hyrt.config import Config
@@ -28,6 +41,12 @@ def run(
     model: Model = None,
     devices: Devices = None,
     full_graph: FullGraph = False,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Resume the run or the series in this folder.")
     ] = None,
@@ -69,7 +88,7 @@ def run(
     \b
     Examples:
       hyrt run
-      hyrt run --data cora.npz --model gcn train.epochs=100 model.hidden=16
+      hyrt run --data cora.npz --model gcn --epochs 100 --hidden 16 model.dropout=0.3
       hyrt run settings.yaml train.lr=1e-3 --devices cpu:0,cpu:1
       hyrt run --data minesweeper.npz --seeds 3 --splits all
       hyrt run --data cora.npz --model gcn --full-graph
@@ -85,10 +104,12 @@ def run(
         new_config,
         option_overrides,
         resumed_config,
+        short_forms,
         sort_arguments,
     )
 
-    file, overrides = sort_arguments(arguments or [])
+    short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
+    file, overrides = sort_arguments([*short, *(arguments or [])])
     overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
     if full_graph:
         overrides = [full_graph_override(overrides), *overrides]

@@ -49,6 +49,26 @@ def option_overrides(**options: object) -> list[str]:
     ]
 
 
+def short_forms(
+    epochs: str | None,
+    lr: str | None,
+    hidden: str | None,
+    layers: str | None,
+    batch_size: str | None,
+    seed: str | None,
+) -> list[str]:
+    """Overrides for the options that are short for a setting; values are read as those of settings are."""
+    settings = {
+        "train.epochs": epochs,
+        "train.lr": lr,
+        "model.hidden": hidden,
+        "model.layers": layers,
+        "data.batch_size": batch_size,
+        "seed": seed,
+    }
+    return [f"{key}={value}" for key, value in settings.items() if value is not None]
+
+
 def full_graph_override(overrides: Sequence[str]) -> str:
     """The setting that `--full-graph` is short for.
 

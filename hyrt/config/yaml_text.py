@@ -124,3 +124,13 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 def to_yaml(config: Config) -> str:
     """The resolved settings as YAML that `hyrt run` reads back to an equal config."""
     return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def setting_line(name: str, value: Any) -> str:
+    """A setting as one line of YAML, lists and mappings in brackets."""
+    is_flow = isinstance(value, list | dict)
+    # A plain value alone is a document, and has an end: within a mapping it has none.
+    text = yaml.dump(
+        value if is_flow else {name: value}, Dumper=_Dumper, default_flow_style=is_flow, width=10**6
+    ).rstrip("\n")
+    return f"{name}: {text}" if is_flow else text

@@ -50,10 +50,14 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--epochs", "5"], "--epochs is not an option of hyrt run: write train.epochs=5"),
-        (["run", "--num-epochs=5"], "write train.epochs=5"),
+        (["run", "--patience", "5"], "--patience is not an option of hyrt run: write train.patience=5"),
+        (["run", "--num-epochs=5"], "--num-epochs is not an option of hyrt run: did you mean --epochs?"),
+        (["run", "--epochs", "five"], "setting train.epochs='five': give a whole number"),
+        (["run", "--lr="], "train.lr= has no value"),
+        (["run", "--seed", "1", "--seed", "2"], "--seed is given more than once: give it once"),
         (["predict", "--learning-rate", "0.01"], "of hyrt predict: write train.lr=0.01"),
-        (["run", "--hidden-dim", "64"], "write model.hidden=64"),
+        (["run", "--hidden-dim", "64"], "did you mean --hidden?"),
+        (["run", "--weight-decay", "1e-4"], "write train.weight_decay=1e-4"),
         (["run", "--fanout", "25,10"], "write sampler.fanout='[25,10]'"),
         (["run", "--sampler", "saint"], "write sampler.kind=saint"),
         (["run", "--data.split", "3"], "write data.split=3"),

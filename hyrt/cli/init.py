@@ -1,0 +1,126 @@
+"""`hyrt init`: a settings file for a dataset, to edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hyrt.cli.options import (
+    BatchSize,
+    Data,
+    Devices,
+    Epochs,
+    Force,
+    FullGraph,
+    Hidden,
+    Layers,
+    LearningRate,
+    Model,
+    Seed,
+    Settings,
+)
+
+if TYPE_CHECKING:
+    from hyrt.config import Config
+    from hyrt.graph.graph import Graph
+
+# What people change first; all other settings are in the file as comments.
+_CHANGED_FIRST = (
+    *("seed", "devices", "data.source", "data.batch_size", "sampler.kind", "sampler.fanout"),
+    *("model.kind", "model.layers", "model.hidden", "model.dropout"),
+    *("train.epochs", "train.lr", "train.weight_decay", "train.metric"),
+)
+# Where one class has more of the labels, a model that knows nothing else looks good by its accuracy.
+_ONE_SIDED = 0.75
+
+
+def init(
+    arguments: Settings = None,
+    data: Data = None,
+    model: Model = None,
+    devices: Devices = None,
+    full_graph: FullGraph = False,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.yaml", help="The file to write.")
+    ] = Path("hyrt.yaml"),
+    force: Force = False,
+) -> None:
+    """Write a settings file for your data, to edit.
+
+    It has every setting with its meaning: those that are changed most often with values for this dataset and
+    model, all others as comments with their defaults.
+
+    \b
+    Examples:
+      hyrt init --data cora.npz --model gcn
+      hyrt init --data papers/ --hidden 256 -o papers.yaml
+      hyrt run hyrt.yaml
+    """  # noqa: D301
+    from hyrt.config.command_line import (
+        full_graph_override,
+        new_config,
+        option_overrides,
+        short_forms,
+        sort_arguments,
+    )
+    from hyrt.config.commented_yaml import commented_yaml
+    from hyrt.graph import open_graph
+    from hyrt.machine.atomic_write import write_atomically
+    from hyrt.machine.output_file import output_file
+    from hyrt.report.terminal.printed_lines import shell_word
+
+    destination = output_file(output, replace=force, suffix=".yaml")
+    short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
+    file, overrides = sort_arguments([*short, *(arguments or [])])
+    overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
+    if full_graph:
+        overrides = [full_graph_override(overrides), *overrides]
+    config = new_config(file, overrides)
+    graph = open_graph(config.data.source)
+    config = _with_epochs(config, graph)
+    shown = [*_CHANGED_FIRST, *(["data.split"] if graph.num_splits > 1 else [])]
+    text = "\n".join([*_head(config, graph, output), commented_yaml(config, shown)])
+    write_atomically(destination, text.encode())
+    typer.echo(f"{output} is written. Edit it, then: hyrt run {shell_word(output)}")
+
+
+def _with_epochs(config: Config, graph: Graph) -> Config:
+    """The same settings with the number of epochs that a run would take, where none is given."""
+    from hyrt.training.setup import PreparedRun
+
+    epochs = config.train.epochs_of(PreparedRun(config, graph).sampler.steps_per_epoch())
+    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+
+
+def _head(config: Config, graph: Graph, output: Path) -> list[str]:
+    """What the file is, and what the dataset asks for."""
+    from hyrt.graph.info import describe, summary_lines
+
+    facts = describe(graph)
+    lines = [
+        f"Settings of hyrt for {config.data.source}. Train with: hyrt run {output.name}",
+        "Lines that begin with # are comments: to change such a setting, remove the # and edit the value.",
+        "",
+        *summary_lines(facts),
+    ]
+    labelled = sum(facts["class_counts"])
+    if labelled and graph.num_classes > 1:
+        share = max(facts["class_counts"]) / labelled
+        if share > _ONE_SIDED:
+            metric = "roc_auc" if graph.num_classes == 2 else "macro_f1"
+            lines += [
+                "",
+                f"One class has {share:.0%} of the labels, so a model that knows nothing is that accurate:",
+                f"consider train.metric: {metric}, or train.class_weights: balanced.",
+            ]
+    if graph.num_splits > 1:
+        lines += ["", f"There are {graph.num_splits} splits: --splits all trains on each of them."]
+    return [f"# {line}".rstrip() for line in lines] + [""]

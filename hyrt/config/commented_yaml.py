@@ -1,0 +1,67 @@
+"""Settings as a YAML file to edit: what each of them means stands above it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from hyrt.config.settings import Config
+from hyrt.config.yaml_text import setting_line
+
+_WIDTH = 100
+
+
+def commented_yaml(config: Config, shown: Collection[str]) -> str:
+    """All settings with their meanings; those that are not needed are commented out.
+
+    Parameters
+    ----------
+    config
+        The settings.
+    shown
+        Keys, such as `train.lr`, that stand there as settings even where they have their default value.
+
+    Returns
+    -------
+    Text that `hyrt run FILE` reads back to an equal config, whichever of its settings are commented out.
+    """
+    sections = [name for name in Config.model_fields if isinstance(getattr(config, name), BaseModel)]
+    plain = [name for name in Config.model_fields if name not in sections]
+    lines = list(_settings(config, plain, "", "", shown, {}))
+    for name in sections:
+        section = getattr(config, name)
+        # The defaults of the kind of model count as given: they are what the user may want to change.
+        body = list(
+            _settings(section, list(type(section).model_fields), f"{name}.", "  ", shown, _plain(section))
+        )
+        is_empty = all(line.lstrip().startswith("#") or not line for line in body)
+        # A section without settings is no mapping, which is what a key with nothing below it would not be.
+        lines += ["", f"# {name}:" if is_empty else f"{name}:", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(section: BaseModel) -> dict[str, Any]:
+    """The declared defaults of a section."""
+    return {name: field.default for name, field in type(section).model_fields.items()}
+
+
+def _settings(
+    section: BaseModel,
+    names: Collection[str],
+    prefix: str,
+    indent: str,
+    shown: Collection[str],
+    defaults: Mapping[str, Any],
+) -> Iterator[str]:
+    values = section.model_dump()
+    for name in names:
+        field = type(section).model_fields[name]
+        meaning = " ".join((field.description or "").split())
+        yield from textwrap.wrap(
+            meaning, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+        )
+        is_shown = f"{prefix}{name}" in shown or values[name] != defaults.get(name, field.default)
+        yield f"{indent}{'' if is_shown else '# '}{setting_line(name, values[name])}"
