@@ -1,6 +1,7 @@
 # make run    sets up .venv and runs the main job
 # make test   sets up .venv and runs the tests
 # make lint   ruff and mypy
+# make docs-site   builds the documentation site in build/site, which needs no server: open its index.html
 # PYTHON=python3.12 make ...   chooses the interpreter
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: run test lint docs clean
+.PHONY: run test lint docs docs-site clean
 
 run: $(READY)
 	$(BIN)/hyrt run
@@ -25,6 +26,10 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/write_configuration_docs.py
 
+docs-site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'The site is in build/site/index.html'
+
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -33,5 +38,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "hyrt needs Python 3.11 or newer: PYTHON=python3.11 make ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint,docs]"
 	touch $(READY)

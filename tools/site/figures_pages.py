@@ -1,0 +1,36 @@
+"""The page that lists what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_HEAD = """# Figures
+
+What was measured, newest first. Each page has the commands, the machine, and the accuracy beside every time.
+The commands run from a checkout of the repository, where these pages are in `benchmarks/`.
+
+| date | what |
+| --- | --- |
+"""
+
+
+def figures_index(pages: Sequence[Path]) -> str:
+    """A table of pages whose names begin with their dates, by their first headings.
+
+    Raises
+    ------
+    ValueError
+        If a page has no heading or no date.
+    """
+    lines = []
+    for path in pages:
+        date = re.match(r"\d{4}-\d\d-\d\d", path.name)
+        title = re.match(r"# (.+)\n", path.read_text(encoding="utf-8"))
+        if date is None or title is None:
+            raise ValueError(f"{path}: a page of figures begins with a heading, and its name with a date")
+        # The date has a column of its own.
+        named = re.sub(r"(, )?(on )?(\d{4}-\d\d-\d\d|\d+ \w+ \d{4})(: )?", "", title[1]).strip(" ,:")
+        lines.append(f"| {date[0]} | [{named[:1].upper()}{named[1:]}]({path.name}) |")
+    return _HEAD + "\n".join(lines) + "\n"

@@ -1,0 +1,91 @@
+"""What mkdocs does for the site besides: pages that come from outside docs/, and links between them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+# mkdocs loads this file by its path, without the folder that it is in.
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from commands_page import commands_page  # noqa: E402
+from figures_pages import figures_index  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+
+_WORKER = "assets/javascripts/file_worker.js"
+# What the theme would load from the network instead.
+_REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
+# Where files outside docs/ are on the site.
+_PLACES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the README, the changelog, the page of commands and the figures."""
+    pages = {place: (ROOT / name).read_text(encoding="utf-8") for name, place in _PLACES.items()}
+    pages["reference/commands.md"] = commands_page()
+    figures = sorted((ROOT / "benchmarks").glob("*.md"), reverse=True)
+    pages["figures/index.md"] = figures_index(figures)
+    pages |= {f"figures/{path.name}": path.read_text(encoding="utf-8") for path in figures}
+    for place, content in pages.items():
+        # What is listed on the page of figures needs no line of the navigation.
+        file = File.generated(config, place, content=content)
+        if place.startswith("figures/2"):
+            file.inclusion = type(file.inclusion).NOT_IN_NAV
+        files.append(file)
+    worker = (ROOT / "tools" / "site" / "file_worker.js").read_text(encoding="utf-8")
+    files.append(File.generated(config, _WORKER, content=worker))
+    return files
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Let the page load nothing from the network."""
+    return output.replace(_REMOTE_WORKER, "../" * page.file.dest_uri.count("/") + _WORKER)
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """The page of what is not found lies at the top."""
+    return output_content.replace(_REMOTE_WORKER, _WORKER)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links between files of the repository into links between pages of the site."""
+    origin = _origin(page.file.src_uri)
+    if origin is None:
+        return markdown
+    up = "../" * page.file.src_uri.count("/")
+
+    def on_site(found: re.Match[str]) -> str:
+        text, target, anchor = found[1], found[2], found[3] or ""
+        name = (origin.parent / target).resolve().relative_to(ROOT).as_posix()
+        place = _place(name)
+        # Code is not on the site: its name says where it is in the repository.
+        return f"`{text.strip('`')}`" if place is None else f"[{text}]({up}{place}{anchor})"
+
+    return _LINK.sub(on_site, markdown)
+
+
+def _place(name: str) -> str | None:
+    """Where a file of the repository is on the site; None where it is not there."""
+    if name in _PLACES:
+        return _PLACES[name]
+    if name == "benchmarks":
+        return "figures/index.md"
+    for folder, place in (("benchmarks/", "figures/"), ("docs/", "")):
+        if name.startswith(folder):
+            return place + name.removeprefix(folder)
+    return None
+
+
+def _origin(place: str) -> Path | None:
+    """The file of the repository that a page was made of; None for one that is written by a program."""
+    for name, known in _PLACES.items():
+        if place == known:
+            return ROOT / name
+    if place.startswith("figures/"):
+        return ROOT / "benchmarks" / Path(place).name
+    path = ROOT / "docs" / place
+    return path if path.exists() else None
