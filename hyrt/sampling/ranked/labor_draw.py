@@ -17,7 +17,7 @@ from hyrt.machine.workers import Workers
 from hyrt.quantities import one_line
 from hyrt.sampling.block import Ids
 from hyrt.sampling.kernels import count_neighbors, prefix_sum
-from hyrt.sampling.ranked.least_kernels import draw_least_numbers
+from hyrt.sampling.ranked.labor_kernels import draw_least_numbers
 from hyrt.sampling.sampler import Hop
 
 _GRAIN = 256

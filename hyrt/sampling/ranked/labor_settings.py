@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import NoTruth
 
@@ -75,7 +76,7 @@ class LaborSettings(SamplerSettings):
         from hyrt.sampling.ranked.importance_draw import ImportanceDraw
 
         if graph.topology.edge_types is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"{graph.name}: its edges have types, which LABOR-{self.iterations} does not carry: set "
                 "sampler.iterations=0"
             )

@@ -62,31 +62,6 @@ def keep_least(ranks, positions, begin, size, room, rank, position):
 
 
 @_compile
-def draw_least_numbers(indptr, indices, vertices, offsets, key, start, stop, ranks, positions, neighbors):
-    """Neighbours of vertices[start:stop] with the least numbers, in the order of the graph's rows.
-
-    A neighbour's number depends on the key and on itself alone. `ranks` and `positions` are scratch of the
-    length of `neighbors`.
-    """
-    for i in range(start, stop):
-        first = indptr[vertices[i]]
-        degree = indptr[vertices[i] + 1] - first
-        begin = offsets[i]
-        count = offsets[i + 1] - begin
-        if count == degree:
-            for k in range(count):
-                positions[begin + k] = first + k
-        else:
-            size = 0
-            for position in range(first, first + degree):
-                rank = unit_number(vertex_stream(key, np.uint64(indices[position])))
-                size = keep_least(ranks, positions, begin, size, count, rank, position)
-            positions[begin : begin + count].sort()
-        for k in range(begin, begin + count):
-            neighbors[k] = indices[positions[k]]
-
-
-@_compile
 def draw_least_ranks(
     indptr, indices, vertices, offsets, key, chances, start, stop, ranks, positions, neighbors, weights
 ):
