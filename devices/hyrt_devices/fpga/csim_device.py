@@ -221,6 +221,7 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         f"model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
+        forms=("rows", "narrow"),
         rates=Rates(
             macs_per_s=macs * modelled.clock_hz / modelled.update_ii,
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,

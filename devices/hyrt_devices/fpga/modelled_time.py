@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hyrt_hls.task.layout import LayerRecord, Task
+from hyrt_hls.task.layout import CODE_BYTES, LayerRecord, Task
 from hyrt_perfmodel.cycles.design import FpgaDesign
 from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
 from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
@@ -42,6 +42,7 @@ def _layer_shape(task: Task, record: LayerRecord, turned: bool) -> LayerSizes:
         in_width=record.in_width,
         out_width=record.out_width,
         edges=record.num_edges,
+        value_bytes=CODE_BYTES[0 if turned else task.header.row_codes],
         forward=edges(record.first_edge, record.num_edges),
         backward=edges(record.first_back_edge, record.num_back_edges) if turned else None,
     )

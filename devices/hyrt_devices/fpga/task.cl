@@ -97,23 +97,44 @@ static inline void add_row(const __global float *from, __global float *to, const
     for (int c = 0; c < chunks; c++) vstore16(vload16(c, to) + weight * vload16(c, from), c, to);
 }
 
+// Chunk `chunk` of a row of the features, whose values may be smaller than float32: `codes` is the header's.
+static inline float16 features_of(__global const int *row, const int codes, const int chunk)
+{
+    if (codes == 1) {
+        float16 values;
+        __global const ushort *halves = (__global const ushort *)row + chunk * LANES;
+        for (int lane = 0; lane < LANES; lane++) {
+            const uint half_bits = halves[lane], exponent = half_bits >> 10 & 0x1F, fraction = half_bits & 0x3FF;
+            const uint sign = (half_bits & 0x8000) << 16;
+            const float small = (float)fraction * 5.9604644775390625e-8f;
+            const float usual = as_float((exponent + 112) << 23 | fraction << 13);
+            ((float *)&values)[lane] = as_float(as_uint(exponent ? usual : small) | sign);
+        }
+        return values;
+    }
+    if (codes == 2) return as_float16(convert_uint16(vload16(chunk, (__global const ushort *)row)) << 16);
+    if (codes == 3) return convert_float16(vload16(chunk, (__global const char *)row));
+    return vload16(chunk, (__global const float *)row);
+}
+
 // Of rows in memory, each read (and dropped from) once, since edges are sorted by source.
 static void aggregate_features(
-    __global const float *features, __global const long *vertices, const Dropout dropout, __global const int *edges,
-    const Layer layer, __global float *onchip)
+    __global const float *features, __global const long *vertices, const int codes, const Dropout dropout,
+    __global const int *edges, const Layer layer, __global float *onchip)
 {
     float row[MOST_CHUNKS * LANES];
-    const int chunks = layer.in_chunks;
+    const int chunks = layer.in_chunks, together = codes == 0 ? 1 : codes == 3 ? 4 : 2;
+    const int row_words = (chunks + together - 1) / together;
     clear(onchip, layer.combined, chunks, layer.rows * layer.parts);
     int held = -1;
     for (int e = layer.first_edge; e < layer.first_edge + layer.num_edges; e++) {
         const int4 edge = vload4(e, edges);
         if (edge.x != held) {
             held = edge.x;
-            __global const float *from = features + (size_t)held * chunks * LANES;
+            __global const int *from = (__global const int *)features + (size_t)held * row_words * LANES;
             const ulong stream = dropout.threshold ? stream_of(dropout, vertices[held]) : 0;
             for (int c = 0; c < chunks; c++) {
-                const float16 values = vload16(c, from);
+                const float16 values = features_of(from, codes, c);
                 vstore16(dropout.threshold ? drop(values, dropout, stream, c) : values, c, row);
             }
         }
@@ -297,7 +318,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void hyrt_train(
     for (int l = 0; l < layers; l++) {
         const Layer layer = read_layer(task, l);
         if (l == 0) {
-            aggregate_features(features, vertices, read_dropout(task + 6), edges, layer, onchip);
+            aggregate_features(features, vertices, task[11], read_dropout(task + 6), edges, layer, onchip);
         } else {
             const int below = read_layer(task, l - 1).output;
             aggregate(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from hyrt_hls.task.layout import EDGE, Dropout, LayerRecord, Task, TaskHeader, describe
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_hls.task.layout import EDGE, ROW_CODES, Dropout, LayerRecord, Task, TaskHeader, describe
+from hyrt_perfmodel.cycles.design import LANES, row_words
 from numpy.typing import NDArray
 
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import ModelDescription
@@ -162,6 +164,7 @@ def make_task(
     records
         The piece's, with places in the arena.
     """
+    features, codes, row_scales = _features(batch.inputs, piece.sources, shapes[0])
     sections: list[Ints] = []
     filled: list[LayerRecord] = []
     at = 0
@@ -170,6 +173,8 @@ def make_task(
         forward, backward = edge_sections(block)
         if i == 0:
             backward = backward[:0]
+            if row_scales is not None:
+                forward[:, 2].view(np.float32)[:] *= row_scales[forward[:, 0]]
         sections += [forward, backward]
         filled.append(
             replace(
@@ -195,9 +200,10 @@ def make_task(
         in_chunks=first.in_chunks,
         in_width=first.in_width,
         dropout=_dropout(model.input_dropout, batch.blocks[0], 0),
+        row_codes=codes,
     )
     return Task(
-        features=_features(batch.inputs.detach().numpy(), piece.sources, first),
+        features=features,
         edges=np.concatenate(sections),
         weights=np.zeros((last.weights + last.words) * LANES, np.float32),
         labels=labels,
@@ -216,7 +222,24 @@ def _dropout(rate: float, block: Block, layer: int) -> Dropout:
     return Dropout(int(threshold), scale, int(stream_key(block.seed, DROPOUT, block.step, layer)))
 
 
-def _features(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:
+def _features(
+    inputs: Any, sources: NDArray[np.intp] | None, shape: LayerShape
+) -> tuple[Floats | Ints, int, Floats | None]:
+    """The piece's rows in words of memory, their number in `ROW_CODES`, and the scales of their codes."""
+    if isinstance(inputs, NarrowRows) and inputs.format.name in ROW_CODES:
+        codes = inputs.codes if sources is None else inputs.codes[sources]
+        scales = inputs.row_scales
+        if scales is not None and sources is not None:
+            scales = scales[sources]
+        packed = np.zeros((len(codes), row_words(shape.in_width, codes.itemsize) * LANES), np.int32)
+        packed.view(codes.dtype)[:, : shape.in_width] = codes
+        return packed, ROW_CODES[inputs.format.name], scales
+    # The kernel has no scales of columns.
+    rows = inputs.numbers() if isinstance(inputs, NarrowRows) else inputs.detach().numpy()
+    return _padded(rows, sources, shape), ROW_CODES["float32"], None
+
+
+def _padded(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:
     """The piece's rows, padded to whole words; the mini-batch's own where that changes nothing."""
     width = shape.in_width
     if sources is None and width == shape.in_chunks * LANES and rows.flags.c_contiguous:

@@ -35,7 +35,8 @@ def build_tasks(
     Parameters
     ----------
     batch
-        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows of float32.
+        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows,
+        of float32 or in a narrow format.
     model
         The model to compute.
     limits
@@ -101,7 +102,11 @@ def _too_large(piece: Piece, target: int, missing: Shortage, limits: KernelDesig
 
 def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
     input_values(
-        batch, num_layers=len(shapes), num_classes=shapes[-1].out_width, row_width=shapes[0].in_width
+        batch,
+        num_layers=len(shapes),
+        num_classes=shapes[-1].out_width,
+        row_width=shapes[0].in_width,
+        narrow=True,
     )
     for block in batch.blocks:
         if block.in_place:

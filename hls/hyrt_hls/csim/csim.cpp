@@ -123,10 +123,11 @@ extern "C" int hyrt_simulate(void *memories, const Arrays *arrays, Counts *count
         Memories &m = *(Memories *)memories;
         Passed features, edges, weights, small, scores, gradients, results;
         std::vector<bool> scores_written, gradients_written, results_written;
-        int in_chunks;
-        std::memcpy(&in_chunks, (const int *)a.task + 5, sizeof in_chunks);
+        int header[hyrt::HEADER];
+        std::memcpy(header, a.task, sizeof header);
+        const int row_words = hyrt::ceil_div(header[5], hyrt::chunks_of_word((hyrt::Codes)header[11]));
         hyrt::train<Trainer>(
-            ReadPort<hyrt::Word>("features", a.features, a.feature_words, features, in_chunks),
+            ReadPort<hyrt::Word>("features", a.features, a.feature_words, features, row_words),
             ReadPort<hyrt::Edge>("edges", a.edges, a.num_edges, edges),
             ReadPort<hyrt::Word>("weights", a.weights, a.weight_words, weights),
             ReadPort<int>("labels", a.labels, a.targets, small),

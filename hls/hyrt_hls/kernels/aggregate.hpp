@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "codes.hpp"
 #include "design.hpp"
 #include "dropout.hpp"
 #include "phase.hpp"
@@ -20,6 +21,7 @@ struct Aggregation {
     int first_edge, num_edges, chunks;
     int num_to, to;  // rows of the matrix of sums, its offset
     bool features;   // whether the source rows are the features, with their dropout
+    Codes codes;     // what the features are in memory
     Dropout dropout;
     int from;  // else the offset of their matrix in the memory of rows
 };
@@ -37,6 +39,7 @@ inline Aggregation aggregation_of(Phase phase, const int *words) {
     what.num_to = forward ? layer.rows * layer.parts : layer.num_src;
     what.to = forward ? layer.combined : below.output_gradient;
     what.features = forward && first;
+    what.codes = (Codes)words[11];
     what.dropout = read_dropout(words + 6);
     what.from = forward ? below.output : layer.combined_gradient;
     return what;
@@ -101,13 +104,18 @@ void read_edges(Edges edges, int first, int count, int &held, hls::stream<int> &
 // Source rows from memory: the features, with the dropout of the input.
 template <class Features, class Vertices>
 void read_features(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, Features features,
-                   Vertices vertices, Dropout dropout) {
+                   Vertices vertices, Codes codes, Dropout dropout) {
+    const int together = chunks_of_word(codes), row_words = ceil_div(chunks, together);
     for (int row = sources.read(); row >= 0; row = sources.read()) {
         const int64_t vertex = dropout.threshold > 0 ? vertices[row] : 0;
+        Word packed;
+        int part = 0, at = 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
 #pragma HLS PIPELINE II = 1
-            const Word word = features[(int64_t)row * chunks + chunk];
+            if (part == 0) packed = features[(int64_t)row * row_words + at++];
+            const Word word = widened(packed, codes, part);
             words.write(dropout.threshold > 0 ? drop(word, dropout, vertex, chunk) : word);
+            part = part + 1 == together ? 0 : part + 1;
         }
     }
 }
@@ -128,7 +136,7 @@ template <class D, class Features, class Vertices>
 void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, Aggregation what, Features features,
                Vertices vertices, const typename D::Rows &rows) {
     if (what.features)
-        read_features(sources, words, what.chunks, features, vertices, what.dropout);
+        read_features(sources, words, what.chunks, features, vertices, what.codes, what.dropout);
     else
         read_matrix<D>(sources, words, what.chunks, rows, what.from);
 }

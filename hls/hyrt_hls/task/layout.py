@@ -7,7 +7,8 @@ Layer l is
     output = dropout(relu(combined viewed as [num_dst, parts * in_width] @ weight + bias))
 
 so that sum, mean, normalisation, self loops and concatenation are all edges. Arrays are C-contiguous. A word
-is LANES floats (512 bits); a row takes ceil(width / LANES) words, its chunks, padded with zeros.
+is LANES floats (512 bits); a row takes ceil(width / LANES) words, its chunks, padded with zeros. Rows of the
+features may have smaller values (ROW_CODES): a word then has two chunks, or four.
 
 The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix of C
 chunks lies in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the memory of sums
@@ -27,16 +28,20 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.cycles.design import LANES, num_chunks
+from hyrt_perfmodel.cycles.design import LANES, num_chunks, row_words
 from numpy.typing import NDArray
 
-VERSION = 1
+VERSION = 2
 HEADER = 16
 """int32 of a task's header."""
 RECORD = 24
 """int32 of a layer's record."""
 EDGE = 4
 """int32 of an edge: from, to, the bits of its float32 weight, 0."""
+ROW_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
+"""What a header calls the formats of feature rows, by their names in `hyrt.graph.narrow.row_format`."""
+CODE_BYTES = (4, 2, 2, 1)
+"""Bytes of a value of each, by its number."""
 ARGUMENTS = (
     *("features", "edges", "weights", "labels", "target_weights", "vertices", "task"),
     *("scores", "gradients", "results"),
@@ -83,6 +88,7 @@ class TaskHeader:
     in_chunks: int
     in_width: int
     dropout: Dropout = Dropout()  # of the input features
+    row_codes: int = 0  # ROW_CODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +143,7 @@ def _words(before: str, after: str, count: int) -> np.dtype[np.void]:
     )
 
 
-_HEADER = _words("version layers targets classes num_sources in_chunks", "in_width", HEADER)
+_HEADER = _words("version layers targets classes num_sources in_chunks", "in_width row_codes", HEADER)
 _RECORD = _words(
     "rows parts num_src in_chunks out_chunks relu",
     "first_edge num_edges first_back_edge num_back_edges weights "
@@ -248,8 +254,10 @@ def regions(records: Sequence[LayerRecord], pes: int) -> list[Region]:
 class Task:
     """The arrays that a launch reads."""
 
-    features: Floats
-    """[num_sources, in_chunks * LANES] float32, rows of V^0."""
+    features: Floats | Ints
+    """[num_sources, in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32, words
+    of memory with smaller values. Codes of int8 are to be multiplied with the scales of their rows: the
+    weights of the first layer's edges are."""
     edges: Ints
     """[edges, EDGE] int32, sections one after the other. Forward section of layer l: from = source row, to =
     row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each sorted
@@ -324,8 +332,11 @@ def _read(words: Any, kind: type[TaskHeader | LayerRecord]) -> dict[str, Any]:
 
 def _check_arrays(task: Task) -> None:
     header = task.header
+    if not 0 <= header.row_codes < len(CODE_BYTES):
+        raise ValueError(f"task: features have codes {header.row_codes}: give 0 to {len(CODE_BYTES) - 1}")
+    row_width = row_words(header.in_width, CODE_BYTES[header.row_codes]) * LANES
     shapes: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
-        "features": (np.float32, (header.num_sources, header.in_chunks * LANES)),
+        "features": (np.int32 if header.row_codes else np.float32, (header.num_sources, row_width)),
         "edges": (np.int32, (len(task.edges), EDGE)),
         "weights": (np.float32, (len(task.weights),)),
         "labels": (np.int32, (header.targets,)),

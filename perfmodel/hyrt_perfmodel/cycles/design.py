@@ -88,3 +88,8 @@ class FpgaDesign:
 def num_chunks(width: int) -> int:
     """Words of a row of `width` values."""
     return -(-width // LANES)
+
+
+def row_words(width: int, value_bytes: int) -> int:
+    """Words of memory of a feature row of `width` values: whole chunks, of which a word may hold several."""
+    return -(-num_chunks(width) * value_bytes // VALUE_BYTES)

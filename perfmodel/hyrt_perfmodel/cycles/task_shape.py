@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad
+from hyrt_perfmodel.cycles.design import VALUE_BYTES
 from hyrt_perfmodel.workloads.workload import Workload
 
 
@@ -47,6 +48,8 @@ class LayerSizes:
     """Edges of the forward section, own rows' among them."""
     own_edges: float = 0.0
     """How many of them lead from a destination's own row."""
+    value_bytes: int = VALUE_BYTES
+    """Bytes of a value of a source row, where the row is read from memory."""
     forward: EdgeList | None = None
     backward: EdgeList | None = None
     """`forward` and `backward`: the edges themselves, where they are known; else statistics are derived from
@@ -141,10 +144,16 @@ class TaskShape:
                 out_width=workload.features[layer],
                 edges=workload.edges[layer - 1] + workload.vertices[layer],
                 own_edges=workload.vertices[layer],
+                value_bytes=_value_bytes(workload) if layer == 1 else VALUE_BYTES,
             )
             for layer in range(1, workload.layers + 1)
         )
         return cls(layers=layers, classes=workload.features[-1])
+
+
+def _value_bytes(workload: Workload) -> int:
+    """Bytes of a value of the input rows: those of the row by its width, of which a scale is the rest."""
+    return next((size for size in (4, 2) if workload.dense_row_bytes >= size * workload.features[0]), 1)
 
 
 def _geometric(mean: float) -> Mapping[int, float]:

@@ -5,7 +5,7 @@ the update; loss; for each layer backward the mask, the weight gradient, and abo
 the combined rows and its aggregation over the transposed edges. What runs at the same time is the longest of:
 
     aggregation      the network; its edges, read one a cycle (or as the design's intervals say); the memory's
-                     part (feature rows of layer 1 once, edges)
+                     part (feature rows of layer 1 once, in as many words as their values take; edges)
     a product        for each panel of mac_cols columns: loading the panel, then for every tile the longest of
                      the array with its draining, turning the left matrix (LANES columns of mac_rows rows at a
                      time), and writing the results
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
-from hyrt_perfmodel.cycles.design import EDGE_BYTES, LANES, VALUE_BYTES, FpgaDesign, num_chunks
+from hyrt_perfmodel.cycles.design import EDGE_BYTES, LANES, VALUE_BYTES, FpgaDesign, num_chunks, row_words
 from hyrt_perfmodel.cycles.systolic import drain_cycles, num_tiles, systolic_cycles
 from hyrt_perfmodel.cycles.task_shape import LayerSizes, TaskShape
 
@@ -103,7 +103,8 @@ def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool) -> Laye
     chunks, out_chunks = num_chunks(layer.in_width), num_chunks(layer.out_width)
     load = layer.forward_load(design.pes)
     sources = min(layer.num_src, load.groups)
-    read = layer.edges * EDGE_BYTES + (sources * chunks * _WORD_BYTES if first else 0.0)
+    row_bytes = row_words(layer.in_width, layer.value_bytes) * _WORD_BYTES
+    read = layer.edges * EDGE_BYTES + (sources * row_bytes if first else 0.0)
     aggregate = _aggregate(load, layer.rows * layer.parts, chunks, read, design)
     steps = layer.parts * chunks * LANES
     weight_bytes = (steps + 1) * out_chunks * _WORD_BYTES

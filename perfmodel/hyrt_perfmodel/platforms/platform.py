@@ -220,10 +220,10 @@ class PlatformTrainer:
     """Whether the host's cores are the trainer: its threads are part of the assignment."""
 
     def taken(self, work: Workload) -> Workload:
-        """The work as it reaches the trainer: its rows are dense where it does not take sparse ones, and as
-        wide as its other values where kernels of a known design read them.
+        """The work as it reaches the trainer: its rows are dense where it does not take sparse ones, and
+        float32 where kernels of a known design would need scales of columns for them.
         """
-        if work.input_bytes is not None and self.device.design is not None:
+        if self.device.design is not None and work.input_bytes == work.features[0]:
             work = replace(work, input_bytes=None)
         if work.sparse is None or "sparse" in self.device.forms:
             return work

@@ -289,7 +289,7 @@ class StepModel:
             products_s = self._sparse_s(trainer, work, threads, sparse_macs(work), sparse_weights(work))
             return products_s + self.propagate_s(trainer, multiplied_first(work), threads)
         if trainer.device.design is not None and self.terms.cycles and is_plain(work):
-            return self._tasks_s(trainer.device.design, trainer.device.task_targets, work)
+            return self._tasks_s(trainer, trainer.device.design, work)
         if not trainer.is_host:
             return self._computing_s(trainer, trainer.rates, 1.0, work)
         if trainer.rates_alone is None or not host.cores or host.cores == 1:
@@ -359,11 +359,12 @@ class StepModel:
             seconds += self.host.sharing(together).step_s + weights_s
         return seconds
 
-    def _tasks_s(self, design: FpgaDesign, task_targets: int | None, work: Workload) -> float:
+    def _tasks_s(self, trainer: PlatformTrainer, design: FpgaDesign, work: Workload) -> float:
         """Of equal tasks, one after the other."""
-        targets = work.vertices[-1]
+        targets, task_targets = work.vertices[-1], trainer.device.task_targets
         tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
-        return tasks * _task_s(work if tasks == 1 else self.training.at(targets / tasks), design)
+        task = work if tasks == 1 else trainer.taken(self.training.at(targets / tasks))
+        return tasks * _task_s(task, design)
 
     def _computing_s(
         self, trainer: PlatformTrainer, rates: TrainerRates, part: float, work: Workload

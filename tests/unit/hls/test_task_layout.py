@@ -78,12 +78,13 @@ def test_places_in_the_description() -> None:
             num_sources=4,
             in_chunks=5,
             in_width=10,
+            row_codes=3,
             dropout=Dropout(6, 2.0, 9 << 32 | 8),
         ),
         [record],
     )
     scale = np.array([2.0, 1.5], np.float32).view(np.int32)
-    assert task[:16].tolist() == [1, 1, 2, 3, 4, 5, 6, scale[0], 8, 9, 10, 0, 0, 0, 0, 0]
+    assert task[:16].tolist() == [2, 1, 2, 3, 4, 5, 6, scale[0], 8, 9, 10, 3, 0, 0, 0, 0]
     assert task[16:].tolist() == [0, 1, 2, 3, 4, 1, 6, scale[1], 8, 9, *range(10, 21), 0, 0, 0]
 
 
@@ -135,7 +136,7 @@ def with_edge(task: Task, edge: int, column: int, value: int) -> Task:
         (lambda t: with_layer(t, 1, output=4096), "layer 2: output takes words 4096"),
         (lambda t: with_layer(t, 1, combined=0), "layer 1: combined and layer 2: combined share words"),
         (lambda t: replace(t, task=t.task[:-1]), "63 int32 for 2 layers"),
-        (lambda t: replace(t, task=np.concatenate([[2], t.task[1:]]).astype(np.int32)), "version 2"),
+        (lambda t: replace(t, task=np.concatenate([[1], t.task[1:]]).astype(np.int32)), "version 1"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: object, message: str) -> None:

@@ -99,6 +99,22 @@ def test_a_slow_memory_bounds_what_reads_it() -> None:
     assert found.memory > task_cycles(shape, DESIGN).layers[0].memory
 
 
+@pytest.mark.parametrize(("value_bytes", "words"), [(4, 7), (2, 4), (1, 2)])
+def test_narrow_rows_are_read_in_fewer_words(value_bytes: int, words: int) -> None:
+    """Of 100 values, 7 chunks; two or four of them share a word. Layers above read no memory."""
+    shape = replace(layer(1), value_bytes=value_bytes)
+    slow = replace(DESIGN, ddr_bytes_per_s=1e9, ddr_efficiency=0.5)
+    assert shape.forward is not None
+    rows_read = len(np.unique(shape.forward.sources))
+    found = task_cycles(TaskShape(layers=(shape,), classes=48), slow).layers[0]
+    read = (rows_read * words * 64 + 3300 * 16) / 5e8 * 300e6
+    assert found.aggregate == pytest.approx(75 * 7 + read, rel=0.02)
+    work = Workload(vertices=(9, 4, 2), edges=(9, 4), features=(100, 48, 8), concat=True)
+    row_bytes = 100 * value_bytes + (4 if value_bytes == 1 else 0)
+    layers = TaskShape.of(replace(work, input_bytes=row_bytes)).layers
+    assert [each.value_bytes for each in layers] == [value_bytes, 4]
+
+
 def test_the_total_adds_what_runs_one_after_the_other() -> None:
     shape = TaskShape(layers=(layer(1), layer(2, 1, first=False)), classes=48)
     plain, paper = task_cycles(shape, DESIGN), task_cycles(shape, DESIGN, pipelined=True)
