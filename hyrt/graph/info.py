@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.row_source import NarrowSource, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import size
 
@@ -23,7 +23,7 @@ def describe(graph: Graph) -> dict[str, Any]:
     labels = graph.labels
     counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes)
     features = graph.features
-    dtype = "float16" if features.value_bytes == 2 else "float32"
+    dtype = features.row_format.name if isinstance(features, NarrowSource) else "float32"
     kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": dtype}
     if isinstance(features, SparseFeatures):
         kind |= {"kind": "sparse", "entries": len(features.values)}
@@ -31,6 +31,7 @@ def describe(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
+        "edge_weights": graph.topology.edge_weights is not None,
         "degree": {
             "mean": float(degrees.mean()),
             "median": float(np.median(degrees)),
@@ -57,7 +58,7 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     lines = [
         f"name       {facts['name']}",
         f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
-        f"edges      {facts['edges']:,} directed",
+        f"edges      {facts['edges']:,} directed{', with weights' if facts['edge_weights'] else ''}",
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
         f"features   {features['kind']} {features['width']:,} wide, {features['dtype']}{entries}",
         f"classes    {facts['classes']:,}: {shown}",

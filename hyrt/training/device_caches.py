@@ -210,6 +210,8 @@ def _row_bytes(trainer: Trainer, graph: Graph) -> int:
 
 
 def _reason(trainer: Trainer) -> str:
+    if trainer.plan.form == "aggregated" and isinstance(trainer.device, CachesRows):
+        return "is sent aggregates; runtime.fuse_load=false sends rows"
     if trainer.plan.form in ("in_place", "aggregated", "ids"):
         return "is sent no rows"
     return "sparse rows" if trainer.plan.form == "sparse" else "its kind cannot"

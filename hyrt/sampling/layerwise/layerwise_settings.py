@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
@@ -23,11 +24,11 @@ def check_untyped(graph: Graph, kind: str) -> None:
 
     Raises
     ------
-    ValueError
+    ConfigError
         Naming the graph and the kind.
     """
     if graph.topology.edge_types is not None:
-        raise ValueError(
+        raise ConfigError(
             f"{graph.name}: its edges have types, which sampler.kind={kind} does not carry: set sampler.kind "
             "to neighbor, labor or full"
         )

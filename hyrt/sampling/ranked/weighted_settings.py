@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class WeightedSettings(SamplerSettings):
 
         check_untyped(graph, self.kind)
         if graph.topology.edge_weights is None:
-            raise ValueError(
+            raise ConfigError(
                 f"{graph.name}: sampler.kind=weighted draws by the weights of edges, but the data has no key "
                 "'edge_weight': add it, or set sampler.kind=neighbor"
             )

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.generator import PRESAMPLE, WALK, stream_key
@@ -104,7 +105,7 @@ class SaintSampler:
         if not len(targets):
             raise ValueError(f"{graph.name}: walks start at training targets, but there are none")
         if graph.topology.edge_types is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "
                 "sampler.kind to neighbor or full"
             )

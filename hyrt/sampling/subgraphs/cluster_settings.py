@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
@@ -94,7 +95,7 @@ class ClusterSettings(SamplerSettings):
 
         check_untyped(graph, self.kind)
         if self.parts > graph.num_vertices:
-            raise ValueError(
+            raise ConfigError(
                 f"sampler.parts={self.parts}: {graph.name} has only {graph.num_vertices:,} vertices: give "
                 "fewer"
             )

@@ -139,5 +139,5 @@ def test_settings_that_cannot_be() -> None:
         build_config({"sampler": {"kind": "shadow", "hops": 3, "hop_neighbors": 100}})
     settings = build_config({"sampler": {"kind": "cluster", "parts": 9, "method": "block"}}).sampler
     graph = random_graph(5, 2, seed=0)
-    with pytest.raises(ValueError, match=r"sampler\.parts=9: small has only 5 vertices: give fewer"):
+    with pytest.raises(ConfigError, match=r"sampler\.parts=9: small has only 5 vertices: give fewer"):
         settings.build(graph, np.arange(5), layers=1, batch_size=5, seed=0)

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from small_graphs import graph_of, random_graph, row, sampled_rows
 
 from hyrt.config import build_config
-from hyrt.errors import DataError
+from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
 from hyrt.machine.workers import Workers
 from hyrt.sampling.sampler import Sampler
@@ -105,5 +105,5 @@ def test_weights_that_nobody_would_read_are_refused_and_missing_ones_are_named()
     everyone = np.arange(20)
     with pytest.raises(DataError, match=r"key 'edge_weight': sampler\.kind=labor does not look at weights"):
         build_sampler(build_config({"sampler": {"kind": "labor"}}), weighted(bare), everyone)
-    with pytest.raises(ValueError, match=r"small: sampler\.kind=weighted draws by the weights of edges, but"):
+    with pytest.raises(ConfigError, match=r"small: sampler\.kind=weighted draws by the weights of edges"):
         sampler_of(bare, everyone, fanout=[3])
