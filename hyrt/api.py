@@ -84,6 +84,7 @@ def train(
     """
     from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
+    from hyrt.predict.choose_rows import resolve_rows
     from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.this_run import predict_run
     from hyrt.training.compose import compose_run
@@ -112,15 +113,15 @@ def train(
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections, own_model=module is not None)
-    opened = opened_graph(settings, graph)
-    prepared = PreparedRun(settings, opened, module)
+    prepared = PreparedRun(settings, opened_graph(settings, graph), module)
     settings, _ = resolve_auto(settings, prepared)
+    settings, prepared, _ = resolve_rows(settings, prepared)
     settings, _ = share_columns(settings, prepared)
     checkpoints = None if folder is None else _new_checkpoints(Path(folder))
     training = Training(
         compose_run(
             settings,
-            opened,
+            prepared.graph,
             prepared=prepared,
             emit=emit or (lambda event: None),
             checkpoints=checkpoints,

@@ -210,6 +210,7 @@ def _start(
         from hyrt.errors import ConfigError
         from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
+        from hyrt.predict.choose_rows import resolve_rows
         from hyrt.predict.chunks.column_shares import share_columns
         from hyrt.report.records.run_folder import RunFolder
         from hyrt.report.records.run_lock import locked
@@ -236,6 +237,8 @@ def _start(
         graph = opened_graph(config)
         prepared = PreparedRun(config, graph)
         config, choice = resolve_auto(config, prepared)
+        config, prepared, rows = resolve_rows(config, prepared)
+        graph = prepared.graph
         config, dealt = share_columns(config, prepared)
         unused = ""
         if choice is not None and choice.unused:
@@ -244,7 +247,7 @@ def _start(
         if seeds is not None or splits is not None:
             numbers = chosen_splits(splits, config, graph)
             series = RunSeries.create(output, name, config, seeds, numbers)
-            for line in filter(None, (unused, dealt)):
+            for line in filter(None, (unused, rows, dealt)):
                 shown.say(line)
             exit_code = _run_series(series, graph, shown, signals)
         else:
@@ -253,7 +256,7 @@ def _start(
                 locked(folder.path),
                 shown.progress() as progress,
             ):
-                for line in filter(None, (unused, dealt)):
+                for line in filter(None, (unused, rows, dealt)):
                     progress.handle(Notice(kind="info", text=line))
                 session = Session(
                     *(config, graph, folder, progress, signals),

@@ -13,12 +13,14 @@ from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE, load_platform, platform_names
 from hyrt_perfmodel.prediction.advice import Advice, advise
 from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.memory import free_kept_part
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
+from hyrt.predict.choose_rows import AUTO, choose_rows
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
 from hyrt.predict.this_run import first_assignment
 from hyrt.predict.workload import assumptions_of, dense_rows, terms_of
@@ -119,6 +121,14 @@ def predict_on(
         platform = with_accelerators(platform, counts[0])
     platform, no_kernels = with_kernels(platform, work, config, paper=paper)
     on_it, steps = prepared(platform, work, config)
+    said: list[str] = []
+    if config is not None and config.data.cache == "auto":
+        steps = replace(steps, kept_part=free_kept_part(on_it, steps))
+    if config is not None and config.data.rows == AUTO:
+        choice = choose_rows(config, on_it, steps, lambda steps: _given(config, on_it, steps))
+        steps, said = choice.training, [choice.reason]
+    if config is not None:
+        work = steps
     given = None
     if config is not None and not paper:
         as_run = here and not counts
@@ -132,7 +142,7 @@ def predict_on(
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
     unit = "target" if config is None else config.sampler.unit
-    known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
+    known = said if config is None else [*said, *assumptions_of(config), *dense_rows(on_it, steps)]
     return MachinePrediction(
         machine=on_it,
         now=now,

@@ -64,7 +64,7 @@ def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice 
     """
     if config.device_requests[0].name != AUTO:
         return config, None
-    return _resolved(config, lambda: prepared.model, lambda: _work(config, prepared))
+    return _resolved(config, lambda: prepared.model, lambda: known_work(config, prepared))
 
 
 def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
@@ -213,8 +213,8 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
     return max(model.transfer_s(trainer, step), computing)
 
 
-def _work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
-    """The run's work: sampled, or expected where sampling is costly.
+def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
+    """A run's work before it starts: sampled, or expected where sampling is costly.
 
     Raises
     ------

@@ -84,9 +84,9 @@ def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     sizes
         The sizes as it is stored.
     rows
-        The setting `data.rows`.
+        The setting `data.rows`; `auto` is as they are stored, until it is known what it stands for.
     """
-    if rows == "stored" or sizes.row_entries is not None:
+    if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes
     from hyrt.graph.narrow.row_format import ROW_FORMATS
 

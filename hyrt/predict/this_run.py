@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.this_machine import full_name, with_trainers
 from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.prediction.memory import free_kept_part
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
@@ -58,6 +60,8 @@ def predict_run(
     try:
         platform = devices_of(config, calibration.platform)
         training = sampled_workload(config, graph, sampler)
+        if config.data.cache == "auto":
+            training = replace(training, kept_part=free_kept_part(platform, training))
         assignment = first_assignment(config, platform, training)
     except ConfigError as error:
         say(f"no prediction: {error}")

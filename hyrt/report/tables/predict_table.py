@@ -43,7 +43,7 @@ def prediction_lines(
     if advice:
         lines += [
             (
-                f"to go faster: {line.change}: {duration(line.epoch_s)} per epoch, then "
+                f"to go faster: {line.change}: {_moved(line)}{duration(line.epoch_s)} per epoch, then "
                 f"{_bound(line.bottleneck)}"
             )
             for line in advice
@@ -52,6 +52,10 @@ def prediction_lines(
         lines.append("to go faster: no single change saves more than a few per cent")
     lines.append(f"estimated error ± {now.relative_error:.0%}: {now.platform}, {now.source}")
     return lines + [f"assumed: {assumption}" for assumption in assumptions]
+
+
+def _moved(line: Advice) -> str:
+    return "" if line.moved == 1 else f"{line.moved:.2f} of the rows' bytes, "
 
 
 def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:

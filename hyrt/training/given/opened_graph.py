@@ -28,7 +28,8 @@ def opened_graph(config: Config, source: Any = None) -> Graph:
     """
     data = config.data
     graph = open_graph(data.source if source is None else source, normalize=data.normalize)
-    if data.rows == "stored":
+    # What auto stands for is chosen with the graph at hand.
+    if data.rows in ("stored", "auto"):
         return graph
     with Workers(available_cores(), "rounding") as workers, working(workers):
         return narrowed(graph, data.rows, config.seed if data.rounding == "stochastic" else None)

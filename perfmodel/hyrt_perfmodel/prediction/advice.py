@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hyrt_perfmodel.platforms.platform import Accelerator, Platform, TrainerRates
 from hyrt_perfmodel.prediction.extra_terms import Terms
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
+from hyrt_perfmodel.prediction.stage_times import StepModel
 from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 # A change that saves less is not worth a line.
@@ -27,6 +28,9 @@ class Advice:
     epoch_s: float
     bottleneck: str
     """`epoch_s` and `bottleneck`: the prediction with the change."""
+    moved: float = 1.0
+    """Bytes of feature rows that a step then moves to the accelerators, or reads where none is sent any, over
+    those that it moves now, of the same split."""
 
 
 def advise(
@@ -52,13 +56,17 @@ def advise(
         How many to name.
     """
     found = []
+    before = _moved_bytes(platform, training, now, terms)
     for change, other, work in _changes(platform, training):
         try:
             then = predict(other, work, terms=terms, paper=paper)
         except ValueError:
             continue  # It does not fit into the memories, so it is no advice.
         if then.epoch_s < now.epoch_s * (1 - _WORTH):
-            found.append(Advice(change=change, epoch_s=then.epoch_s, bottleneck=then.bottleneck))
+            moved = 1.0
+            if other is platform and before:
+                moved = _moved_bytes(platform, work, now, terms) / before
+            found.append(Advice(change=change, epoch_s=then.epoch_s, bottleneck=then.bottleneck, moved=moved))
     return sorted(found, key=lambda advice: advice.epoch_s)[:most]
 
 
@@ -105,24 +113,36 @@ def _changes(
     for i, accelerator in enumerate(platform.accelerators):
         kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
         yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
-    # The kernels of a known design take rows of float32 only.
     sample = training.at(1.0)
-    if sample.sparse is None and all(each.design is None for each in platform.accelerators):
+    if sample.sparse is None and not training.resident:
         width = sample.features[0]
         for words, row_bytes in (
             ("features in 16 bits (data.rows=float16)", 2.0 * width),
             ("features in 8 bits (data.rows=int8)", width + _SCALE_BYTES),
         ):
             if row_bytes < sample.dense_row_bytes:
-                yield words, platform, _with_input_bytes(training, row_bytes)
-        if training.hit_rate is not None and not training.kept_part and platform.accelerators:
+                yield words, platform, training.with_rows_of(row_bytes)
+        # The kernels of a known design keep none.
+        keeps = any(each.design is None for each in platform.accelerators)
+        if training.hit_rate is not None and not training.kept_part and keeps:
             for part in _CACHES:
                 words = f"{part:.0%} of the rows kept on each accelerator (data.cache={part:.0%})"
                 yield words, platform, replace(training, kept_part=part)
 
 
-def _with_input_bytes(training: TrainingWorkload, row_bytes: float) -> TrainingWorkload:
-    return replace(training, at=lambda targets: replace(training.at(targets), input_bytes=row_bytes))
+def _moved_bytes(
+    platform: Platform, training: TrainingWorkload, now: Prediction, terms: Terms | None
+) -> float:
+    """Bytes of feature rows that a step of the predicted split sends to accelerators; where it sends none,
+    that loading reads.
+    """
+    model = StepModel(platform, training, Terms() if terms is None else terms)
+    busy = [
+        (trainer, training.at(units))
+        for trainer, units in zip(model.trainers, now.assignment.split, strict=True)
+        if units
+    ]
+    return sum(model.link_bytes(*each) for each in busy) or sum(model.load_bytes(*each) for each in busy)
 
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:

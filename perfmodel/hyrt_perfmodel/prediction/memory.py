@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from hyrt_perfmodel.platforms.platform import PlatformTrainer
+from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
 from hyrt_perfmodel.prediction.extra_terms import topology_bytes
 from hyrt_perfmodel.prediction.sparse_terms import multiplied_first
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
@@ -137,6 +137,19 @@ def kept_rows_bytes(trainer: PlatformTrainer, training: TrainingWorkload) -> flo
     if trainer.is_host or trainer.device.design is not None or not math.isfinite(training.feature_bytes):
         return 0.0
     return training.kept_part * training.feature_bytes
+
+
+def free_kept_part(platform: Platform, training: TrainingWorkload) -> float:
+    """The part of all feature rows that fills half of the memory which each accelerator has free.
+
+    0 where the memory of none is known, or none keeps rows.
+    """
+    parts = [
+        0.5 * max(0.0, each.memory_gib * _GIB - weights_bytes(training.at(1.0))) / training.feature_bytes
+        for each in platform.accelerators
+        if each.memory_gib is not None and math.isfinite(each.link_gb_s) and each.design is None
+    ]
+    return min([1.0, *parts]) if parts else 0.0
 
 
 def most_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:

@@ -225,6 +225,16 @@ class TrainingWorkload:
         """Which part of the rows that an accelerator reads it is sent: those that it does not keep."""
         return 1.0 if self.hit_rate is None or not self.kept_part else 1.0 - self.hit_rate(self.kept_part)
 
+    def with_rows_of(self, row_bytes: float) -> TrainingWorkload:
+        """The same work on dense feature rows of another format, of so many bytes each."""
+        at, before = self.at, self.at(1.0).dense_row_bytes
+
+        @cache
+        def narrower(targets: float) -> Workload:
+            return replace(at(targets), input_bytes=row_bytes)
+
+        return replace(self, at=narrower, feature_bytes=self.feature_bytes * row_bytes / before)
+
     def remembered(self) -> TrainingWorkload:
         """The same work, whose sizes are worked out once for each number of targets."""
         return replace(self, at=cache(self.at))

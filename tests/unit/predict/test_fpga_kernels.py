@@ -110,7 +110,7 @@ def test_what_is_sent_is_said_beside_what_a_task_holds(batch: int) -> None:
     assert (tasks > 1) == (batch == 4000)
 
 
-def test_kernels_of_float32_get_no_advice_to_take_16_bits() -> None:
+def test_kernels_of_a_design_are_advised_to_take_fewer_bits_but_not_to_keep_rows() -> None:
     # Where links bind all, half the bytes are what helps most.
     slow = tuple(replace(each, link_gb_s=0.1) for each in PLATFORM.accelerators)
     for design in (PLATFORM.accelerators[0].design, None):
@@ -119,8 +119,11 @@ def test_kernels_of_float32_get_no_advice_to_take_16_bits() -> None:
             host=replace(PLATFORM.host, trains=False),
             accelerators=tuple(replace(each, design=design) for each in slow),
         )
-        changes = [each.change for each in advise(machine, work(), predict(machine, work()), most=9)]
-        assert ("features in 16 bits (data.rows=float16)" in changes) == (design is None)
+        steps = replace(work(), hit_rate=lambda part: min(1.0, 5 * part))
+        changes = [each.change for each in advise(machine, steps, predict(machine, steps), most=99)]
+        assert "features in 16 bits (data.rows=float16)" in changes
+        assert "features in 8 bits (data.rows=int8)" in changes
+        assert any("data.cache" in change for change in changes) == (design is None)
         assert "links twice as fast" in changes
 
 

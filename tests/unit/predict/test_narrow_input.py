@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +23,10 @@ from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import from_graph
 from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.predict.choose_rows import choose_rows, resolve_rows
 from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, in_format
 from hyrt.predict.workload import expected_workload
+from hyrt.training.setup import PreparedRun
 
 FPGAS = load_platform("2x-epyc7763-4x-u250")
 WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=True)
@@ -75,12 +79,61 @@ def test_where_the_link_bounds_int8_moves_the_split_and_the_epoch_back() -> None
     assert not any("bits" in change for change in found)
 
 
-def test_kernels_of_a_known_design_are_sent_whole_rows() -> None:
+def test_kernels_of_a_known_design_are_sent_codes_unless_columns_have_scales() -> None:
     host, fpga, *_ = FPGAS.trainers("graphsage")
-    work = configured("int8").at(10)
     assert fpga.device.design is not None
-    assert fpga.taken(work).dense_row_bytes == 400
-    assert host.taken(work).dense_row_bytes == 104
+    for rows, here, there in (("int8", 104, 104), ("int8-columns", 100, 400), ("float16", 200, 200)):
+        work = configured(rows).at(10)
+        assert host.taken(work).dense_row_bytes == here
+        assert fpga.taken(work).dense_row_bytes == there
+
+
+def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
+    config = build_config({"data": {"source": "synthetic:products-s", "rows": "auto"}})
+    stored = configured("stored")
+    choice = choose_rows(config, slow_links(), stored)
+    assert choice.rows == "int8"
+    assert choice.training.at(5).dense_row_bytes == 104
+    assert choice.reason.startswith("data.rows=auto takes int8: ")
+    for wide, half, byte, rows in (
+        (10, 9.8, 9.75, "stored"),
+        (10, 7, 6.9, "float16"),
+        (10, 9.95, 9.6, "int8"),
+    ):
+        epochs = {400: wide, 200: half, 104: byte}
+
+        def told(platform: Platform, work: TrainingWorkload, epochs: Any = epochs, **given: Any) -> Any:
+            return SimpleNamespace(epoch_s=epochs[round(work.at(1.0).dense_row_bytes)])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hyrt.predict.choose_rows.predict", told)
+            assert choose_rows(config, slow_links(), stored).rows == rows
+
+
+def test_auto_leaves_rows_alone_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyrt.predict.calibrate.store.usable", lambda: (None, ""))
+    config = build_config({"data": {"rows": "auto"}, "devices": ["cpu"]})
+    prepared = PreparedRun(config, random_graph(vertices=60, features=6))
+    resolved, same, said = resolve_rows(config, prepared)
+    assert resolved.data.rows == "stored"
+    assert same is prepared
+    assert said == (
+        "data.rows=auto leaves the rows as they are: this machine is not calibrated: run `hyrt calibrate`"
+    )
+
+
+def test_advice_says_which_part_of_the_bytes_is_left() -> None:
+    platform, work = slow_links(), configured("stored")
+    # Transfer bounds all there is.
+    platform = replace(platform, host=replace(platform.host, trains=False))
+    moved = {each.change: each.moved for each in advise(platform, work, predict(platform, work), most=99)}
+    assert moved["features in 8 bits (data.rows=int8)"] == pytest.approx(0.26)
+    assert moved["features in 16 bits (data.rows=float16)"] == pytest.approx(0.5)
+    assert moved["links twice as fast"] == 1
+    assert work.hit_rate is not None
+    assert moved["30% of the rows kept on each accelerator (data.cache=30%)"] == pytest.approx(
+        1 - work.hit_rate(0.3) + 4 / 400
+    )
 
 
 def test_sizes_of_open_graphs_and_of_files_agree(tmp_path: Path) -> None:
