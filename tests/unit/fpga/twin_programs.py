@@ -74,6 +74,7 @@ class Machine:
             index=0,
             description=f"a twin of {num_units} units",
             memory_bytes=int(self.device.global_mem_size),
+            forms=("rows", "narrow"),
         )
         return FpgaDevice(
             info, self.context, self.device, options or DeviceOptions(), self.programs(design, num_units)
