@@ -98,8 +98,8 @@ def infer(
     what: Annotated[
         What,
         typer.Option(
-            help="What to write: scores before softmax, [n, classes] float32; classes, [n] int32; or "
-            "embeddings, the input of the last layer, [n, hidden] float32."
+            help="What to write: scores, [n, classes] float32; classes, [n] int32, or [n, K] int8 of 0 and "
+            "1; or embeddings, the input of the last layer, [n, hidden] float32."
         ),
     ] = What.scores,
     vertices: Annotated[

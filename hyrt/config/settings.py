@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hyrt_perfmodel.communication.network import FILES, find_network
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
@@ -13,7 +13,7 @@ from hyrt.config.by_kind import LENIENT, ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
 from hyrt.nn.models.model_kind import MODELS, check_model, find_model
 from hyrt.objective import Objective
-from hyrt.objective.registry import OBJECTIVES, build_objective, check_metric
+from hyrt.objective.registry import BY_LABELS, OBJECTIVES, build_objective, check_metric
 from hyrt.quantities import counted
 from hyrt.sampling.registry import SAMPLERS
 from hyrt.sampling.sampler_settings import SamplerSettings
@@ -30,6 +30,9 @@ from hyrt.section import (
     Section,
     as_list,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # With fewer steps, first runs on small graphs end before they are good.
 _LEAST_EPOCHS, _LEAST_STEPS = 5, 400
@@ -157,20 +160,25 @@ class TrainConfig(Section):
     """Keyword arguments for the schedule."""
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
-    objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = "classification"
-    """The objective to train for: `classification`, or one that an installed package declares."""
+    objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = BY_LABELS
+    """The objective to train for. `auto` takes what the labels call for: `classification` for a class of each
+    vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. Installed packages may declare more.
+    """
     objective_options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the objective."""
-    class_weights: Literal["none", "balanced"] = "none"
+    """Keyword arguments for the objective: `{loss: mae}` lets `regression` train for the absolute error in
+    place of the squared one."""
+    class_weights: Literal["none", "balanced"] | list[float] = "none"
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
-    training targets."""
+    training targets, and a label of 0 and 1 where it is 1 by how many lack it for each that has it; or a list
+    of a number for each."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
     """The part of each target's label that is spread evenly over all classes in training. Evaluations,
     including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
     refuses it."""
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
-    `loss`. `auto` is the objective's first, which is accuracy for `classification`."""
+    `loss`; for `multilabel`, `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` or `loss`; for
+    `regression`, `mse`, `mae` or `r2`. `auto` is the objective's first."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32."""
@@ -188,18 +196,23 @@ class TrainConfig(Section):
         """The number of passes over data of a size: the given one, or the default."""
         return self.epochs or max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch))
 
-    def build_objective(self) -> Objective:
-        """The configured objective.
+    def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
+        """The configured objective, or the one that labels call for.
+
+        Parameters
+        ----------
+        labels
+            Those of the dataset; None where there is none yet, which is taken for one with classes.
 
         Raises
         ------
         ConfigError
-            If it refuses its options.
+            If it refuses its options, or trains for labels of another kind.
         """
         given: dict[str, Any] = {} if self.class_weights == "none" else {"class_weights": self.class_weights}
         if self.label_smoothing:
             given["label_smoothing"] = self.label_smoothing
-        return build_objective(self.objective, {**given, **self.objective_options})
+        return build_objective(self.objective, {**given, **self.objective_options}, labels)
 
     def warm_up(self, step: int, steps_per_epoch: int) -> float:
         """What the learning rate of a step, counted from 0, is multiplied with: 1 after the warm-up."""

@@ -170,7 +170,7 @@ class ScoresByHome:
         assert self._sampled is not None
         sampler = NeighborSampler(self._graph, mine, self._sampled, self._batch_size, self._seed)
         rows = self._rows_of(self._own.rows, self._own.places)
-        found = [np.empty((0, self._graph.num_classes), np.float32)]
+        found = [np.empty((0, self._graph.num_outputs), np.float32)]
         starts = range(0, len(mine), self._batch_size)
         for units in self._in_rounds(
             [mine[start : start + self._batch_size] for start in starts], before_chunk

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
+from hyrt.graph.labels.label_kind import is_labelled
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
@@ -26,7 +27,7 @@ def reject(source: str, key: str, problem: str) -> DataError:
     return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
-def _first(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
+def first_bad(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
     """The first position at which `bad(start, stop)` holds."""
     for start in range(0, count, CHUNK):
         hits = bad(start, min(start + CHUNK, count))
@@ -41,7 +42,7 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         raise reject(source, key, "is empty: row pointers have one entry more than the graph has vertices")
     if indptr[0] != 0:
         raise reject(source, key, f"value {indptr[0]} at position 0 is not 0")
-    at = _first(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
+    at = first_bad(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
             source,
@@ -75,8 +76,8 @@ def check_columns(
         bad[indptr[first:last] - a] = False
         return bad
 
-    at = _first(outside, len(columns))
-    disorder = _first(unsorted, len(columns) if at is None else at) if ordered else None
+    at = first_bad(outside, len(columns))
+    disorder = first_bad(unsorted, len(columns) if at is None else at) if ordered else None
     if disorder is not None:
         row = int(np.searchsorted(indptr, disorder, side="right")) - 1
         pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
@@ -98,7 +99,7 @@ def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> Non
     """There is one type for each edge, from 0 on, that float32 holds exactly."""
     if len(types) != num_edges:
         raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges")
-    at = _first(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
+    at = first_bad(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
     if at is not None:
         raise reject(source, key, f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}")
 
@@ -107,43 +108,16 @@ def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) ->
     """There is one weight for each edge, above 0 and finite."""
     if len(weights) != num_edges:
         raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges")
-    at = _first(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
+    at = first_bad(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
     if at is not None:
         raise reject(source, key, f"value {weights[at]} at position {at} is not a finite number above 0")
-
-
-def check_labels(source: str, labels: Array) -> None:
-    """Labels are -1 or one of the classes 0..C-1, every one of which occurs."""
-    at = _first(lambda a, b: labels[a:b] < -1, len(labels))
-    if at is not None:
-        raise reject(source, "labels", f"value {labels[at]} at position {at} is below -1 (-1 means no label)")
-    if not len(labels):
-        return
-    highest = int(labels.max())
-    # With fewer labels than classes some class is missing; never allocate by a value read from a file.
-    size = min(highest, len(labels)) + 1
-    seen = np.zeros(size + 1, np.bool_)
-    for start in range(0, len(labels), CHUNK):
-        part = labels[start : start + CHUNK]
-        # `size` may lie just beyond the labels' own dtype.
-        seen[np.minimum(part[part >= 0].astype(np.int64), size)] = True
-    missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
-    if missing <= highest:
-        at = _first(lambda a, b: labels[a:b] > missing, len(labels))
-        assert at is not None
-        raise reject(
-            source,
-            "labels",
-            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}. "
-            "Number the classes from 0 to C-1 without gaps",
-        )
 
 
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
     """Numbers of vertices are 0..count-1, each of them once."""
     if len(numbers) != count:
         raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices")
-    at = _first(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
+    at = first_bad(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
     if at is not None:
         raise reject(source, key, f"value {numbers[at]} at position {at} is no number of {count:,} vertices")
     seen = np.zeros(count, np.bool_)
@@ -175,14 +149,14 @@ def check_masks(
         # A file can hold any byte where a bool should be; numpy would count it as true in one place and not
         # in another.
         raw = mask.view(np.uint8)
-        at = _first(lambda a, b, raw=raw: _any_column(raw[a:b] > 1), count)  # type: ignore[misc]
+        at = first_bad(lambda a, b, raw=raw: any_column(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
             raise reject(source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged")
-        at = _first(lambda a, b, mask=mask: _any_column(mask[a:b]) & (labels[a:b] < 0), count)  # type: ignore[misc]
+        at = first_bad(lambda a, b, mask=mask: any_column(mask[a:b]) & ~is_labelled(labels[a:b]), count)  # type: ignore[misc]
         if at is not None:
             raise reject(source, key, f"vertex {at} is in the split but has no label: set its mask to False")
         for other, earlier in list(zip(keys, masks, strict=True))[:i]:
-            at = _first(lambda a, b, m=mask, e=earlier: _any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
+            at = first_bad(lambda a, b, m=mask, e=earlier: any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
             if at is not None:
                 column = "" if mask.ndim == 1 else f" of split {int((mask[at] & earlier[at]).argmax())}"
                 raise reject(
@@ -190,7 +164,7 @@ def check_masks(
                 )
 
 
-def _any_column(hits: Array) -> BoolArray:
+def any_column(hits: Array) -> BoolArray:
     flags: BoolArray = hits.astype(np.bool_, copy=False)
     if flags.ndim == 2:
         flags = np.logical_or.reduce(flags, axis=1)

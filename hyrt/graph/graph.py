@@ -30,7 +30,7 @@ class Graph:
         return (
             f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')}, "
             f"{counted(self.num_edges, 'edge')}, {counted(self.num_features, f'{kind} feature')}, "
-            f"{counted(self.num_classes, 'class', 'classes')})"
+            f"{self.vertices.labels_in_words})"
         )
 
     @classmethod
@@ -80,7 +80,13 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
+        """Classes, or labels of 0 and 1; 0 where labels are numbers."""
         return self.vertices.num_classes
+
+    @property
+    def num_outputs(self) -> int:
+        """How many scores a model gives a vertex: one a class, a label of 0 and 1, or a number."""
+        return self.vertices.num_outputs
 
     @property
     def num_splits(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hyrt.graph.graph import Graph
+from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
 from hyrt.graph.row_source import NarrowSource, SparseFeatures
 from hyrt.graph.vertex_table import SPLITS
 from hyrt.quantities import size
@@ -21,12 +22,16 @@ def describe(graph: Graph) -> dict[str, Any]:
     """
     degrees = graph.topology.in_degrees
     labels = graph.labels
-    counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes)
+    kind = graph.vertices.label_kind
+    if kind == "classes":
+        counts = np.bincount(labels[labels >= 0], minlength=graph.num_classes).tolist()
+    else:
+        counts = (labels == 1).sum(axis=0).tolist() if kind == "flags" else []
     features = graph.features
     dtype = features.row_format.name if isinstance(features, NarrowSource) else "float32"
-    kind: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": dtype}
+    rows: dict[str, Any] = {"kind": "dense", "width": features.width, "dtype": dtype}
     if isinstance(features, SparseFeatures):
-        kind |= {"kind": "sparse", "entries": len(features.values)}
+        rows |= {"kind": "sparse", "entries": len(features.values)}
     return {
         "name": graph.name,
         "vertices": graph.num_vertices,
@@ -38,10 +43,12 @@ def describe(graph: Graph) -> dict[str, Any]:
             "max": int(degrees.max()),
             "isolated": int((degrees == 0).sum()),
         },
-        "features": kind,
+        "features": rows,
+        "labels": kind,
+        "outputs": graph.num_outputs,
         "classes": graph.num_classes,
-        "class_counts": counts.tolist(),
-        "unlabelled": int((labels < 0).sum()),
+        "class_counts": counts,
+        "unlabelled": int(np.count_nonzero(~is_labelled(labels))),
         "reordered": graph.vertices.vertex_ids is not None,
         "alternative_splits": graph.num_splits,
         "splits": {name: np.atleast_1d(mask.sum(axis=0)).tolist() for name, mask in graph.masks.items()},
@@ -55,13 +62,18 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
     entries = f", {features['entries']:,} entries" if "entries" in features else ""
     counts = facts["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
+    told = labels_in_words(facts["labels"], facts["outputs"])
+    if facts["labels"] == "classes":
+        told = f"{facts['classes']:,}: {shown}"
+    elif counts:
+        told += f", which so many vertices have: {shown}"
     lines = [
         f"name       {facts['name']}",
         f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
         f"edges      {facts['edges']:,} directed{', with weights' if facts['edge_weights'] else ''}",
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
         f"features   {features['kind']} {features['width']:,} wide, {features['dtype']}{entries}",
-        f"classes    {facts['classes']:,}: {shown}",
+        f"{'classes' if facts['labels'] == 'classes' else 'labels':<11}{told}",
     ]
     if facts["unlabelled"]:
         lines.append(f"unlabelled {facts['unlabelled']:,}")

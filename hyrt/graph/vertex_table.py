@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
+from hyrt.graph.labels.label_kind import LabelKind, label_kind, labels_in_words, num_outputs, training_labels
 from hyrt.graph.row_source import RowSource
 from hyrt.quantities import counted, one_line
 
@@ -23,7 +24,7 @@ class VertexTable:
     features: RowSource
     """The feature rows of the vertices."""
     labels: NDArray[Any]
-    """[V] signed integer, the class in 0..C-1, -1 for no label."""
+    """Classes, flags or numbers, as `hyrt.graph.labels.label_kind.LabelKind` says."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
     vertex_ids: NDArray[Any] | None = None
@@ -32,9 +33,29 @@ class VertexTable:
 
     __repr__ = one_line
 
+    @property
+    def label_kind(self) -> LabelKind:
+        """What the labels are."""
+        return label_kind(self.labels)
+
     @cached_property
+    def num_outputs(self) -> int:
+        """How many scores a model gives a vertex."""
+        return num_outputs(self.labels)
+
+    @property
+    def labels_in_words(self) -> str:
+        """What a vertex has: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        return labels_in_words(self.label_kind, self.num_outputs)
+
+    @property
     def num_classes(self) -> int:
-        return int(self.labels.max()) + 1 if len(self.labels) else 0
+        """Classes, or labels of 0 and 1; 0 where labels are numbers."""
+        return 0 if self.label_kind == "numbers" else self.num_outputs
+
+    def labels_of(self, vertices: NDArray[Any]) -> NDArray[Any]:
+        """Labels of vertices as mini-batches have them; see `training_labels`."""
+        return training_labels(self.labels[vertices])
 
     @cached_property
     def positions(self) -> NDArray[Any] | None:

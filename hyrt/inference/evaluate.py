@@ -20,7 +20,7 @@ from hyrt.machine.workers import Workers
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 from hyrt.objective import Objective
-from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.registry import OBJECTIVES, check_metric
 from hyrt.pipeline.trainer import plan_input
 from hyrt.sampling.block import Ids
 
@@ -63,11 +63,14 @@ class Evaluator:
         self._graph = graph
         self._scratch = scratch
         self._shared = shared
-        self.objective = objective or config.train.build_objective()
+        self.objective = objective or config.train.build_objective(graph.labels)
         given = config.train.metric
         self.metric = self.objective.metrics[0] if given == "auto" else given
         self._splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
-        reason = self.objective.why_not(self.metric, graph.labels[self._splits["val"]], graph.num_classes)
+        if self.metric not in self.objective.metrics:
+            check_metric(self.objective.name, self.metric)
+        validation = graph.vertices.labels_of(self._splits["val"])
+        reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
 
@@ -125,7 +128,7 @@ class Evaluator:
             part = scores[start : start + len(ids)]
             start += len(ids)
             with OBJECTIVES.blamed(self.objective.name, "evaluate"):
-                metrics[name] = self.objective.evaluate(part, self._graph.labels[ids])
+                metrics[name] = self.objective.evaluate(part, self._graph.vertices.labels_of(ids))
         return metrics
 
     def _scores(

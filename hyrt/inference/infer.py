@@ -146,7 +146,7 @@ def infer_sampled(
             loader.load(batch, plan, workers)
             parts.append(model(batch.blocks, batch.inputs).float().numpy())
             batch.release()
-    return np.concatenate(parts) if parts else np.empty((0, graph.num_classes), np.float32)
+    return np.concatenate(parts) if parts else np.empty((0, graph.num_outputs), np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,8 +81,8 @@ def write_rows(
     vertices
         [n], in the order of the rows; repeated ones are computed once.
     what
-        `scores` [n, classes] float32, `classes` [n] int32, or `embeddings` [n, hidden] float32: the rows that
-        enter the last layer.
+        `scores` [n, classes] float32, `classes` [n] int32 (of labels of 0 and 1: [n, K] int8), or
+        `embeddings` [n, hidden] float32: the rows that enter the last layer.
     workers
         The team of threads that computes.
     memory_bytes
@@ -95,7 +95,8 @@ def write_rows(
     Raises
     ------
     ConfigError
-        If the model has no hidden layer to give embeddings.
+        If the model has no hidden layer to give embeddings, or labels are numbers, of which there are no
+        classes.
     OSError
         If the file cannot be written; none is left then.
     """
@@ -104,6 +105,9 @@ def write_rows(
         raise ConfigError(
             "a model of one layer has no embeddings: its scores are computed directly from the features"
         )
+    kind = graph.vertices.label_kind
+    if what == "classes" and kind == "numbers":
+        raise ConfigError("the labels are numbers, so there are no classes: use --what scores")
     distinct, place = np.unique(vertices, return_inverse=True)
     rows = infer_layerwise(
         model,
@@ -114,12 +118,14 @@ def write_rows(
         scratch=path.absolute().parent,
         layers=depth,
     )
-    shape = (len(vertices),) if what == "classes" else (len(vertices), rows.shape[1])
-    kind = np.dtype(np.int32 if what == "classes" else np.float32)
+    one_class = what == "classes" and kind == "classes"
+    shape = (len(vertices),) if one_class else (len(vertices), rows.shape[1])
+    dtype = np.dtype(np.int32 if one_class else np.int8 if what == "classes" else np.float32)
     with atomic_file(path) as file:
-        file.write(header_bytes(kind, shape))
+        file.write(header_bytes(dtype, shape))
         for start in range(0, len(vertices), _ROWS):
-            part = rows[place[start : start + _ROWS]]
-            part = part.argmax(1) if what == "classes" else part
-            file.write(np.ascontiguousarray(part, kind).data)
+            part: NDArray[Any] = rows[place[start : start + _ROWS]]
+            if what == "classes":
+                part = part.argmax(1) if one_class else part > 0
+            file.write(np.ascontiguousarray(part, dtype).data)
     return shape

@@ -7,6 +7,7 @@ import math
 import torch
 
 from hyrt.errors import ConfigError
+from hyrt.graph.labels.label_kind import made_up_labels
 from hyrt.objective.objective import Objective
 from hyrt.objective.on_host import numbers
 from hyrt.objective.registry import OBJECTIVES
@@ -17,7 +18,7 @@ _CLOSE = 1e-3
 _MOST_TARGETS = 1024
 
 
-def check_objective(objective: Objective, metric: str, num_classes: int) -> None:
+def check_objective(objective: Objective, metric: str, num_outputs: int) -> None:
     """Let an objective compute the loss, the counts and the metrics of a few made-up targets.
 
     Parameters
@@ -26,17 +27,20 @@ def check_objective(objective: Objective, metric: str, num_classes: int) -> None
         What is to be trained for.
     metric
         The one of its metrics that chooses the best epoch.
-    num_classes
-        The number of classes of the dataset.
+    num_outputs
+        The number of classes, flags or numbers of the dataset.
 
     Raises
     ------
     ConfigError
         Naming the objective, the distribution that declares it, and what is wrong with it.
     """
-    half, width = min(max(num_classes, 4), _MOST_TARGETS), objective.num_scores(num_classes) or num_classes
+    half, width = min(max(num_outputs, 4), _MOST_TARGETS), objective.num_scores(num_outputs) or num_outputs
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
-    labels, weights = torch.arange(2 * half) % num_classes, torch.ones(2 * half)
+    labels, weights = (
+        torch.from_numpy(made_up_labels(objective.labels, 2 * half, num_outputs)),
+        torch.ones(2 * half),
+    )
     name = objective.name
     leaf = scores.clone().requires_grad_()
     with OBJECTIVES.blamed(name, "loss_sum"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.objective.metrics import balanced_class_weights, evaluate_metrics
+from hyrt.errors import ConfigError
+from hyrt.objective.metrics import (
+    balanced_class_weights,
+    check_weights,
+    evaluate_metrics,
+    given_class_weights,
+)
 from hyrt.objective.objective import Objective
 
 
@@ -20,7 +26,8 @@ class Classification(Objective):
     Parameters
     ----------
     class_weights
-        `balanced` weighs a class by the inverse of its share of the training targets.
+        `balanced` weighs a class by the inverse of its share of the training targets; a number for each
+        class is its weight, scaled so that the mean over the training targets is 1.
     label_smoothing
         The part e of each label that is spread over all C classes: the loss is (1 - e) times the cross
         entropy of the label, and e / C times that of every class (Szegedy et al., CVPR 2016). A weight
@@ -38,13 +45,15 @@ class Classification(Objective):
     lowest_is_best = ("loss",)
 
     def __init__(
-        self, *, class_weights: Literal["none", "balanced"] = "none", label_smoothing: float = 0.0
+        self,
+        *,
+        class_weights: Literal["none", "balanced"] | Sequence[float] = "none",
+        label_smoothing: float = 0.0,
     ) -> None:
-        if class_weights not in ("none", "balanced"):
-            raise ValueError(f"class_weights is {class_weights!r}: give none or balanced")
+        check_weights(class_weights)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}: give at least 0 and less than 1")
-        self._balanced = class_weights == "balanced"
+        self._class_weights = class_weights
         self._label_smoothing = label_smoothing
 
     @property
@@ -87,4 +96,13 @@ class Classification(Objective):
         return ""
 
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
-        return balanced_class_weights(labels, num_classes) if self._balanced else None
+        if self._class_weights == "none":
+            return None
+        if self._class_weights == "balanced":
+            return balanced_class_weights(labels, num_classes)
+        weights = np.asarray(self._class_weights, np.float64)
+        if len(weights) != num_classes:
+            raise ConfigError(
+                f"train.class_weights has {len(weights)} numbers for {num_classes} classes: give one for each"
+            )
+        return given_class_weights(weights, labels)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.errors import ConfigError
+
 Array = NDArray[Any]
 
 # Bounds the float64 copy of the scores to a few megabytes for hundreds of classes.
@@ -95,6 +97,39 @@ def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
             margins = scores[:, 1].astype(np.float64) - scores[:, 0]
         metrics["roc_auc"] = roc_auc(margins, labels)
     return metrics
+
+
+def check_weights(weights: Any) -> None:
+    """Class weights are `none`, `balanced`, or numbers that are not below 0 and not all 0.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    if isinstance(weights, str):
+        if weights not in ("none", "balanced"):
+            raise ValueError(f"class_weights is {weights!r}: give none, balanced or a list of numbers")
+        return
+    numbers = np.asarray(weights, np.float64)
+    if numbers.ndim != 1 or not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
+        raise ValueError(f"class_weights is {weights!r}: give numbers of at least 0, not all of them 0")
+
+
+def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
+    """[C] float32 weight of each class in the loss: as given, scaled to mean 1 over the targets.
+
+    So the loss of all targets is their weighted mean.
+
+    Raises
+    ------
+    ConfigError
+        If every target weighs 0.
+    """
+    mean = float(np.mean(weights[labels])) if len(labels) else 1.0
+    if not mean:
+        raise ConfigError("train.class_weights is 0 for every class that training targets have")
+    return (weights / mean).astype(np.float32)
 
 
 def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float32]:

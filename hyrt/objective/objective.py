@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+
+    from hyrt.graph.labels.label_kind import LabelKind
 
 
 class Objective(ABC):
@@ -27,6 +29,9 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """The name that the entry-point group declares."""
+    labels: ClassVar[LabelKind] = "classes"
+    """The kind of labels that it trains for: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for
+    not known) or `numbers` ([n, K] float32, nan for not known)."""
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
     metrics: ClassVar[tuple[str, ...]]
@@ -49,7 +54,7 @@ class Objective(ABC):
         scores
             [n, C] float32, what the model gives for the targets.
         labels
-            [n] int64.
+            The targets', as `labels` of the class says.
         weights
             [n] float32; None where each is 1.
 
@@ -67,7 +72,7 @@ class Objective(ABC):
         scores
             [n, C] float32, without gradient.
         labels
-            [n] int64.
+            The targets', as `labels` of the class says.
 
         Returns
         -------
@@ -88,8 +93,23 @@ class Objective(ABC):
         scores
             [n, C] float32.
         labels
-            [n] integer.
+            The vertices', as `labels` of the class says.
         """
+
+    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+        """The same objective, or a copy that knows what it needs of the training targets.
+
+        A run asks once, before its sampler is made and its devices load the model; every rank asks with the
+        labels of the whole run.
+
+        Parameters
+        ----------
+        labels
+            Those of all training targets, as `labels` of the class says.
+        num_outputs
+            How many classes, flags or numbers there are.
+        """
+        return self
 
     def num_scores(self, num_classes: int) -> int | None:
         """How many scores a model must return for each target at least; None for any number.
@@ -97,7 +117,7 @@ class Objective(ABC):
         Parameters
         ----------
         num_classes
-            The number of classes of the dataset.
+            The number of classes, flags or numbers of the dataset.
         """
         return None
 
@@ -114,7 +134,7 @@ class Objective(ABC):
         metric
             The name of the metric.
         labels
-            [n] integer, the validation vertices'; there may be none.
+            The validation vertices', as `labels` of the class says; there may be none.
         num_classes
             The number of classes of the dataset.
         """

@@ -41,7 +41,7 @@ def loss_on_host(
     scores
         [n, C] float32.
     labels
-        [n] int64.
+        The targets', as `Objective.labels` says.
     weights
         [n] float32; None where each is 1.
     """

@@ -64,7 +64,9 @@ def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice 
     """
     if config.device_requests[0].name != AUTO:
         return config, None
-    return _resolved(config, lambda: prepared.model, lambda: known_work(config, prepared))
+    return _resolved(
+        config, lambda: prepared.model, lambda: prepared.objective, lambda: known_work(config, prepared)
+    )
 
 
 def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
@@ -72,11 +74,17 @@ def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
     if config.device_requests[0].name != AUTO:
         return config
     widths = work.at(1.0).features
-    return _resolved(config, lambda: small_model(config, widths[0], widths[-1]), lambda: work)[0]
+    objective = config.train.build_objective(None)
+    return _resolved(
+        config, lambda: small_model(config, widths[0], widths[-1]), lambda: objective, lambda: work
+    )[0]
 
 
 def _resolved(
-    config: Config, model_of: Callable[[], torch.nn.Module], work_of: Callable[[], TrainingWorkload]
+    config: Config,
+    model_of: Callable[[], torch.nn.Module],
+    objective_of: Callable[[], Objective],
+    work_of: Callable[[], TrainingWorkload],
 ) -> tuple[Config, Choice]:
     surveys = survey_devices()
     calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
@@ -92,7 +100,7 @@ def _resolved(
     choice = choose(
         surveys,
         lambda info: _step_s(info, calibration, costs, work),
-        lambda info: _why_not(info, model_of(), config.train.build_objective()),
+        lambda info: _why_not(info, model_of(), objective_of()),
         why_unknown,
         one=config.sampler.whole_graph,
     )

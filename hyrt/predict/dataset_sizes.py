@@ -171,7 +171,7 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
         rows_bytes = float(features.nbytes)
     return DatasetSizes(
         features=graph.num_features,
-        classes=graph.num_classes,
+        classes=graph.num_outputs,
         targets=len(targets),
         value_bytes=features.value_bytes if row_bytes is None else 4,
         row_bytes=row_bytes,

@@ -118,7 +118,7 @@ class BlockMaker:
             blocks.append(block)
             if block.sources is not None:
                 destinations = block.sources
-        labels = self._graph.labels[targets].astype(np.int64)
+        labels = self._graph.vertices.labels_of(targets)
         batch = MiniBatch(
             step=step,
             targets=targets,

@@ -26,8 +26,9 @@ class MiniBatch:
     """[n] vertices whose loss is computed."""
     blocks: list[Block]
     """L blocks, the input's first."""
-    labels: NDArray[np.int64]
-    """[n] int64 classes of the targets."""
+    labels: NDArray[Any]
+    """The targets' labels: [n] int64 classes, [n, K] int8 flags (-1 not known), or [n, K] float32 numbers
+    (nan not known)."""
     target_weights: NDArray[np.float32] | None
     """[n] float32 factors on the targets' losses, or None for all one."""
     normalizer: float

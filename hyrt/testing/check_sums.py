@@ -197,7 +197,7 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
     blocks = cases.square_blocks(ids, indptr, columns, degrees, layers)
     rows = cases.dense_rows(graph, ids)
     inputs = torch.from_numpy(rows.astype(np.float32))
-    batch = MiniBatch(cases.STEP, ids, blocks, graph.labels[ids].astype(np.int64), None, 5.0, inputs)
+    batch = MiniBatch(cases.STEP, ids, blocks, graph.vertices.labels_of(ids), None, 5.0, inputs)
     check_step(trial.loaded(model), model, batch, graph)
 
 

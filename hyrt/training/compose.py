@@ -17,6 +17,7 @@ from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import DataWarning
 from hyrt.graph.graph import Graph
+from hyrt.graph.labels.label_kind import why_odd
 from hyrt.inference.evaluate import Evaluator
 from hyrt.objective import Objective
 from hyrt.objective.check_objective import check_objective
@@ -164,11 +165,9 @@ def compose_run(
     prepared = prepared or PreparedRun(config, graph, model)
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
-    check_objective(objective, evaluator.metric, graph.num_classes)
-    if graph.num_classes == 1:
-        # Its loss of 0 and its accuracy of 1 would look like a success.
-        text = f"{graph.name}: all labels are of class 0, so there is nothing to learn: check the labels"
-        warnings.warn(text, DataWarning, stacklevel=2)
+    check_objective(objective, evaluator.metric, graph.num_outputs)
+    if odd := why_odd(graph.labels):
+        warnings.warn(f"{graph.name}: {odd}", DataWarning, stacklevel=2)
     learner = Learner(config, prepared.model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))

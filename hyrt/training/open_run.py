@@ -61,7 +61,7 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
             torch.manual_seed(config.seed)
         else:
             torch.set_rng_state(state.torch_generator)
-        num_scores = parts.evaluator.objective.num_scores(parts.graph.num_classes)
+        num_scores = parts.evaluator.objective.num_scores(parts.graph.num_outputs)
         stack.callback(check_scores(learner.model, num_scores).remove)
         if parts.shared.part.num_processes > 1:
             refuse_global_dropout(learner.model)

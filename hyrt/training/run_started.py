@@ -32,6 +32,8 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         model = f"{config.model.kind} {widths}"
     with SAMPLERS.blamed(config.sampler.kind, "describe"):
         batches = config.sampler.describe(config.model.layers, min(config.data.batch_size, num_targets))
+    named = parts.objective.name
+    objective = "" if named == "classification" else f" · {named}"
     assignment = stages.schedule.of(step)
     threads = assignment.threads
     devices = " · ".join(
@@ -42,9 +44,9 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
     )
     return RunStarted(
         data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
-        f"{counted(graph.num_features, 'feature')} · {counted(graph.num_classes, 'class', 'classes')} · "
+        f"{counted(graph.num_features, 'feature')} · {graph.vertices.labels_in_words} · "
         f"{counted(num_targets, 'target')}",
-        model=f"{model} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
+        model=f"{model}{objective} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
         devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
         epochs=parts.epochs,

@@ -69,7 +69,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
         kind=model.kind,
         in_features=graph.num_features,
         hidden=model.hidden,
-        num_classes=graph.num_classes,
+        num_classes=graph.num_outputs,
         layers=model.layers,
         aggregate=model.aggregate,
         heads=model.heads,
@@ -88,6 +88,19 @@ def build_model(config: Config, graph: Graph) -> GNN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return GNN(architecture(config, graph))
+
+
+def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
+    """The configured objective, with what it needs to know of the training targets.
+
+    Raises
+    ------
+    ConfigError
+        If it refuses its options, or does not fit the labels.
+    """
+    objective = config.train.build_objective(graph.labels)
+    with OBJECTIVES.blamed(objective.name, "with_targets"):
+        return objective.with_targets(graph.vertices.labels_of(targets), graph.num_outputs)
 
 
 def build_sampler(
@@ -113,9 +126,9 @@ def build_sampler(
     """
     if not len(targets):
         raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
-    objective = objective or config.train.build_objective()
+    objective = objective or fitted_objective(config, graph, targets)
     with OBJECTIVES.blamed(objective.name, "class_weights"):
-        class_weights = objective.class_weights(graph.labels[targets], graph.num_classes)
+        class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)
     kind = config.sampler.kind
     if graph.topology.edge_weights is not None and not config.sampler.reads_edge_weights:
         raise DataError(
@@ -174,8 +187,8 @@ class PreparedRun:
 
     @cached_property
     def objective(self) -> Objective:
-        """What it is trained for."""
-        return self._config.train.build_objective()
+        """What it is trained for; `fitted_objective` says what it raises."""
+        return fitted_objective(self._config, self.graph, self.targets)
 
     @cached_property
     def targets(self) -> np.ndarray:

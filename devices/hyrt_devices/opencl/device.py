@@ -26,6 +26,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.graph import Graph
+from hyrt.graph.labels.label_kind import LabelKind, made_up_labels
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe
@@ -117,6 +118,7 @@ class OpenclDevice(
         self._samplers: list[OpenclSampler] = []
         # None where the device computes the objective itself.
         self._host_objective: Objective | None = None
+        self._labels: LabelKind = "classes"
         self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
@@ -153,6 +155,7 @@ class OpenclDevice(
 
     def take_objective(self, objective: Objective) -> None:
         self._host_objective = None if objective.is_plain_classification else objective
+        self._labels = objective.labels
 
     def take_host_budget(self, budget: HostBudget) -> None:
         self._budget = budget
@@ -195,7 +198,9 @@ class OpenclDevice(
         # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch
         # fits, what is staged first will say so.
         with suppress(DeviceOutOfMemory):
-            self.propagate(self.transfer(smallest_batch(len(described.layers), replica.row_width)))
+            labels = made_up_labels(self._labels, 1, replica.num_classes)
+            batch = smallest_batch(len(described.layers), replica.row_width, labels)
+            self.propagate(self.transfer(batch))
 
     def _load_loops(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         """Take a model whose vertices the host computes, and whose edges are loops of this device."""

@@ -284,6 +284,8 @@ class Stager:
             staged.blocks.append(self._block(staged, i, block, shared))
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
         staged.host_rows = batch.target_rows
+        if batch.labels.dtype != np.int64:
+            return  # The host computes the objective of labels that are no classes.
         labels, weights = batch.labels, batch.target_weights
         if batch.target_rows is not None:
             # A row of the scores that is no target has no label.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 
 
-def smallest_batch(layers: int, width: int) -> MiniBatch:
-    """One target whose only neighbour, in every layer, is itself."""
+def smallest_batch(layers: int, width: int, labels: NDArray[Any]) -> MiniBatch:
+    """One target with such labels, whose only neighbour, in every layer, is itself."""
     one = np.ones(1, np.int32)
     vertex = np.zeros(1, np.int32)
     blocks = [
@@ -26,5 +29,4 @@ def smallest_batch(layers: int, width: int) -> MiniBatch:
         )
         for layer in range(1, layers + 1)
     ]
-    labels = np.zeros(1, np.int64)
     return MiniBatch(0, vertex, blocks, labels, None, 1.0, torch.zeros(1, width))

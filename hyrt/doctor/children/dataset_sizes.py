@@ -17,6 +17,7 @@ from hyrt.errors import DataError
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
+from hyrt.graph.labels.label_kind import num_outputs
 from hyrt.graph.narrow.coded_dataset import are_codes
 from hyrt.graph.partition.manifest import is_partition
 from hyrt.graph.source import KINDS, SYNTHETIC
@@ -117,7 +118,7 @@ def _stored(path: Path, source: str, split: int, normalize: str) -> DatasetSizes
         found=f"{path}, {vertices:,} vertices, {edges:,} edges",
         degrees=DegreeDistribution.assumed(vertices, edges, num_targets=None),
         features=width,
-        classes=1 + int(_array(path, "labels", source).max(initial=-1)),
+        classes=num_outputs(_array(path, "labels", source)),
         targets=_targets(path, source, split),
         value_bytes=4 if coded else value_bytes,
         row_bytes=float(rows_bytes) / vertices if coded else None,

@@ -8,6 +8,7 @@ import numpy as np
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
+from hyrt.graph.labels.label_kind import num_outputs
 from hyrt.graph.partition.manifest import GRAPH
 from hyrt.graph.partition.part_files import EDGE_KEYS, PartFiles
 from hyrt.predict.dataset_sizes import DatasetSizes
@@ -56,7 +57,7 @@ def parted_sizes(path: Path, source: str, split: int, normalize: str) -> Dataset
         f"{counted(manifest.num_parts, 'part')}",
         degrees=DegreeDistribution.assumed(manifest.vertices, manifest.edges, num_targets=None),
         features=form.width,
-        classes=1 + int(files.array(f"{GRAPH}/labels", verify=False).max(initial=-1)),
+        classes=num_outputs(files.array(f"{GRAPH}/labels", verify=False)),
         targets=int(np.count_nonzero(mask)),
         value_bytes=np.dtype(form.dtype).itemsize,
         feature_bytes=float(in_memory),

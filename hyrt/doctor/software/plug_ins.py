@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hyrt.doctor.finding import DoctorFinding, State
 from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.objective.registry import BY_LABELS, OF_LABELS
 
 _GROUPS = {
     "sampler": EntryPointGroup("hyrt.samplers", "sampler.kind"),
@@ -13,7 +14,7 @@ _GROUPS = {
     "objective": EntryPointGroup("hyrt.objectives", "objective"),
 }
 # What a run without settings uses.
-DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": "classification"}
+DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": BY_LABELS}
 
 
 def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
@@ -30,7 +31,8 @@ def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
     for what, group in _GROUPS.items():
         for kind, entries in group.declared().items():
             if len(entries) > 1:
-                state: State = "broken" if kind == kinds[what] else "warning"
+                wanted = OF_LABELS.values() if kinds[what] == BY_LABELS else (kinds[what],)
+                state: State = "broken" if kind in wanted else "warning"
                 owners, remedy = group.conflict(entries)
                 found = f"{group.noun} {kind!r} is declared by {owners}"
                 findings.append(DoctorFinding("plug-ins", state, found, remedy))

@@ -23,9 +23,10 @@ from hyrt.errors import DataError
 from hyrt.graph.csr import EdgeStream, Store, build_csr
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.ogb_download import download, find_folder
-from hyrt.graph.formats.pyg import as_labels
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.labels.foreign_labels import as_labels, as_targets
+from hyrt.graph.labels.label_kind import is_labelled
 
 Array = NDArray[Any]
 
@@ -150,7 +151,7 @@ def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
             )
         mask = np.zeros(count, np.bool_)
         mask[vertices] = True
-        arrays[f"{split}_mask"] = mask & (parts.labels >= 0)
+        arrays[f"{split}_mask"] = mask & is_labelled(parts.labels)
     return Dataset(name, arrays, parts.rows)
 
 
@@ -181,7 +182,7 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
             raise DataError(f"{features} has {at:,} rows for {count:,} vertices")
 
     rows = FeatureRows.streamed((count, width), np.dtype(np.float32), blocks)
-    labels = _single_labels(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
+    labels = _labels_of(_csv_table(raw / "node-label.csv.gz", np.float64), folder)
     return _Parts(folder, count, ends.num_edges, ends.finish(), rows, labels, _csv_splits(folder))
 
 
@@ -209,7 +210,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
         at += len(piece)
     rows = NpzMember(data, "node_feat", str(data)).rows(scratch)
     label_file = folder / "raw" / "node-label.npz"
-    labels = _single_labels(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
+    labels = _labels_of(NpzMember(label_file, "node_label", str(label_file)).read(), folder)
     return _Parts(folder, count, shape[1], ends.finish(), rows, labels, _csv_splits(folder))
 
 
@@ -225,7 +226,7 @@ def _read_mag240m(folder: Path) -> _Parts:
     features = map_npy(paper / "node_feat.npy")
     if features.ndim != 2:
         raise DataError(f"{paper / 'node_feat.npy'}: shape {list(features.shape)}, expected [V, F]")
-    labels = _single_labels(map_npy(paper / "node_label.npy"), folder)
+    labels = _labels_of(map_npy(paper / "node_label.npy"), folder)
     split = _load_tensors(folder / "split_dict.pt")
     try:
         test = split["test"] if "test" in split else split["test-dev"]
@@ -279,11 +280,9 @@ def _pairs(sources: Array, targets: Array) -> EdgeStream:
     return stream
 
 
-def _single_labels(values: Array, folder: Path) -> Array:
+def _labels_of(values: Array, folder: Path) -> Array:
     if values.ndim == 2 and values.shape[1] > 1:
-        raise DataError(
-            f"{folder} has {values.shape[1]} labels per vertex; hyrt trains on one class per vertex"
-        )
+        return as_targets(values, str(folder), "node label")
     return as_labels(values.reshape(-1), str(folder), "node label")
 
 

@@ -12,6 +12,7 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph.check import nearest, reject
 from hyrt.graph.csr import Store, build_csr
 from hyrt.graph.formats.schema import EDGE_TYPE, Dataset, FeatureRows, names_edges
+from hyrt.graph.labels.foreign_labels import as_labels, as_targets
 from hyrt.graph.vertex_table import SPLITS
 
 Array = NDArray[Any]
@@ -21,7 +22,8 @@ def read_pyg(data: Any) -> Dataset:
     """Make a dataset of a homogeneous PyG `Data` with x, edge_index, y and the three masks.
 
     Edges run from row 0 to row 1 of `edge_index` and stay directed; duplicates and self loops are left out
-    (models that want self loops add their own). Labels of NaN mean no label. Features that are not float16
+    (models that want self loops add their own). Labels are classes, labels of 0 and 1 or numbers, as
+    `as_targets` reads them; NaN means no label. Features that are not float16
     become float32. `edge_type`, where there is one, is a type for each edge; then no two edges may be equal.
 
     Raises
@@ -63,8 +65,8 @@ def read_pyg(data: Any) -> Dataset:
         raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1:
-        raise reject(name, "y", f"shape {list(y.shape)}, expected one class per vertex, [V]")
+    if y.ndim not in (1, 2):
+        raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]")
     indices = Store(np.dtype(np.int32 if len(x) < 2**31 else np.int64))
     indptr = build_csr(
         lambda: iter([(np.ascontiguousarray(edges[0]), np.ascontiguousarray(edges[1]))]),
@@ -81,7 +83,7 @@ def read_pyg(data: Any) -> Dataset:
     dataset: dict[str, Array] = {
         "indptr": indptr,
         "indices": indices.finish(),
-        "labels": as_labels(y, name, "y"),
+        "labels": as_targets(y, name, "y"),
     }
     if types is not None:
         dataset[EDGE_TYPE] = _types_in_rows(edges, types, int(indptr[-1]), name)
@@ -129,28 +131,3 @@ def _array(data: Any, key: str, name: str) -> Array:
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.asarray(value)
-
-
-def as_labels(values: Array, source: str, key: str) -> Array:
-    """Classes as the smallest of int16, int32 and int64 that holds them; NaN becomes -1.
-
-    Raises
-    ------
-    DataError
-        If a value is not a whole number.
-    """
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-        whole = np.where(missing, -1, values)
-        odd = (whole != np.floor(whole)) | np.isinf(whole)
-        if odd.any():
-            at = int(odd.argmax())
-            raise reject(source, key, f"value {values[at]} at position {at} is not a class")
-    else:
-        whole = values
-    highest = int(whole.max()) if len(whole) else 0
-    lowest = int(whole.min()) if len(whole) else 0
-    for dtype in (np.int16, np.int32):
-        if np.iinfo(dtype).min <= lowest and highest <= np.iinfo(dtype).max:
-            return whole.astype(dtype)
-    return whole.astype(np.int64)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import check
 from hyrt.graph.graph import Graph
+from hyrt.graph.labels.check_labels import check_labels
 from hyrt.graph.narrow.narrow_features import NarrowFeatures
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.graph.narrow.rounding import Rounding
@@ -40,7 +41,8 @@ disk's work."""
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "indptr": (("int64",), (1,)),
     "indices": (("int32", "int64"), (1,)),
-    "labels": (("int8", "int16", "int32", "int64"), (1,)),
+    "labels": (("int8", "int16", "int32", "int64", "float32", "float64"), (1, 2)),
+    "flags": (("bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"), (2,)),
     "mask": (("bool",), (1, 2)),
     VERTEX_IDS: (("int32", "int64"), (1,)),
     EDGE_TYPE: (("int8", "int16", "int32", "int64"), (1,)),
@@ -247,13 +249,17 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     DataError
         If they are not.
     """
-    dtypes, ndims = _LAYOUT["mask" if "_mask" in key else key]
+    if key == "labels" and len(shape) == 2:
+        layout = "flags"
+    else:
+        layout = "mask" if "_mask" in key else key
+    dtypes, ndims = _LAYOUT[layout]
     if dtype.name not in dtypes:
         raise check.reject(
             source,
             key,
             f"dtype {dtype.name}, expected {' or '.join(dtypes)}: convert it, such as with "
-            f"array.astype('{dtypes[-1] if key == 'labels' else dtypes[0]}')",
+            f"array.astype('{'int64' if key == 'labels' else dtypes[0]}')",
         )
     if len(shape) not in ndims:
         expected = " or ".join(map(str, ndims))
@@ -292,7 +298,7 @@ def check_dataset(data: Dataset, *, features: bool, ordered: bool = True) -> Non
         check.check_edge_weights(name, EDGE_WEIGHT, arrays[EDGE_WEIGHT], len(indices))
     if len(labels) != count:
         raise check.reject(name, "labels", f"has {len(labels):,} rows for {count:,} vertices")
-    check.check_labels(name, labels)
+    check_labels(name, labels)
     if VERTEX_IDS in arrays:
         check.check_permutation(name, VERTEX_IDS, arrays[VERTEX_IDS], count)
     for suffix in mask_suffixes(arrays):

@@ -177,7 +177,7 @@ def candidates(
 
 def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
     """The epoch of a machine of which nothing was measured."""
-    model = bare_model(config, graph.num_features, graph.num_classes)
+    model = bare_model(config, graph.num_features, graph.num_outputs)
     travels = TravellingColumns.of(
         model, graph.num_vertices, graph.num_edges, is_sparse=isinstance(graph.features, SparseSource)
     )
@@ -207,7 +207,7 @@ def full_graph_work(config: Config, graph: Graph, platform: Platform, alone: Pre
     alone
         What the machine was predicted to take.
     """
-    model = bare_model(config, graph.num_features, graph.num_classes)
+    model = bare_model(config, graph.num_features, graph.num_outputs)
     memory_gib = platform.host.memory_gib
     travels = TravellingColumns.of(
         model,

@@ -19,7 +19,7 @@ from hyrt.config import Config, build_config, load_settings, to_yaml
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable
 from hyrt.machine.atomic_write import write_atomically
 from hyrt.nn.models.model_kind import MODELS
-from hyrt.objective.registry import OBJECTIVES
+from hyrt.objective.registry import BY_LABELS, OBJECTIVES
 from hyrt.observe.events import (
     Balanced,
     Checkpointed,
@@ -182,7 +182,7 @@ class RunFolder:
         ):
             given = settings.get(section)
             name = given.get(key) if isinstance(given, Mapping) else None
-            if isinstance(name, str) and name not in group.declared():
+            if isinstance(name, str) and name != BY_LABELS and name not in group.declared():
                 raise ConfigError(
                     f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
                     "installed: install it again"

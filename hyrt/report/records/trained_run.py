@@ -110,7 +110,7 @@ def open_trained(
             f"{found.path}: the weights do not fit "
             + (
                 f"{graph.name} with {counted(graph.num_features, 'feature')} and "
-                f"{counted(graph.num_classes, 'class', 'classes')}: give the dataset of the run, or one with "
+                f"{graph.vertices.labels_in_words}: give the dataset of the run, or one with "
                 "the same widths"
                 if module is None
                 else f"{type(module).__name__}: give a module with the parameters of the one that was trained"

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from hyrt.observe.events import EpochEnded, Evaluated, Predicted, StepGroup
 from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, size, three_digits
 
-_METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "roc_auc": "ROC AUC"}
+_METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "roc_auc": "ROC AUC",
+    "mean_average_precision": "mean AP",
+    "mse": "MSE",
+    "mae": "MAE",
+    "r2": "R2",
+}
+# They have the unit of the labels, or its square: no number of decimals suits all.
+_OF_ANY_SIZE = ("mse", "mae")
 
 
 def step_line(group: StepGroup, epochs: int, width: int | None) -> str:
@@ -113,8 +124,12 @@ def metric_name(metric: str) -> str:
 def scores_text(metrics: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """`val accuracy 0.913 · test accuracy 0.908`."""
     name = metric_name(metric)
+
+    def shown(value: float) -> str:
+        return three_digits(value) if metric in _OF_ANY_SIZE else f"{value:.3f}"
+
     return " · ".join(
-        f"{split} {name} {values[metric]:.3f}" for split, values in metrics.items() if metric in values
+        f"{split} {name} {shown(values[metric])}" for split, values in metrics.items() if metric in values
     )
 
 

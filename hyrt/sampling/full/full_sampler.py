@@ -40,7 +40,7 @@ class FullSampler:
         self._seed = seed
         self._whole = WholeGraph(graph.topology)
         self._targets = targets.astype(self._whole.rows.dtype)
-        self._labels = graph.labels[targets].astype(np.int64)
+        self._labels = graph.vertices.labels_of(targets)
         self._target_weights = None if class_weights is None else class_weights[self._labels]
 
     def part(self, whole: WholeGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:

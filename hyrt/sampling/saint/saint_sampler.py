@@ -196,7 +196,7 @@ class SaintSampler:
             in_place=in_place,
         )
         targets = sources[:num_targets]
-        labels = self._graph.labels[targets].astype(np.int64)
+        labels = self._graph.vertices.labels_of(targets)
         loss_weights = (self.num_presampled + 1.0) / (
             (self._vertex_counts[targets] + 1.0) * len(self._targets)
         )

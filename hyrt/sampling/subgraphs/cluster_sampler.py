@@ -118,7 +118,7 @@ class ClusterSampler:
             workers.run(write, len(vertices), _GRAIN)
             forget_rows(vertices, self._local)
         chosen = sources[:num_targets]
-        labels = self._graph.labels[chosen].astype(np.int64)
+        labels = self._graph.vertices.labels_of(chosen)
         batch = MiniBatch(
             step=step,
             targets=chosen,

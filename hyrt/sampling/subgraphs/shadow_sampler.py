@@ -118,7 +118,7 @@ class ShadowSampler:
         workers.run(write, num, _GRAIN)
         self._pool.give(members)
         self._pool.give(ends)
-        labels = self._graph.labels[units].astype(np.int64)
+        labels = self._graph.vertices.labels_of(units)
         batch = MiniBatch(
             step=step,
             targets=units,

@@ -142,8 +142,8 @@ def test_values(tmp_path):
             "key 'features': dtype float64, expected float32",
         ),
         (
-            good | {"labels": good["labels"].astype(np.float32)},
-            "key 'labels': dtype float32, expected int8 or",
+            good | {"labels": good["labels"].astype(np.uint16)},
+            "key 'labels': dtype uint16, expected int8 or",
         ),
         (good | {"indptr": good["indptr"].astype(np.int32)}, "key 'indptr': dtype int32, expected int64"),
         (

@@ -296,7 +296,7 @@ def test_the_metric_is_one_of_the_objectives() -> None:
     with pytest.raises(
         ConfigError, match=r"of classification are auto, accuracy, .* and loss \(did you mean 'macro_f1'\?"
     ):
-        build_config({"train": {"metric": "macrof1"}})
+        build_config({"train": {"objective": "classification", "metric": "macrof1"}})
     with pytest.raises(ConfigError, match=r"the metrics of squares are auto and distance$"):
         build_config({"train": {"objective": "squares", "metric": "accuracy"}})
     config = build_config({"train": {"objective": "squares", "objective_options": {"times": 2}}})

@@ -1,0 +1,121 @@
+"""Multi-label classification: any number of K labels for each target, by binary cross entropy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.errors import ConfigError
+from hyrt.objective.flag_metrics import flag_metrics, micro_f1
+from hyrt.objective.known_entries import known_per_target
+from hyrt.objective.metrics import check_weights
+from hyrt.objective.objective import Objective
+
+
+class MultiLabel(Objective):
+    """Binary cross entropy of each label by the sigmoid of its score; a score above 0 is the prediction.
+
+    A target's loss is the sum over its known labels, divided by the mean number of known labels of a training
+    target: the loss of all targets is the mean over all known labels.
+
+    Parameters
+    ----------
+    class_weights
+        What the loss of a label is multiplied with where it is 1: `balanced` for the number of training
+        targets without it over the number of those with it, or a number for each label.
+
+    Raises
+    ------
+    ValueError
+        For other class weights.
+    """
+
+    name = "multilabel"
+    labels = "flags"
+    counts = ("hits", "wrong", "missed", "targets")
+    metrics = ("micro_f1", "macro_f1", "mean_average_precision", "roc_auc", "loss")
+    lowest_is_best = ("loss",)
+
+    def __init__(self, *, class_weights: Literal["none", "balanced"] | Sequence[float] = "none") -> None:
+        check_weights(class_weights)
+        self._class_weights = class_weights
+        self._positive: torch.Tensor | None = None
+        self._known: float | None = None
+
+    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+        fitted = copy.copy(self)
+        fitted._known = known_per_target(labels >= 0)
+        if self._class_weights == "none":
+            return fitted
+        if self._class_weights == "balanced":
+            have = np.count_nonzero(labels == 1, axis=0)
+            # A label that no training target has would weigh infinitely much, for nothing.
+            weights = np.where(have > 0, np.count_nonzero(labels == 0, axis=0) / np.maximum(have, 1), 1.0)
+        else:
+            weights = np.asarray(self._class_weights, np.float64)
+            if len(weights) != num_outputs:
+                raise ConfigError(
+                    f"train.class_weights has {len(weights)} numbers for {num_outputs} labels: give one for "
+                    "each label"
+                )
+        fitted._positive = torch.from_numpy(weights.astype(np.float32))
+        return fitted
+
+    def loss_sum(
+        self, scores: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        _check_shapes(scores, labels)
+        known = labels >= 0
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            scores,
+            labels.clamp(min=0).to(scores.dtype),
+            reduction="none",
+            pos_weight=None if self._positive is None else self._positive.to(scores.device),
+        )
+        of_targets = torch.where(known, losses, 0).sum(1) / (self._known or labels.shape[1])
+        return of_targets.sum() if weights is None else (of_targets * weights).sum()
+
+    def count(self, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, int | torch.Tensor]:
+        _check_shapes(scores, labels)
+        predicted = scores > 0
+        return {
+            "hits": (predicted & (labels == 1)).sum(),
+            "wrong": (predicted & (labels == 0)).sum(),
+            "missed": (~predicted & (labels == 1)).sum(),
+            "targets": len(labels),
+        }
+
+    def training_metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return {"micro_f1": micro_f1(counts)}
+
+    def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+        return flag_metrics(scores, labels)
+
+    def num_scores(self, num_classes: int) -> int:
+        return num_classes
+
+    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+        if not len(labels):
+            return ""
+        has, lacks = (labels == 1).any(axis=0), (labels == 0).any(axis=0)
+        if metric in ("mean_average_precision", "macro_f1") and not has.any():
+            return "needs a label that some validation vertex has: use loss, or another data.split"
+        if metric == "roc_auc" and not (has & lacks).any():
+            return (
+                "needs a label that some validation vertices have and others have not: use micro_f1, or "
+                "another data.split"
+            )
+        return ""
+
+
+def _check_shapes(scores: torch.Tensor, labels: torch.Tensor) -> None:
+    if scores.shape != labels.shape:
+        raise ValueError(
+            f"the model returns {scores.shape[1]} scores for {labels.shape[1]} labels of a target: return "
+            "one score for each label"
+        )

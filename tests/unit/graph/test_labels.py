@@ -1,0 +1,102 @@
+"""Labels of three kinds: what files may hold, what is refused, and what other libraries call them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import random_graph
+
+from hyrt.errors import DataError
+from hyrt.graph.formats.convert import Conversion, convert
+from hyrt.graph.formats.pyg import as_targets
+from hyrt.graph.formats.schema import from_graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.info import describe, summary_lines
+from hyrt.graph.labels.label_kind import why_odd
+from hyrt.graph.source import open_graph
+
+GRAPH = random_graph(40)
+RNG = np.random.default_rng(2)
+FLAGS = RNG.integers(0, 2, (40, 3)).astype(np.int8)
+FLAGS[4] = [1, -1, 0]
+
+
+def with_labels(labels: np.ndarray) -> Graph:
+    return replace(GRAPH, vertices=replace(GRAPH.vertices, labels=labels))
+
+
+def written(graph: Graph, path: Path, **more: Any) -> Path:
+    data = from_graph(graph)
+    assert data.rows is not None
+    np.savez(path, features=data.rows.whole(), **{**data.arrays, **more})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "outputs", "words", "trained"),
+    [
+        (FLAGS, "flags", 3, "3 labels of 0 and 1", np.int8),
+        (FLAGS == 1, "flags", 3, "3 labels of 0 and 1", np.int8),
+        (RNG.normal(size=40), "numbers", 1, "1 number", np.float32),
+        (RNG.normal(size=(40, 2)).astype(np.float32), "numbers", 2, "2 numbers", np.float32),
+    ],
+    ids=["flags", "bools", "a number", "numbers"],
+)
+def test_files_and_folders_hold_every_kind(
+    tmp_path: Path, labels: np.ndarray, kind: str, outputs: int, words: str, trained: Any
+) -> None:
+    file = written(with_labels(labels), tmp_path / "one.npz")
+    convert(Conversion(str(file), tmp_path / "folder"), lambda text: None)
+    for source in (file, tmp_path / "folder"):
+        graph = open_graph(str(source))
+        np.testing.assert_array_equal(graph.labels, labels)
+        assert (graph.vertices.label_kind, graph.num_outputs) == (kind, outputs)
+        assert words in repr(graph)
+        rows = graph.vertices.labels_of(np.array([7, 2]))
+        assert (rows.dtype, rows.shape) == (trained, (2, outputs))
+        np.testing.assert_array_equal(rows.reshape(2, -1), labels[[7, 2]].astype(trained).reshape(2, -1))
+        assert any(words in line for line in summary_lines(describe(graph)))
+
+
+def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
+    def refusal(labels: np.ndarray, **more: Any) -> str:
+        with pytest.raises(DataError) as caught:
+            open_graph(str(written(GRAPH, tmp_path / "bad.npz", labels=labels, **more)))
+        return str(caught.value)
+
+    wrong = FLAGS.copy()
+    wrong[9, 1] = 2
+    assert "value 2 at row 9, column 1 is not 0 or 1 (-1 means not known)" in refusal(wrong)
+    endless = np.zeros(40, np.float32)
+    endless[11] = np.inf
+    assert "value inf at position 11 is not finite (nan means no label)" in refusal(endless)
+    unknown = np.full((40, 2), np.nan, np.float32)
+    unknown[:, 0] = 1.5
+    at = int(GRAPH.split("train")[1])
+    unknown[at] = np.nan
+    assert f"vertex {at} is in the split but has no label" in refusal(unknown)
+    assert "shape [40, 0] has no label" in refusal(np.zeros((40, 0), np.int8))
+    assert "dtype uint16, expected" in refusal(np.zeros(40, np.uint16))
+
+
+def test_labels_that_are_probably_meant_otherwise_are_told() -> None:
+    assert "exactly one of the labels" in why_odd(np.eye(3, dtype=np.int8)[[0, 1, 2, 1]])
+    assert not why_odd(FLAGS)
+    assert "write them as int8 [V, K]" in why_odd(np.array([0, 1, np.nan, 1], np.float32))
+    assert not why_odd(np.array([0.5, 1.0]))
+    assert "nothing to learn" in why_odd(np.zeros(3, np.int16))
+
+
+def test_labels_of_other_libraries_are_read_as_what_they_are() -> None:
+    many = np.array([[0.0, 1.0], [np.nan, 1.0]])
+    np.testing.assert_array_equal(as_targets(many, "x", "y"), [[0, 1], [-1, 1]])
+    assert as_targets(many, "x", "y").dtype == np.int8
+    assert as_targets(np.array([[0.5, 1.0]]), "x", "y").dtype == np.float32
+    assert as_targets(np.array([0.5, np.nan]), "x", "y").dtype == np.float32
+    np.testing.assert_array_equal(as_targets(np.array([2.0, np.nan, 0.0]), "x", "y"), [2, -1, 0])
+    with pytest.raises(DataError, match="make numbers floats"):
+        as_targets(np.array([[3, 1]]), "x", "y")
