@@ -252,9 +252,10 @@ def test_bad_folders(tmp_path):
     with pytest.raises(DataError, match=r"has 39 rows for 40 vertices"):
         open_graph(folder)
     folder = _write_csv(tmp_path / "d")
-    _csv(folder / "raw" / "node-label.csv.gz", np.zeros((40, 2), int))
-    with pytest.raises(DataError, match="2 labels per vertex"):
-        open_graph(folder)
+    _csv(folder / "raw" / "node-label.csv.gz", np.full((40, 2), 3))
+    assert repr(open_graph(folder)).endswith("2 numbers)")
+    _csv(folder / "raw" / "node-label.csv.gz", np.tile([0, 1], (40, 1)))
+    assert repr(open_graph(folder)).endswith("2 labels of 0 and 1)")
     folder = _write_csv(tmp_path / "e")
     _csv(folder / "split" / "time" / "valid.csv.gz", np.array([[3], [99]]))
     with pytest.raises(DataError, match="val split: value 99 at position 1 is not a vertex"):
