@@ -112,7 +112,7 @@ def _head(config: Config, graph: Graph, output: Path) -> list[str]:
         *summary_lines(facts),
     ]
     labelled = sum(facts["class_counts"])
-    if labelled and graph.num_classes > 1:
+    if facts["labels"] == "classes" and labelled and graph.num_classes > 1:
         share = max(facts["class_counts"]) / labelled
         if share > _ONE_SIDED:
             metric = "roc_auc" if graph.num_classes == 2 else "macro_f1"
