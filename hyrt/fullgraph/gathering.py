@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 from hyrt.fullgraph.destinations import Destinations
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
 from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.saga.looped_gathering import (
+    LoopedAttentionGathering,
+    LoopedMaximumGathering,
+    LoopedSumGathering,
+    WholeEdges,
+)
 from hyrt.fullgraph.saga.saga_gathering import SagaGathering
 from hyrt.graph.topology import Topology
 from hyrt.machine.workers import Workers
 from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.fused.loop_runner import is_on_device
 from hyrt.nn.layer_parts import AttentionSum
 from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.saga.gather import SagaSum
@@ -439,6 +446,8 @@ def gathering_of(
 ) -> Gathering:
     """The gathering that a layer asks for, over all edges of a topology.
 
+    Where a device runs the loops of the calling thread, it runs those of this gathering.
+
     Parameters
     ----------
     what
@@ -454,8 +463,14 @@ def gathering_of(
     """
     if isinstance(what, SagaSum):
         return SagaGathering(what, topology, dtype)
+    looped = is_on_device()
     if isinstance(what, AttentionSum):
+        if looped:
+            return LoopedAttentionGathering(WholeEdges(topology, has_loops=True), what, layer, vertices)
         return AttentionGathering(topology, what, layer, vertices)
     if what.reduce == "max":
-        return MaximumGathering(topology)
-    return LinearGathering.of(what, topology, dtype)
+        return LoopedMaximumGathering(WholeEdges(topology)) if looped else MaximumGathering(topology)
+    sums = LinearGathering.of(what, topology, dtype)
+    if looped:
+        return LoopedSumGathering.of(topology, sums.row_scale, sums.source_scale, sums.self_scale)
+    return sums

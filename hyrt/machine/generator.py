@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
+MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+MIX_B = np.uint64(0x94D049BB133111EB)
 _30 = np.uint64(30)
 _27 = np.uint64(27)
 _31 = np.uint64(31)
@@ -36,8 +37,8 @@ _MASK = (1 << 64) - 1
 @nb.njit("uint64(uint64)", inline="always", cache=True, nogil=True)
 def mix64(z):  # type: ignore[no-untyped-def]
     """Scramble 64 bits so that every input bit flips every output bit with probability one half."""
-    z = (z ^ (z >> _30)) * _MIX_A
-    z = (z ^ (z >> _27)) * _MIX_B
+    z = (z ^ (z >> _30)) * MIX_A
+    z = (z ^ (z >> _27)) * MIX_B
     return z ^ (z >> _31)
 
 
@@ -45,6 +46,14 @@ def mix64(z):  # type: ignore[no-untyped-def]
 def vertex_stream(key, vertex):  # type: ignore[no-untyped-def]
     """The stream of one vertex under a key of `stream_key`."""
     return mix64(key + (vertex + _1) * GOLDEN)
+
+
+def vertex_streams(key: np.uint64, vertices: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """[n] the streams of [n] vertices under a key of `stream_key`."""
+    z = key + (vertices.astype(np.uint64) + _1) * GOLDEN
+    z = (z ^ (z >> _30)) * MIX_A
+    z = (z ^ (z >> _27)) * MIX_B
+    return z ^ (z >> _31)
 
 
 @nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
@@ -60,8 +69,8 @@ def below(bits, bound):  # type: ignore[no-untyped-def]
 
 
 def _mix64_int(z: int) -> int:
-    z = ((z ^ (z >> 30)) * int(_MIX_A)) & _MASK
-    z = ((z ^ (z >> 27)) * int(_MIX_B)) & _MASK
+    z = ((z ^ (z >> 30)) * int(MIX_A)) & _MASK
+    z = ((z ^ (z >> 27)) * int(MIX_B)) & _MASK
     return z ^ (z >> 31)
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from hyrt.nn.aggregation import Aggregation
 from hyrt.nn.description import Product
+from hyrt.nn.fused.block_loops import aggregate_by_loops, attend_by_loops
+from hyrt.nn.fused.loop_runner import is_on_device
 from hyrt.nn.inputs import Aggregated, DividedRows, Multiplied, Rows, own_rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.layer_parts import AttentionSum, LayerParts
@@ -18,6 +20,7 @@ from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.attention_mask import AttentionMask
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+from hyrt.nn.saga.over_block import relabelled
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
@@ -63,7 +66,7 @@ class ConvolutionLayer(Layer):
         if isinstance(x, Aggregated):
             combined = x.values
         else:
-            combined = aggregate(block, source_rows(x), self.aggregation)
+            combined = _aggregated(block, x, self.aggregation)
         return linear(combined, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
     def source_weight(self) -> torch.Tensor | None:
@@ -133,9 +136,21 @@ class ConvolutionLayer(Layer):
             assert isinstance(rows, SparseRows)
             own = sparse_linear(rows, own_weight)
         products = x.products if isinstance(x, Multiplied) else sparse_linear(x, weight)
-        total = aggregate(block, products, what, onto=own)
+        if isinstance(products, torch.Tensor) and isinstance(block, Block) and is_on_device():
+            total = aggregate_by_loops(block, products, what)
+            total = total if own is None else total + own
+        else:
+            total = aggregate(block, products, what, onto=own)
         total += self.bias
         return total.relu_() if relu else total
+
+
+def _aggregated(block: Block | TensorBlock, x: Rows, what: Aggregation) -> torch.Tensor:
+    """What is aggregated of rows: by the device that runs the calling thread's loops, where one does."""
+    if isinstance(block, Block) and is_on_device():
+        block, rows = relabelled(block, x, torch.float32)
+        return aggregate_by_loops(block, rows.dense() if isinstance(rows, SparseRows) else rows, what)
+    return aggregate(block, source_rows(x), what)
 
 
 class SageLayer(ConvolutionLayer):
@@ -297,7 +312,11 @@ class GatLayer(Layer):
         mask = None
         if self.training and self.dropout > 0:
             mask = AttentionMask.of(self.dropout, block.seed, block.step, block.layer)
-        if isinstance(x, Multiplied):
+        if isinstance(block, Block) and is_on_device():
+            block, rows = relabelled(block, x, self.weight.dtype)
+            by_head = self._products(rows).view(-1, heads, width)
+            per_head = attend_by_loops(block, by_head, self.source, self.destination, mask=mask)
+        elif isinstance(x, Multiplied):
             products = x.products.reshape(-1, heads, width)
             per_head = attend(block, products, self.source, self.destination, mask=mask)
         elif isinstance(x, SparseRows | DividedRows):
@@ -329,13 +348,16 @@ class GatLayer(Layer):
             apply=self._finish,
         )
 
-    def _score(self, rows: torch.Tensor | SparseRows) -> tuple[torch.Tensor, ...]:
-        """Products [n, heads * width] of rows, and their scores as sources and as destinations."""
+    def _products(self, rows: torch.Tensor | SparseRows) -> torch.Tensor:
+        """[n, heads * width] of rows."""
         weight = self.weight.flatten(0, 1)
         if isinstance(rows, SparseRows):
-            products = sparse_linear(rows, weight)
-        else:
-            products = linear(rows, weight, low_precision=self.low_precision)
+            return sparse_linear(rows, weight)
+        return linear(rows, weight, low_precision=self.low_precision)
+
+    def _score(self, rows: torch.Tensor | SparseRows) -> tuple[torch.Tensor, ...]:
+        """Products [n, heads * width] of rows, and their scores as sources and as destinations."""
+        products = self._products(rows)
         by_head = products.view(-1, *self.source.shape)
         return products, (by_head * self.source).sum(2), (by_head * self.destination).sum(2)
 

@@ -38,7 +38,7 @@ from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.own_modules.model_errors import model_errors_named
-from hyrt.nn.saga.checks.on_devices import check_loops, has_saga_layers
+from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
 from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
@@ -198,7 +198,7 @@ class TorchDevice(
             self._kept = None
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
-            if self._chunk_options is not None and has_saga_layers(model):
+            if self._chunk_options is not None and needs_loops(model):
                 self._saga = self._host_saga(model, self._chunk_options)
             elif self._chunk_options is not None:
                 self._description = _described(self._model, self.info.name)

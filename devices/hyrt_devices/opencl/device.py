@@ -30,7 +30,7 @@ from hyrt.graph.labels.label_kind import LabelKind, made_up_labels
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe
-from hyrt.nn.saga.checks.on_devices import check_loops, has_saga_layers
+from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
@@ -54,9 +54,7 @@ from hyrt_devices.opencl_host.recycled_memory import memory_errors
 from hyrt_devices.opencl_host.survey import opening
 from hyrt_devices.opencl_host.warm_up import smallest_batch
 
-_TAKES = (
-    "gcn, graphsage with mean or sum, gin, commnet, ggnn, ggcn, gnn-film, and layers of hyrt.nn.SagaLayer"
-)
+_TAKES = "the built-in models, and layers of hyrt.nn.SagaLayer"
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
@@ -171,7 +169,7 @@ class OpenclDevice(
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
-        if has_saga_layers(model):
+        if needs_loops(model):
             self._load_loops(model, parameters)
             return
         described = describe(model, self.info.name, takes=_TAKES)

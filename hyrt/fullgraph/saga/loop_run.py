@@ -123,7 +123,7 @@ class LoopRun:
         for k in self._read:
             operand = self._loop.form.operands[k]
             if operand.end not in ("shared", "edge"):
-                both[self._loop.is_far(operand)] += 4 * self._loop.form.numbers(operand)
+                both[self._loop.is_far(operand)] += self._loop.form.row_bytes(operand)
         if self._winners is not None:
             both[not self._is_near_destination] += 4 * self._winners.shape[1]
         both[not self._is_near_destination] += 4  # The factor of a destination.

@@ -3,6 +3,9 @@
 A form has heads, each of `width` columns. A value is a row (`width` numbers a head) or a column (one number a
 head). Operations take values of one kind; `spread` makes a row of a column, `sum` a column of a row. Nothing
 else is needed for the layers that NeuGraph (section 3.3) fuses, nor for their derivatives.
+
+Keys are there for dropout on edges: 64 bits of either end, of which `drawn` makes a column of ones and zeros,
+the same wherever the edge is computed.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["row", "column"]
+Kind = Literal["row", "column", "key"]
 End = Literal["source", "destination", "edge", "shared", "gathered"]
 Op = Literal[
     "operand", "constant", "add", "subtract", "multiply", "divide", "negative", "exp", "log", "sqrt", "tanh",
-    "sigmoid", "where_positive", "spread", "sum",
+    "sigmoid", "where_positive", "spread", "sum", "drawn",
 ]  # fmt: skip
 
 
@@ -37,12 +40,12 @@ class Value:
 
     op: Op
     """What is computed. `where_positive` takes a condition and two values, and gives the first of them where
-    the condition is above zero."""
+    the condition is above zero. `drawn` takes two keys: see `FormBuilder.drawn`."""
     kind: Kind
     arguments: tuple[int, ...] = ()
     """Positions of earlier values."""
     number: float = 0.0
-    """Of a constant, its number; of an operand, its position."""
+    """Of a constant, its number; of an operand, its position; of what is drawn, its threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,13 @@ class Form:
 
     def numbers(self, operand: Operand) -> int:
         """Columns of an operand's matrix."""
+        if operand.kind == "key":
+            return 1
         return self.heads * (self.width if operand.kind == "row" else 1)
+
+    def row_bytes(self, operand: Operand) -> int:
+        """Bytes of a row of an operand's matrix: keys are uint64, all others float32."""
+        return (8 if operand.kind == "key" else 4) * self.numbers(operand)
 
 
 _ZERO = Value("constant", "column", (), 0.0)
@@ -114,9 +123,9 @@ class FormBuilder:
         )
         return Form(self.heads, self.width, tuple(self.operands), values, tuple(place[r] for r in results))
 
-    def operand(self, end: End, kind: Kind) -> int:
-        """A new operand."""
-        self.operands.append(Operand(end, kind))
+    def operand(self, end: End, kind: Kind, *, takes_gradient: bool = True) -> int:
+        """A new operand; keys take no gradient."""
+        self.operands.append(Operand(end, kind, takes_gradient and kind != "key"))
         return self._put(Value("operand", kind, (), len(self.operands) - 1))
 
     def constant(self, number: float, kind: Kind) -> int:
@@ -184,6 +193,15 @@ class FormBuilder:
             rows = [v.arguments[0] if v.op == "sum" else zero for v in choice]
             return self.sum(self.where_positive(self.spread(condition), *rows))
         return self._put(Value("where_positive", choice[0].kind, (condition, there, elsewhere)))
+
+    def drawn(self, a: int, b: int, threshold: int) -> int:
+        """Whether each head is kept, 1 or 0, by the keys of both ends.
+
+        The two are added up modulo 2^64. Four heads share 64 bits, 16 each, the lowest first: those of heads
+        4g to 4g + 3 are `mix64(a + b + g * GOLDEN)` of `hyrt.machine.generator`. A head is kept where its
+        bits are no less than the threshold.
+        """
+        return self._put(Value("drawn", "column", (a, b), float(threshold)))
 
     def spread(self, a: int) -> int:
         """The row of which each column is a column value; a row as it is."""

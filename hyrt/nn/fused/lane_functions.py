@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from hyrt.machine.generator import GOLDEN, MIX_A, MIX_B
 from hyrt.nn.whole_graph import vectors
 
 # Up to here `vectors.exp` is exact. Squared, the exponential of it is infinite.
@@ -50,6 +51,33 @@ def number(typingctx, lanes, value):
         return builder.shuffle_vector(first, empty, order)
 
     return lanes(lanes, value), generate
+
+
+@intrinsic
+def drawn(typingctx, lanes, bits, head, threshold):
+    """A vector like `lanes`, of the heads from `head` on: see `hyrt.nn.fused.form.FormBuilder.drawn`."""
+
+    def generate(context, builder, signature, args):
+        wide = ir.IntType(64)
+        _, both, first, least = args
+        first, least = (builder.zext(each, wide) if each.type.width < 64 else each for each in (first, least))
+        result = ir.Constant(args[0].type, ir.Undefined)
+        for lane in range(lanes.count):
+            at = builder.add(first, wide(lane))
+            group = builder.lshr(at, wide(2))
+            mixed = builder.add(both, builder.mul(group, wide(int(GOLDEN))))
+            for shift, factor in ((30, MIX_A), (27, MIX_B), (31, None)):
+                mixed = builder.xor(mixed, builder.lshr(mixed, wide(shift)))
+                if factor is not None:
+                    mixed = builder.mul(mixed, wide(int(factor)))
+            shift = builder.mul(builder.and_(at, wide(3)), wide(16))
+            mine = builder.and_(builder.lshr(mixed, shift), wide(0xFFFF))
+            one, zero = (ir.Constant(args[0].type.element, each) for each in (1.0, 0.0))
+            kept = builder.select(builder.icmp_unsigned(">=", mine, least), one, zero)
+            result = builder.insert_element(result, kept, ir.IntType(32)(lane))
+        return result
+
+    return lanes(lanes, types.uint64, types.intp, types.intp), generate
 
 
 @intrinsic

@@ -40,10 +40,11 @@ def run_on_host(
     borders = edge_ranges(edges.indptr, edges.rows).tolist()
     flat, dtype = [], operands[0].dtype
     for k, (operand, rows) in enumerate(zip(form.operands, operands, strict=True)):
-        if rows.dtype != dtype or not rows.flags.c_contiguous or rows.shape[1] != form.numbers(operand):
+        wanted = np.uint64 if operand.kind == "key" else dtype
+        if rows.dtype != wanted or not rows.flags.c_contiguous or rows.shape[1] != form.numbers(operand):
             raise ValueError(
                 f"operand {k} has shape {rows.shape} and is {rows.dtype}: give a C-contiguous matrix of "
-                f"{form.numbers(operand)} columns of {dtype}"
+                f"{form.numbers(operand)} columns of {np.dtype(wanted)}"
             )
         flat.append(rows.reshape(-1))
     parts, given = [], iter(outs)

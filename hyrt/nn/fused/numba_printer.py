@@ -291,11 +291,15 @@ class NumbaPrinter:
     def _place(self, k: int, row: str) -> str:
         """The first element of operand k in a row."""
         form = self._form
+        if form.operands[k].kind == "key":
+            return row
         if form.operands[k].kind == "column":
             return f"{row} * {form.heads} + head"
         return f"{row} * {form.heads * form.width} + head * {form.width} + at"
 
     def _load(self, k: int, row: str, part: Pass) -> str:
+        if self._form.operands[k].kind == "key":
+            return f"x{k}[{row}]"
         if self._form.operands[k].kind == "column":
             return f"vectors.load(x{k}, {self._place(k, row)}, {part.heads}, None)"
         used = "None" if part.columns == part.lanes else str(part.columns)
@@ -317,6 +321,8 @@ class NumbaPrinter:
                 return f"functions.number({nothing}, {value.number!r})" if value.number else nothing
             case "add" | "subtract" | "multiply" | "divide":
                 return f"vectors.{value.op}({a[0]}, {a[1]})"
+            case "drawn":
+                return f"functions.drawn(no_column, {a[0]} + {a[1]}, head, {int(value.number)})"
             case "where_positive":
                 return f"vectors.where_positive({a[0]}, {a[1]}, {a[2]})"
             case "log":

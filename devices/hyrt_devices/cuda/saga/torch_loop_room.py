@@ -47,6 +47,8 @@ class TorchLoopRoom:
         return self._free() - _ROUND_BYTES * _PIECES
 
     def put(self, array: NDArray[np.generic], *, writes: bool = False) -> torch.Tensor:
+        if array.dtype == np.uint64:
+            array = array.view(np.int64)  # Torch has little for it, and kernels read the bits.
         there = torch.empty(array.shape, dtype=_torch_type(array.dtype), device=self._driver.device)
         self._taken[id(there)] = there
         there.copy_(torch.from_numpy(array))
@@ -98,4 +100,4 @@ class TorchLoopRoom:
 
 
 def _torch_type(dtype: np.dtype[np.generic]) -> torch.dtype:
-    return torch.int32 if dtype == np.int32 else torch.float32
+    return {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}.get(dtype, torch.float32)

@@ -67,6 +67,8 @@ class Dialect:
     """What a kernel declares for them."""
     long: str
     """The integer of 64 bits."""
+    inline: str
+    """What a function begins with."""
 
     def types(self, vector: int, real: str) -> list[str]:
         """Definitions of vectors of numbers, and of what is done with them."""
@@ -129,6 +131,7 @@ real_t across(real_t v, __local real_t *scratch)
 """,
     scratch="#if LANES > 1\n    __local real_t scratch[LANES];\n#endif",
     long="long",
+    inline="",
 )
 
 CUDA = Dialect(
@@ -157,4 +160,5 @@ __device__ __forceinline__ real_t across(real_t v) {
 """,
     scratch="",
     long="long long",
+    inline="__device__ __forceinline__ ",
 )

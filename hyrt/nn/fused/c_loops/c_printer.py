@@ -82,8 +82,10 @@ class _CPrinter:
             *self._dialect.types(self._cut.vector, self._call.real),
             f"typedef {self._integer(self._call.starts)} start_t;",
             f"typedef {self._integer(self._call.columns)} column_t;",
+            f"typedef unsigned {self._dialect.long} bits_t;",
             *(f"#define {name} {value}" for name, value in self._sizes()),
             self._dialect.functions,
+            *(_drawn(self._dialect) if any(value.op == "drawn" for value in self._form.values) else []),
             f"{self._dialect.kernel} edge_loop({', '.join(f'{kind}{name}' for kind, name in declared)})",
             "{",
             *([self._dialect.scratch] if self._dialect.scratch else []),
@@ -139,7 +141,7 @@ class _CPrinter:
         if self._loop.masked:
             yield read("int"), "winners"
         for k in self._read:
-            yield read("real_t"), f"x{k}"
+            yield read("bits_t" if self._form.operands[k].kind == "key" else "real_t"), f"x{k}"
         for k in range(self._num_outputs):
             kind = "int" if self._loop.combine == "max" and k == 1 else "real_t"
             yield f"{memory}{kind} *{self._dialect.restrict} ", f"o{k}"
@@ -256,11 +258,17 @@ class _CPrinter:
 
     def _loaded(self, k: int, row: str, indent: str) -> Iterator[str]:
         """An operand that is the same for all edges of a row."""
-        if self._form.operands[k].kind == "column":
-            yield f"{indent}const real_t n{k} = x{k}[{self._column(row)}];"
+        if self._form.operands[k].kind != "row":
+            yield f"{indent}const {self._single(k, 'n', row)}"
             return
         yield f"{indent}row_t n{k}[SLOTS];"
         yield from self._each_slot([f"n{k}[s] = LOAD(x{k} + {self._place(row)});"], indent)
+
+    def _single(self, k: int, name: str, row: str) -> str:
+        """The declaration of an operand that has one number a head, or one key."""
+        if self._form.operands[k].kind == "key":
+            return f"bits_t {name}{k} = x{k}[{row}];"
+        return f"real_t {name}{k} = x{k}[{self._column(row)}];"
 
     def _cleared(self, k: int, name: str, indent: str) -> Iterator[str]:
         if self._form.values[self._loop.added(k)].kind == "row":
@@ -308,8 +316,8 @@ class _CPrinter:
         if self._has_factor:
             yield f"const real_t factor = {self._factor()};"
         for k in self._read:
-            if loop.is_far(form.operands[k]) and form.operands[k].kind == "column":
-                yield f"const real_t far{k} = x{k}[{self._column(self._far_row(k))}];"
+            if loop.is_far(form.operands[k]) and form.operands[k].kind != "row":
+                yield f"const {self._single(k, 'far', self._far_row(k))}"
         for at in sorted(self._kept):
             yield f"row_t k{at}[SLOTS];"
         last = max([*self._stages, self._combined])
@@ -344,7 +352,7 @@ class _CPrinter:
                     sums.append(at)
             elif self._stages[at] != stage or value.op == "constant" or self._is_near(at):
                 continue
-            elif value.kind == "column":
+            elif value.kind != "row":
                 if value.op != "operand":
                     yield f"const real_t v{at} = {self._expression(value)};"
             else:
@@ -456,7 +464,7 @@ class _CPrinter:
             return self._literal(value.number, value.kind)
         if self._is_near(at):
             return f"n{int(value.number)}" + ("[s]" if value.kind == "row" else "")
-        if value.op == "operand" and value.kind == "column":
+        if value.op == "operand" and value.kind != "row":
             return f"far{int(value.number)}"
         return f"k{at}[s]" if at in self._kept else f"v{at}"
 
@@ -472,6 +480,8 @@ class _CPrinter:
                 return self._row_of_edge(int(value.number))
             case "negative":
                 return f"-{a[0]}"
+            case "drawn":
+                return f"drawn({a[0]} + {a[1]}, head, {int(value.number)})"
             case "sigmoid":
                 return f"{one} / ({one} + exp(-{a[0]}))"
             case "where_positive":
@@ -495,3 +505,18 @@ class _CPrinter:
             if self._has_factor:
                 row = f"factor * {row}"
         return row
+
+
+def _drawn(dialect: Dialect) -> list[str]:
+    """The function of `FormBuilder.drawn`; the types are of 64 bits in both languages."""
+    return [
+        "#define GOLDEN ((bits_t)0x9E3779B97F4A7C15UL)",
+        f"{dialect.inline}real_t drawn(bits_t bits, int head, int threshold)",
+        "{",
+        "    bits += (bits_t)(head / 4) * GOLDEN;",
+        "    bits = (bits ^ (bits >> 30)) * (bits_t)0xBF58476D1CE4E5B9UL;",
+        "    bits = (bits ^ (bits >> 27)) * (bits_t)0x94D049BB133111EBUL;",
+        "    bits ^= bits >> 31;",
+        "    return (int)(bits >> 16 * (head % 4) & 0xFFFF) < threshold ? 0 : 1;",
+        "}",
+    ]

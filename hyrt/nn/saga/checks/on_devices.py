@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 
 from hyrt.errors import UnsupportedModel
+from hyrt.nn.fused.layer_loops import looped_attention
+from hyrt.nn.layer import Layer
+from hyrt.nn.layer_parts import AttentionSum, LayerParts
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
 from hyrt.nn.saga.layer import SagaLayer
@@ -15,8 +18,34 @@ def has_saga_layers(model: torch.nn.Module) -> bool:
     return isinstance(model, GNN) and any(isinstance(layer, SagaLayer) for layer in model.layers)
 
 
+def needs_loops(model: torch.nn.Module) -> bool:
+    """Whether a device that computes sums and products of rows leaves a model's vertices to the host.
+
+    It runs loops over edges then. Such a model is a chain of layers, and something in it is no sum along
+    edges with products after it: a layer that says what is done on edges, attention, a maximum, a norm.
+    """
+    if not isinstance(model, GNN) or is_newer(type(model), "forward", "layer"):
+        return False
+    if has_saga_layers(model):
+        return True
+    if not all(_parts(layer) is not None for layer in model.layers):
+        return False
+    try:
+        model.description()
+    except UnsupportedModel:
+        return True
+    return False
+
+
+def _parts(layer: torch.nn.Module) -> LayerParts | None:
+    """A layer taken apart, where it is computed so."""
+    if not isinstance(layer, Layer) or is_newer(type(layer), "forward", "parts"):
+        return None
+    return layer.parts(multiply_first=False)
+
+
 def check_loops(model: torch.nn.Module, device: str) -> None:
-    """Check that every layer of a model with `SagaLayer`s is one loop over edges.
+    """Check that what every layer of a model does on edges is one loop.
 
     Parameters
     ----------
@@ -39,21 +68,26 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
         )
     for i, layer in enumerate(model.layers):
         name = f"layer 'layers.{i}' ({type(layer).__name__})"
-        if not isinstance(layer, SagaLayer):
+        parts = _parts(layer)
+        if parts is None:
             raise UnsupportedModel(
-                f"{name} on {device}: beside layers that are written as hyrt.nn.SagaLayer, this device runs "
-                f"no others: {remedy}"
+                f"{name} on {device}: it has a forward() of its own, from which this device cannot tell what "
+                f"is done on edges: {remedy}"
             )
-        if is_newer(type(layer), "forward", "parts"):
-            raise UnsupportedModel(f"{name} on {device}: it has a forward() of its own: {remedy}")
-        was = layer.training
-        why = layer.train().unfused
-        layer.train(was)
-        if why:
-            raise UnsupportedModel(
-                f"{name} on {device}: its edges are not one fused loop: {why}. Change that line as "
-                f"docs/layers.md says, or {remedy}"
-            )
+        if isinstance(layer, SagaLayer):
+            was = layer.training
+            why = layer.train().unfused
+            layer.train(was)
+            if why:
+                raise UnsupportedModel(
+                    f"{name} on {device}: its edges are not one fused loop: {why}. Change that line as "
+                    f"docs/layers.md says, or {remedy}"
+                )
+        elif isinstance(parts.gather, AttentionSum):
+            heads = parts.gather.heads
+            gather = looped_attention(heads, parts.gathered_width // heads, parts.gather.slope, None)
+            if gather.unfusable:
+                raise UnsupportedModel(f"{name} on {device}: {gather.unfusable}: {remedy}")
     kinds = {each.dtype for each in model.parameters()}
     if kinds - {torch.float32}:
         raise UnsupportedModel(

@@ -1,0 +1,260 @@
+"""How the built-in layers gather over a whole graph on a device that runs loops over edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.destinations import Destinations
+from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.row_stage import Masks
+from hyrt.graph.narrow.narrow_rows import as_numbers
+from hyrt.graph.topology import Topology
+from hyrt.machine.workers import Workers
+from hyrt.nn.fused.edges import Edges
+from hyrt.nn.fused.fused_gather import FusedGather
+from hyrt.nn.fused.layer_loops import (
+    LoopedSum,
+    edge_keys,
+    largest_loops,
+    looped_attention,
+    run_attention_back,
+)
+from hyrt.nn.fused.loop_runner import run_loop
+from hyrt.nn.layer_parts import AttentionSum
+from hyrt.nn.operators.attention_mask import AttentionMask
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeEdges:
+    """All edges of a graph in both directions, with the factors of destinations."""
+
+    topology: Topology
+    has_loops: bool = False
+    """Whether vertices have an edge from themselves besides their own."""
+    row_scale: Array | None = None
+    loop_scale: Array | None = None
+    """`row_scale` and `loop_scale`: see `Edges`."""
+
+    def by_destination(self, at: Destinations | None) -> Edges:
+        """The edges into all vertices, or some."""
+        edges = self._edges(self.topology)
+        return edges if at is None else replace(edges, rows=at.vertices)
+
+    def by_source(self, at: Destinations | None) -> Edges:
+        """The same edges from all vertices."""
+        edges = self._edges(self.topology.transposed)
+        return edges if at is None else replace(edges, positions=at.positions)
+
+    def _edges(self, topology: Topology) -> Edges:
+        return Edges(
+            indptr=topology.indptr,
+            columns=topology.indices,
+            row_scale=self.row_scale,
+            loop_scale=self.loop_scale,
+            loops=self.topology.num_vertices if self.has_loops else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedSumGathering:
+    """Sums of source rows with factors of both ends; see `hyrt.fullgraph.gathering.LinearGathering`."""
+
+    edges: WholeEdges
+    sum: LoopedSum
+    reads_messages_back: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    @classmethod
+    def of(
+        cls, topology: Topology, row_scale: Array | None, source_scale: Array | None, own: Array | None
+    ) -> LoopedSumGathering:
+        """A sum with the factors [V] of destinations, of sources, and of a vertex's own row.
+
+        The own row is an edge from the vertex to itself, so its factor is divided by that of the source.
+        """
+        loop_scale = own
+        if own is not None and source_scale is not None:
+            loop_scale = own / source_scale
+        edges = WholeEdges(topology, own is not None, row_scale, loop_scale)
+        return cls(edges, LoopedSum(source_scale, own is not None))
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        self.sum.forward(self.edges.by_destination(at), loop_rows(messages[0]), dense := _dense(out), workers)
+        _give_back(dense, out)
+        return ()
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        result = np.empty_like(out[0]) if accumulate else out[0]
+        self.sum.backward(self.edges.by_source(at), grad, result, workers)
+        if accumulate:
+            np.add(out[0], result, out=out[0])
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedMaximumGathering:
+    """The largest of each column over the source rows; see `hyrt.fullgraph.gathering.MaximumGathering`."""
+
+    edges: WholeEdges
+    reads_messages_back: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        winners = None if memory is None else memory.take(out.shape, np.int32)
+        rows, dense = loop_rows(messages[0]), _dense(out)
+        loop, _ = largest_loops(rows.shape[1])
+        run_loop(loop, self.edges.by_destination(at), [rows], (dense, winners), None, workers)
+        _give_back(dense, out)
+        return () if winners is None else (winners,)
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        result = np.empty_like(out[0]) if accumulate else out[0]
+        _, loop = largest_loops(grad.shape[1])
+        run_loop(loop, self.edges.by_source(at), [grad], (result,), kept[0], workers)
+        if accumulate:
+            np.add(out[0], result, out=out[0])
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedAttentionGathering:
+    """Sums of source rows weighted by attention; see `hyrt.fullgraph.gathering.AttentionGathering`.
+
+    The softmax is accumulated from chunk to chunk with its largest score so far, so that it is exact for any
+    number of chunks.
+    """
+
+    edges: WholeEdges
+    what: AttentionSum
+    layer: int
+    """1..L."""
+    vertices: Array | None = None
+    """[V] the numbers by which masks know the vertices; their own by default."""
+    reads_messages_back: bool = True
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(
+        self,
+        messages: tuple[Array, ...],
+        out: Array,
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        memory: RecycledMatrices | None,
+        *,
+        overwrite: bool = False,
+    ) -> tuple[Array, ...]:
+        gather, operands = self._given(messages, masks)
+        kept: tuple[Array, ...] = ()
+        if memory is not None:
+            kept = memory.take((len(out), self.what.heads), out.dtype), memory.take(out.shape, out.dtype)
+        gather.forward(self.edges.by_destination(at), operands, out, kept[0] if kept else None, workers)
+        if kept:
+            # The gradient takes the place of what was gathered, and both are needed at once.
+            np.copyto(kept[1], out)
+        return kept
+
+    def backward(
+        self,
+        messages: tuple[Array, ...],
+        kept: tuple[Array, ...],
+        grad: Array,
+        out: tuple[Array, ...],
+        at: Destinations | None,
+        masks: Masks | None,
+        workers: Workers,
+        *,
+        accumulate: bool,
+    ) -> Sequence[torch.Tensor]:
+        assert not accumulate, "a layer with attention has messages of its own"
+        gather, operands = self._given(messages, masks)
+        denominators, gathered = kept
+        rows, of_sources, of_destinations = out
+        run_attention_back(
+            gather,
+            self.edges.by_destination(at),
+            self.edges.by_source(at),
+            operands,
+            (denominators, gathered),
+            grad,
+            (rows, of_sources, of_destinations),
+            workers,
+        )
+        return ()
+
+    def _given(self, messages: tuple[Array, ...], masks: Masks | None) -> tuple[FusedGather, list[Array]]:
+        """The loops, and what they read."""
+        what, mask = self.what, None
+        if masks is not None and what.dropout:
+            mask = AttentionMask.of(what.dropout, masks.seed, masks.step, self.layer)
+        gather = looped_attention(what.heads, messages[0].shape[1] // what.heads, what.slope, mask)
+        operands = list(messages)
+        if mask is not None:
+            names = np.arange(len(messages[0])) if self.vertices is None else self.vertices
+            operands += edge_keys(mask, what.heads, names, names)
+        return gather, operands
+
+
+def loop_rows(rows: Array) -> Array:
+    """Rows as loops take them: C-contiguous float32, in place where they are."""
+    return np.ascontiguousarray(as_numbers(rows), np.float32)
+
+
+def _dense(out: Array) -> Array:
+    """A matrix, or one of its shape where it is a part of another's columns."""
+    return out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+
+
+def _give_back(dense: Array, out: Array) -> None:
+    if dense is not out:
+        np.copyto(out, dense)

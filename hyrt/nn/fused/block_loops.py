@@ -1,0 +1,188 @@
+"""The gatherings of the built-in layers over a sampled block, on a device that runs loops over edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.fused.edges import Edges
+from hyrt.nn.fused.layer_loops import (
+    LoopedSum,
+    edge_keys,
+    largest_loops,
+    looped_attention,
+    run_attention_back,
+)
+from hyrt.nn.fused.loop_runner import run_loop
+from hyrt.nn.operators.aggregate import scales
+from hyrt.nn.operators.attention_mask import AttentionMask
+from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.operators.result_memory import empty_array
+from hyrt.sampling.block import Block
+
+Array = NDArray[Any]
+_FLOAT = np.dtype(np.float32)
+
+
+class _BlockLoops(Protocol):
+    """Loops over a block, and what was kept of them."""
+
+    def forward(self, given: Sequence[Array]) -> Array: ...
+
+    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]: ...
+
+
+class _OverBlock(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loops: _BlockLoops, *given: torch.Tensor) -> torch.Tensor:
+        arrays = [np.ascontiguousarray(each.detach().numpy()) for each in given]
+        ctx.known = loops, arrays
+        return torch.from_numpy(loops.forward(arrays))
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        loops, arrays = ctx.known
+        if not any(ctx.needs_input_grad):
+            return (None,) * (1 + len(arrays))
+        found = loops.backward(arrays, np.ascontiguousarray(grad.detach().numpy()))
+        return None, *(torch.from_numpy(each) for each in found)
+
+
+@dataclass(slots=True)
+class _SumOverBlock:
+    block: Block
+    what: Aggregation
+    edges: Edges
+    sum: LoopedSum
+
+    @classmethod
+    def of(cls, block: Block, what: Aggregation) -> _SumOverBlock:
+        factors = scales(what, block, _FLOAT)
+        own = factors.own
+        if own is not None and factors.source is not None:
+            own = own / factors.source[: block.num_dst]
+        edges = replace(
+            _by_destination(block, has_loops=own is not None),
+            factors=block.weights,
+            row_scale=factors.row,
+            loop_scale=own,
+        )
+        return cls(block, what, edges, LoopedSum(factors.source, own is not None))
+
+    def forward(self, given: Sequence[Array]) -> Array:
+        out = empty_array((self.block.num_dst, given[0].shape[1]), _FLOAT)
+        self.sum.forward(self.edges, given[0], out, None)
+        return out
+
+    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
+        out = empty_array(given[0].shape, _FLOAT)
+        self.sum.backward(_by_source(self.block, self.edges), grad, out, None)
+        return [out]
+
+
+@dataclass(slots=True)
+class _LargestOverBlock:
+    block: Block
+    winners: Array | None = None
+
+    def forward(self, given: Sequence[Array]) -> Array:
+        shape = (self.block.num_dst, given[0].shape[1])
+        out, self.winners = empty_array(shape, _FLOAT), empty_array(shape, np.dtype(np.int32))
+        loop, _ = largest_loops(shape[1])
+        edges = _by_destination(self.block, has_loops=False)
+        run_loop(loop, edges, [given[0]], (out, self.winners), None, None)
+        return out
+
+    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
+        out = empty_array(given[0].shape, _FLOAT)
+        _, loop = largest_loops(grad.shape[1])
+        edges = _by_source(self.block, _by_destination(self.block, has_loops=False))
+        run_loop(loop, edges, [grad], (out,), self.winners, None)
+        return [out]
+
+
+@dataclass(slots=True)
+class _AttentionOverBlock:
+    block: Block
+    heads: int
+    slope: float
+    mask: AttentionMask | None
+    kept: tuple[Array, Array] | None = None
+
+    def forward(self, given: Sequence[Array]) -> Array:
+        rows = self.block.num_dst
+        out, kept = empty_array((rows, given[0].shape[1]), _FLOAT), empty_array((rows, self.heads), _FLOAT)
+        gather = self._gather(given)
+        gather.forward(self._edges, self._operands(given), out, kept, None)
+        self.kept = kept, out
+        return out
+
+    def backward(self, given: Sequence[Array], grad: Array) -> Sequence[Array]:
+        assert self.kept is not None
+        rows, of_sources, of_destinations = (empty_array(each.shape, _FLOAT) for each in given)
+        by_source = _by_source(self.block, self._edges)
+        run_attention_back(
+            self._gather(given),
+            *(self._edges, by_source, self._operands(given), self.kept, grad),
+            (rows, of_sources, of_destinations),
+            None,
+        )
+        return [rows, of_sources, of_destinations]
+
+    def _gather(self, given: Sequence[Array]) -> Any:
+        return looped_attention(self.heads, given[0].shape[1] // self.heads, self.slope, self.mask)
+
+    @property
+    def _edges(self) -> Edges:
+        return _by_destination(self.block, has_loops=True)
+
+    def _operands(self, given: Sequence[Array]) -> list[Array]:
+        if self.mask is None:
+            return list(given)
+        assert self.block.sources is not None
+        ends = self.block.sources, self.block.destinations
+        return [*given, *edge_keys(self.mask, self.heads, *ends)]
+
+
+def _by_destination(block: Block, *, has_loops: bool) -> Edges:
+    return Edges(
+        indptr=block.indptr, columns=block.columns, by_number=True, loops=block.num_dst if has_loops else 0
+    )
+
+
+def _by_source(block: Block, edges: Edges) -> Edges:
+    turned = block.transposed()
+    return replace(edges, indptr=turned.indptr, columns=turned.rows, numbers=turned.edges)
+
+
+def aggregate_by_loops(block: Block, x: torch.Tensor, what: Aggregation) -> torch.Tensor:
+    """`hyrt.nn.operators.aggregate.aggregate` over a relabelled block, of float32 rows."""
+    if what.self_path == "concat":
+        gathered = aggregate_by_loops(block, x, replace(what, self_path="none"))
+        return torch.cat([x[: block.num_dst], gathered], 1)
+    loops = _LargestOverBlock(block) if what.reduce == "max" else _SumOverBlock.of(block, what)
+    return cast(torch.Tensor, _OverBlock.apply(loops, x))  # type: ignore[no-untyped-call]
+
+
+def attend_by_loops(
+    block: Block,
+    products: torch.Tensor,
+    u_src: torch.Tensor,
+    u_dst: torch.Tensor,
+    slope: float = 0.2,
+    mask: AttentionMask | None = None,
+) -> torch.Tensor:
+    """`hyrt.nn.operators.attention.attend` over a relabelled block, of float32 rows with a slice a head."""
+    heads = len(u_src)
+    at_source = (products * u_src).sum(2)
+    at_destination = (products[: block.num_dst] * u_dst).sum(2)
+    loops = _AttentionOverBlock(block, heads, slope, mask)
+    gathered = _OverBlock.apply(loops, products.flatten(1), at_source, at_destination)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, gathered.view(block.num_dst, heads, -1).transpose(0, 1))

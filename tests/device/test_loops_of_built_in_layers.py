@@ -1,0 +1,92 @@
+"""Built-in models that are no sums with products after them, by loops over edges: dense float64's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from device.test_torch_saga import emulated
+from graphs import random_graph
+from hyrt_devices.cpu import CpuDevice
+from hyrt_devices.opencl import OpenclDevice
+from opencl_steps import opened
+from unit.cuda.emulated_kernels import needs_compiler
+
+from hyrt.device import Device, DeviceOptions
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.nn.saga.checks.on_devices import needs_loops
+from hyrt.nn.torch_threads import torch_threads
+from hyrt.objective.classification import Classification
+from hyrt.testing import cases
+from hyrt.testing.trial import agree, expected, load, step
+
+needs_opencl = pytest.mark.skipif(
+    not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
+)
+KINDS: dict[str, dict[str, Any]] = {
+    "gat": {"kind": "gat", "heads": 5, "hidden": 10, "dropout": 0.3, "attention_dropout": 0.4},
+    "graphsage of the largest": {"kind": "graphsage", "aggregate": "max", "hidden": 9},
+    "deepgcn": {"kind": "deepgcn", "hidden": 9, "norm": "layer", "residual": True},
+    "gin with a norm": {"kind": "gin", "hidden": 9, "norm": "layer"},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+def check(device: Device, settings: dict[str, Any]) -> None:
+    shape = {"in_features": 7, "num_classes": 4, "layers": 2}
+    model = cases.shaken(GNN(Architecture(**shape, **settings)))
+    assert needs_loops(model)
+    graph = random_graph(90, features=7, classes=4, symmetric=False)
+    targets = graph.split("train")
+    for num, some in [(1, None), (2, 20), (5, None)]:
+        (batch,) = cases.whole_graph(graph, 2, targets[:some], cases.ROWS, steps=[3], class_weights=True)
+        wanted = expected(model, batch, graph)
+        device.take_chunks(ChunkOptions(num))  # type: ignore[attr-defined]
+        load(device, model)
+        agree(step(device, batch), wanted, f"{num} chunks")
+        assert device.num_chunks == num  # type: ignore[attr-defined]
+
+
+@needs_opencl
+# One of them is enough to see that lanes share rows.
+@pytest.mark.parametrize(("name", "product"), [*((name, "chosen") for name in KINDS), ("gat", "tiled")])
+def test_any_number_of_chunks_on_opencl(name: str, product: str) -> None:
+    device = opened(product)
+    check(device, KINDS[name])
+    device.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["gat", "graphsage of the largest"])
+def test_any_number_of_chunks_on_an_emulated_gpu(name: str) -> None:
+    device, launcher = emulated()
+    check(device, KINDS[name])
+    assert "edge_loop" in launcher.launched
+    device.close()
+
+
+@needs_opencl
+def test_weights_of_mini_batches_are_dropped_as_on_the_cpu() -> None:
+    """On a sampled block, by the numbers of the graph's vertices."""
+    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    graph = cases.make_graph(7, 4)
+    batch = cases.sampled(graph, 2, cases.some_targets(40), cases.ROWS)
+    steps = []
+    for device in (CpuDevice(CpuDevice.probe()[0], DeviceOptions()), opened()):
+        device.take_objective(Classification())
+        load(device, model)
+        steps.append(step(device, batch))
+        device.close()
+    cpu, mine = steps
+    assert mine.loss_sum == pytest.approx(cpu.loss_sum, rel=1e-5)
+    for a, b in zip(mine.gradients, cpu.gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
