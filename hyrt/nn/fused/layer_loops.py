@@ -84,9 +84,9 @@ def attention_gather(heads: int, width: int, slope: float, dropped: tuple[int, f
     Parameters
     ----------
     heads, width
-        How many there are, and the columns of one.
+        The number of heads, and the columns of one.
     slope
-        That of LeakyReLU below zero.
+        The slope of LeakyReLU below zero.
     dropped
         The threshold and the scale of an `AttentionMask`; None where nothing is dropped.
     """
@@ -117,7 +117,7 @@ def edge_keys(mask: AttentionMask, heads: int, sources: Array, destinations: Arr
     mask
         The mask.
     heads
-        How many heads there are.
+        The number of heads.
     sources, destinations
         [n] integers, the numbers by which it knows the vertices of either end.
     """
