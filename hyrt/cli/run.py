@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,6 +100,7 @@ def run(
     """  # noqa: D301
     from hyrt.config.command_line import (
         full_graph_override,
+        located,
         new_config,
         option_overrides,
         resumed_config,
@@ -133,7 +133,7 @@ def run(
             config = series.config
         else:
             folder = RunFolder.open(resume)
-            config = resumed_config(folder.config(), file, overrides)
+            config = located(resumed_config(folder.config(), file, overrides))
     shown = _Shown(plain=plain, quiet=quiet, dashboard=dashboard, tensorboard=tensorboard)
     if tensorboard:
         from hyrt.report.records.tensorboard import check_tensorboard
@@ -178,8 +178,7 @@ def _run_as_rank(
     launch: Launch,
     shown: _Shown,
     signals: StopSignals,
-    folder: Callable[[], RunFolder],
-    is_new: bool,
+    folder: Callable[[int], tuple[RunFolder, bool]],
 ) -> int:
     """Train as one of the processes that a launcher has started."""
     from hyrt.cli.sessions.rank_session import RankSession
@@ -190,7 +189,6 @@ def _run_as_rank(
         signals=signals,
         progress=shown.progress,
         folder=folder,
-        is_new=is_new,
         tensorboard=shown.tensorboard,
     ).run()
 
@@ -225,14 +223,17 @@ def _start(
                 raise ConfigError(
                     "--seeds and --splits train one run after another: start them without torchrun"
                 )
-            before = output / name if name is not None and launch.restarts else None
-            if before is not None and (before / "config.yaml").is_file():
-                folder_of, is_new = partial(RunFolder.open, before), False
-            else:
-                if before is not None and launch.rank == 0:
+
+            def folder_of(restarts: int) -> tuple[RunFolder, bool]:
+                """The folder of the run that the launcher has started again, or a new one."""
+                before = output / name if name is not None and restarts else None
+                if before is not None and (before / "config.yaml").is_file():
+                    return RunFolder.open(before), False
+                if before is not None:
                     RunFolder.remove_unbegun(before)
-                folder_of, is_new = partial(RunFolder.create, output, name, config), True
-            raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of, is_new))
+                return RunFolder.create(output, name, config), True
+
+            raise typer.Exit(_run_as_rank(config, launch, shown, signals, folder_of))
         # Opened first, so that bad data leaves nothing behind.
         graph = opened_graph(config)
         prepared = PreparedRun(config, graph)
@@ -330,7 +331,7 @@ def _resume(config: Config, folder: RunFolder, shown: _Shown) -> None:
             from hyrt.machine.this_process.process_settings import prepare_process
 
             prepare_process()
-            raise typer.Exit(_run_as_rank(config, launch, shown, signals, lambda: folder, is_new=False))
+            raise typer.Exit(_run_as_rank(config, launch, shown, signals, lambda restarts: (folder, False)))
         _resume_alone(config, folder, shown, signals)
 
 

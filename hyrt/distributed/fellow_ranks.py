@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -120,7 +121,8 @@ class FellowRanks:
         while self._loss is None:
             waited_s = time.monotonic() - began
             gone = self._gone() if waited_s > _LAST_WORDS_S else []
-            text = one_line(str(error)).partition(" This is typically")[0]
+            # Without the place in torch's sources, and its guess.
+            text = re.sub(r"^\[[^]]*\] ", "", one_line(str(error)).partition(" This is typically")[0])
             if len(gone) == 1:
                 self._lose(RankLost(f"rank {gone[0]} was lost: it ended without a word ({text})"), gone[0])
             elif waited_s > self._silent_s + _BETWEEN_S:

@@ -21,6 +21,8 @@ from torch.distributed.rendezvous import rendezvous
 from hyrt.distributed.byte_counts import ByteCounts
 from hyrt.distributed.fellow_ranks import SILENT_S, FellowRanks
 from hyrt.distributed.last_words import LastWords
+from hyrt.distributed.launch import launched
+from hyrt.distributed.meeting import meet
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.errors import ConfigError, HyrtError, RankLost, listed, one_line
 
@@ -62,6 +64,8 @@ class JoinedRanks:
     ) -> None:
         self.rank = rank
         self.size = size
+        self.restarts = 0
+        """How often the launcher has started one of the ranks again, at most; only rank 0 knows it of all."""
         self.counts = ByteCounts()
         self._store = store
         self._timeout_s = timeout_s
@@ -259,9 +263,24 @@ def joined_by_launcher(
     """
     keeper = "torchrun" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0"
     store, rank, size = _found_store(timeout_s, keeper)
+    launch = launched()
+    restarts = 0 if launch is None else launch.restarts
+    try:
+        # torchrun's store has what the ranks of earlier attempts have written.
+        met = meet(PrefixStore("hyrt", store), rank, size, restarts, timeout_s)
+    except (dist.DistError, RuntimeError) as error:
+        raise RankLost(
+            f"{keeper} was lost: it keeps the store of the ranks ({one_line(str(error))})"
+        ) from error
     ranks = JoinedRanks(
-        PrefixStore("hyrt", store), rank, size, timeout_s=timeout_s, on_loss=on_loss, keeper=keeper
+        PrefixStore(f"hyrt/{met.name}", store),
+        rank,
+        size,
+        timeout_s=timeout_s,
+        on_loss=on_loss,
+        keeper=keeper,
     )
+    ranks.restarts = met.restarts
     try:
         yield ranks
         ranks.leave()

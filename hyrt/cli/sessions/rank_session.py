@@ -70,10 +70,8 @@ class RankSession:
     signals: StopSignals
     progress: Callable[[], Progress]
     """Makes the display."""
-    folder: Callable[[], RunFolder]
-    """Makes the folder of the run, or opens that of a run that goes on."""
-    is_new: bool
-    """Whether the run is a new one."""
+    folder: Callable[[int], tuple[RunFolder, bool]]
+    """Gives, from how often ranks have been started again, the folder of the run, and whether it is new."""
     tensorboard: bool
     said: tuple[str, ...] = ()
     """What is to be said at the start."""
@@ -149,6 +147,11 @@ class RankSession:
                 "give devices=cpu or another strategy"
             )
         given = config.distributed
+        if given.given_shares is not None and len(given.given_shares) != self.launch.size:
+            raise ConfigError(
+                f"distributed.shares gives {len(given.given_shares)} ranks their parts, and there are "
+                f"{self.launch.size} ranks: give a number for each, or measured"
+            )
         if strategy in ("p3", "naive-migration") and (given.cache is not None or given.wire != "float32"):
             raise ConfigError(
                 f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
@@ -160,7 +163,7 @@ class RankSession:
     def _check_full_graph(self) -> None:
         """Refuse settings of full-graph training that several ranks cannot follow."""
         given, size = self.config.distributed, self.launch.size
-        for name in ("strategy", "cache", "wire"):
+        for name in ("strategy", "shares", "cache", "wire"):
             if getattr(given, name) != type(given).model_fields[name].default:
                 raise ConfigError(
                     f"distributed.{name}={getattr(given, name)} is of mini-batches, and --full-graph trains "
@@ -214,13 +217,14 @@ class RankSession:
         seen: RankRun,
     ) -> int:
         with ExitStack() as stack:
-            folder = stack.enter_context(self.folder())
+            found, is_new = self.folder(ranks.restarts)
+            folder = stack.enter_context(found)
             holder = stack.enter_context(locked(folder.path))
             progress = stack.enter_context(self.progress())
             for text in self.said:
                 progress.handle(Notice(kind="info", text=text))
             checkpoint = None
-            if not self.is_new:
+            if not is_new:
                 folder.remove_leftovers()
                 checkpoint = newest_checkpoint(folder, progress)
                 if checkpoint is not None:
@@ -236,7 +240,7 @@ class RankSession:
                 predict=lambda config, graph, sampler, say: seen.predict(say),
                 hooks=hooks,
             )
-            return session.run(checkpoint, is_new=self.is_new)
+            return session.run(checkpoint, is_new=is_new)
 
     def _follow(
         self,

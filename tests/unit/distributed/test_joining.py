@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
+from hyrt.distributed.meeting import Met, meet
 from hyrt.errors import RankLost
 
 
@@ -53,3 +55,49 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
             pass
         assert 0.9 < time.monotonic() - began < 2
         assert "nothing answers" in str(told.value)
+
+
+def attempt(store: dist.Store, restarts: list[int], *, without: int = -1) -> list[Met | BaseException]:
+    """What ranks that come in turn, the first one last, find in a store that earlier ones have used."""
+    found: list[Met | BaseException] = [RuntimeError("did not come")] * len(restarts)
+
+    def come(rank: int) -> None:
+        try:
+            found[rank] = meet(store, rank, len(restarts), restarts[rank], 0.3 if without >= 0 else 20.0)
+        except RankLost as error:
+            found[rank] = error
+
+    threads = [
+        threading.Thread(target=come, args=(rank,)) for rank in range(len(restarts)) if rank != without
+    ]
+    for thread in reversed(threads):
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> None:
+    # torchrun keeps one store for all attempts, and machines may count them differently.
+    store = dist.HashStore()
+    names = set()
+    for restarts in ([0, 0, 0], [0, 1, 0], [0, 1, 1]):
+        found = attempt(store, restarts)
+        assert all(isinstance(each, Met) for each in found), found
+        met = [each for each in found if isinstance(each, Met)]
+        assert len({each.name for each in met}) == 1
+        assert met[0].restarts == max(restarts)
+        names.add(met[0].name)
+    assert len(names) == 3
+    late = attempt(store, [1, 1, 1], without=2)
+    assert str(late[0]).startswith("rank 2 did not come within 0.3 s: check that all ranks have started")
+    again = attempt(store, [2, 2, 2])
+    assert len({each.name for each in again if isinstance(each, Met)} - names) == 1
+
+
+def test_without_rank_0_nobody_begins() -> None:
+    store = dist.HashStore()
+    assert isinstance(attempt(store, [0, 0])[0], Met)
+    found = attempt(store, [1, 1], without=0)
+    assert str(found[1]).startswith("rank 0 did not come within 0.3 s")
