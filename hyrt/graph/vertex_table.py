@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from hyrt.graph.row_source import RowSource
 from hyrt.quantities import counted, one_line
 
 SPLITS = ("train", "val", "test")
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,20 @@ class VertexTable:
         positions = np.empty_like(self.vertex_ids)
         positions[self.vertex_ids] = np.arange(len(positions), dtype=positions.dtype)
         return positions
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the labels and the training vertices, which tells graphs apart.
+
+        It is the same for a dataset in one file, in a folder or in parts, whatever types whole numbers have
+        there. Features are not looked at, because a rank has a part of them.
+        """
+        found = 0
+        for array in (self.labels, self.masks["train"]):
+            wide = np.int64 if array.dtype.kind in "iu" else array.dtype
+            for start in range(0, len(array), _PIECE):
+                found = zlib.crc32(np.ascontiguousarray(array[start : start + _PIECE], wide).tobytes(), found)
+        return found
 
     @property
     def num_splits(self) -> int:

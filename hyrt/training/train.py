@@ -68,8 +68,16 @@ class Training:
         Raises
         ------
         CheckpointError
-            If it is of a model with other parameters.
+            If it is of a model with other parameters, or of another graph.
         """
+        graph = self.parts.graph
+        mine = graph.vertices.checksum
+        # Checkpoints of earlier versions do not say it.
+        if checkpoint.state.get("graph", mine) != mine:
+            raise CheckpointError(
+                f"{graph.name} has other labels or training vertices than the graph that {checkpoint.path} "
+                "was trained on: give its dataset, or parts of it, or start a new run"
+            )
         try:
             self.parts.learner.restore(checkpoint.state)
             self.state = RunState.restored(checkpoint.state)

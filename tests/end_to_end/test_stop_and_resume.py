@@ -218,7 +218,8 @@ def test_what_may_not_change(whole: Path, override: str) -> None:
     ("section", "key", "value", "message"),
     [
         ("train", "lr", 0.5, "train.lr is 0.5 in config.yaml, but the checkpoint was trained with 0.01"),
-        ("data", "source", "synthetic:community", 'but the checkpoint was trained with "synthetic:tiny"'),
+        ("model", "kind", "gcn", 'but the checkpoint was trained with "graphsage"'),
+        ("data", "source", "synthetic:tiny,seed=7", "has other labels or training vertices than the graph"),
         ("train", "schedule_options", {}, "train.schedule_options"),
     ],
 )
