@@ -2,16 +2,19 @@
 
     python tools/distributed/locality.py --data coauthor_physics.npz --parts 2,4,8,16 --cases 2x10,10x2
 
-A case is a number of layers and the fan-out of each. As in HopGNN (section 4, Table 1), the share is that
-of the vertices that are not the root itself, over all vertices of its micrograph, and the mean over roots
-drawn from the training vertices. Beside it is the same for the roots' whole mini-batch, whose vertices have
-no common root. Parts are cut by METIS, as `hyrt partition` cuts them; vertices are drawn node-wise, and a
-vertex that is reached draws anew in every layer.
+A case is a number of layers and the fan-out of each, or for layer-wise samplers their name and the vertices
+that they draw for a layer: `2xladies2000`, `2xfastgcn2000`. As in HopGNN (section 4, Table 1), the share is
+that of the vertices that are not the root itself, over all vertices of its micrograph, and the mean over
+roots drawn from the training vertices. Beside it is the same for the roots' whole mini-batch, whose vertices
+have no common root. Parts are cut by METIS, as `hyrt partition` cuts them. A vertex that is reached draws
+anew in every layer. Layer-wise samplers draw for all roots at once; a root's micrograph is what of that leads
+to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +27,11 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.partition.methods.registry import partition_method
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers, working
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.block import Ids
+from hyrt.sampling.layerwise.layerwise_settings import FastGcnSettings, LadiesSettings
+from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler_settings import SamplerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,41 @@ def locality(
     )
 
 
-def vertices_of(sampler: NeighborSampler, roots: NDArray[Any], workers: Workers) -> NDArray[Any]:
+@dataclass(frozen=True, slots=True)
+class LocalityCase:
+    """A number of layers, and how each is sampled."""
+
+    layers: int
+    sampler: SamplerSettings
+    name: str
+    """For the head of the table."""
+
+    @classmethod
+    def of(cls, text: str) -> LocalityCase:
+        """What `2x10` or `2xladies2000` says.
+
+        Raises
+        ------
+        ValueError
+            If it says nothing.
+        """
+        found = re.fullmatch(r"(\d+)x(ladies|fastgcn|)(\d+)", text)
+        if found is None:
+            raise ValueError(f"{text!r} is no case: give one such as 2x10, 2xladies2000 or 2xfastgcn2000")
+        layers, kind, size = int(found[1]), found[2], int(found[3])
+        if kind == "":
+            sampler: SamplerSettings = NeighborSettings(kind="neighbor", fanout=[size] * layers)
+            return cls(layers, sampler, f"{layers} layers, fan-out {size}")
+        settings = LadiesSettings if kind == "ladies" else FastGcnSettings
+        sampler = settings(kind=kind, layer_size=size)
+        return cls(layers, sampler, f"{layers} layers, {sampler.describe(layers, 0).partition(' · ')[0]}")
+
+    def build(self, graph: Graph, targets: Ids, num_roots: int, seed: int) -> Sampler:
+        """The sampler of steps of so many roots."""
+        return self.sampler.build(graph, targets, layers=self.layers, batch_size=num_roots, seed=seed)
+
+
+def vertices_of(sampler: Sampler, roots: NDArray[Any], workers: Workers) -> NDArray[Any]:
     """The distinct vertices of the first step's mini-batch of some roots."""
     batch = sampler.sample(0, np.ascontiguousarray(roots), workers, in_place=False)
     sources = batch.blocks[0].sources
@@ -77,7 +118,7 @@ def vertices_of(sampler: NeighborSampler, roots: NDArray[Any], workers: Workers)
 
 
 def rows(
-    graph: Graph, parts: Sequence[int], cases: Sequence[tuple[int, int]], num_roots: int, seed: int
+    graph: Graph, parts: Sequence[int], cases: Sequence[LocalityCase], num_roots: int, seed: int
 ) -> list[str]:
     """Rows of a Markdown table: one for each number of parts."""
     method = partition_method("metis")
@@ -87,8 +128,8 @@ def rows(
     found: dict[int, list[Locality]] = {count: [] for count in parts}
     with Workers(available_cores(), "locality") as workers, working(workers):
         homes = {count: method.homes(graph.topology, training, count, seed) for count in parts}
-        for layers, fanout in cases:
-            sampler = NeighborSampler(graph, targets, [fanout] * layers, num_roots, seed)
+        for case in cases:
+            sampler = case.build(graph, targets, num_roots, seed)
             roots = sampler.units(0)
             sampled = [vertices_of(sampler, roots[i : i + 1], workers) for i in range(len(roots))]
             whole = vertices_of(sampler, roots, workers)
@@ -104,26 +145,21 @@ def rows(
     return lines
 
 
-def _case(text: str) -> tuple[int, int]:
-    layers, _, fanout = text.partition("x")
-    return int(layers), int(fanout)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True)
     parser.add_argument("--parts", default="2,4,8,16")
-    parser.add_argument("--cases", default="2x10,10x2", help="layers x fan-out")
+    parser.add_argument("--cases", default="2x10,10x2", help="layers x fan-out, or sampler and size")
     parser.add_argument("--roots", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(arguments)
-    cases = [_case(text) for text in asked.cases.split(",")]
+    cases = [LocalityCase.of(text) for text in asked.cases.split(",")]
     parts = [int(count) for count in asked.parts.split(",")]
     title = "% of a micrograph at home with its root (% of the mini-batch, vertices of a micrograph)"
     print(f"\n{asked.data}: {title}\n")
-    print("| parts | " + " | ".join(f"{layers} layers, fan-out {fanout}" for layers, fanout in cases) + " |")
+    print("| parts | " + " | ".join(case.name for case in cases) + " |")
     print("| --- " + "| ---: " * len(cases) + "|")
     print("\n".join(rows(load(asked.data), parts, cases, asked.roots, asked.seed)))
 

@@ -29,3 +29,32 @@ def test_a_micrograph_has_its_root_and_all_that_is_drawn() -> None:
         sampler = NeighborSampler(graph, np.arange(4), [-1, -1], 4, 0)
         found = locality.vertices_of(sampler, np.array([3], np.int32), workers)
     assert sorted(found) == [0, 1, 3]
+
+
+def test_a_micrograph_of_layer_wise_sampling_is_what_of_the_step_leads_to_its_root() -> None:
+    # 0 and 1 are roots; whatever is drawn for both, 4 and 5 lead to 1 alone.
+    graph = graph_of([np.array(each, int) for each in ([2, 3], [4, 5], [], [], [], [])])
+    roots = np.array([0, 1], np.int32)
+    with Workers(1, "test") as workers:
+        sampler = locality.LocalityCase.of("1xladies6").build(graph, roots, 2, 0)
+        found = [locality.vertices_of(sampler, roots[i : i + 1], workers) for i in range(2)]
+        whole = locality.vertices_of(sampler, roots, workers)
+    assert [sorted(each) for each in found] == [[0, 2, 3], [1, 4, 5]]
+    assert sorted(whole) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("10x2", "10 layers, fan-out 2"),
+        ("2xladies512", "2 layers, LADIES 512 a layer"),
+        ("3xfastgcn64", "3 layers, FastGCN 64 a layer"),
+    ],
+)
+def test_cases_by_name(text: str, name: str) -> None:
+    assert locality.LocalityCase.of(text).name == name
+
+
+def test_no_case() -> None:
+    with pytest.raises(ValueError, match="'2xlabor5' is no case: give one such as 2x10"):
+        locality.LocalityCase.of("2xlabor5")
