@@ -16,7 +16,8 @@ from hyrt.errors import ConfigError
 
 _CHANGEABLE = (
     *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
-    "distributed.network",
+    *("distributed.network", "distributed.cache", "distributed.shares", "distributed.time_steps"),
+    *("distributed.pre_gather", "distributed.timeout_s", "data.source"),
 )
 
 
@@ -114,8 +115,8 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         key = entry.partition("=")[0]
         if not _is_changeable(key):
             raise ConfigError(
-                f"{key} cannot change when a run is resumed; only train.epochs, checkpoint.*, "
-                "runtime.*, fullgraph.host_memory, balance.* and evaluate.* can. Start a new run to change it"
+                f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
+                "run to change it"
             )
     return build_config(apply_overrides(config.model_dump(), overrides))
 

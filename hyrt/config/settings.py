@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hyrt_perfmodel.communication.network import FILES, find_network
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from hyrt.config.by_kind import LENIENT, ByKind
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
@@ -46,10 +53,17 @@ _WITHOUT_ROWS = ("p3", "naive-migration")
 OWN_MODEL = {"defaults of kinds": "left out"}
 """Validation context for settings that train a module of the user's own, whatever `model.kind` is."""
 Threads = Annotated[int, Field(ge=0, le=1024), NoTruth]
+MEASURED = "measured"
+"""The setting of parts that follow from what was measured."""
 
 
 def _to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _rank_shares(value: Any) -> Any:
+    """`measured`, or a list of what `2,1,1` says."""
+    return value if value == MEASURED else as_list(value)
 
 
 def _device_names(value: Any) -> Any:
@@ -320,6 +334,14 @@ class DistributedConfig(Section):
     starts with that, and merges one after each epoch as long as epochs get faster."""
     pre_gather: bool = True
     """Whether `hopgnn` fetches a rank's remote rows once for all time steps, instead of in each."""
+    shares: Annotated[
+        list[Positive] | Literal["measured"] | None,
+        WithJsonSchema({"type": "list of numbers > 0, `measured` or `null`"}),
+        BeforeValidator(_rank_shares),
+    ] = None
+    """In which parts `home` gives the ranks targets, one number a rank, such as `2,1,1`. `measured` begins
+    with equal parts, and from the third epoch on gives slow ranks less, as long as epochs get faster; the
+    last bits of the weights then differ from run to run. With `null` parts are equal."""
     cache: CacheSize | None = None
     """The most memory for rows of other ranks that each rank fetches once and keeps, as `2GiB`, or as `20%`
     of the graph's rows: those that it is expected to need in most steps. The weights are the same. Needs
@@ -343,6 +365,11 @@ class DistributedConfig(Section):
     """The most seconds that ranks wait for each other before the run fails."""
 
     @property
+    def given_shares(self) -> tuple[float, ...] | None:
+        """The parts of a step that ranks get, if the settings say them in numbers."""
+        return tuple(self.shares) if isinstance(self.shares, list) else None
+
+    @property
     def num_replicas(self) -> int:
         """How many ranks have each part of the rows in full-graph training."""
         if not self.algorithm.startswith("1.5d"):
@@ -364,6 +391,16 @@ class DistributedConfig(Section):
             raise ValueError(
                 f"distributed.replication={self.replication} needs distributed.algorithm=1.5d: "
                 f"{self.algorithm} {how}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _places_by_home(self) -> DistributedConfig:
+        """Refuse parts that the strategy does not look at."""
+        if self.shares is not None and self.strategy != "home":
+            raise ValueError(
+                f"distributed.shares is of strategy home, which moves targets between ranks: omit it with "
+                f"{self.strategy}"
             )
         return self
 

@@ -108,9 +108,14 @@ class RankGroup:
 
         Equal tensors on as many ranks give equal bits in every run.
         """
-        self._run(lambda: self._group.allreduce([tensor]), purpose)
+        self.begin_add(tensor, purpose).wait()
+
+    def begin_add(self, tensor: torch.Tensor, purpose: str) -> Begun:
+        """Begin an `add`; the tensor is left alone until it has ended."""
+        begun = self._begin(lambda: self._group.allreduce([tensor]), purpose)
         moved = 2 * (self.size - 1) * tensor.nbytes // self.size
         self._counts.add(purpose, moved, moved)
+        return begun
 
     def from_first(self, tensor: torch.Tensor, purpose: str) -> None:
         """Replace a tensor by that of rank 0."""
@@ -196,9 +201,6 @@ class RankGroup:
         """Bytes of the rows that go to other ranks, or come from them."""
         others = sum(counts) - counts[self.rank]
         return others * (rows.nbytes // max(1, len(rows)))
-
-    def _run(self, begin: Callable[[], Any], doing: str) -> None:
-        self._begin(begin, doing).wait()
 
     def _begin(self, begin: Callable[[], Any], doing: str) -> Begun:
         if self._reason is not None:

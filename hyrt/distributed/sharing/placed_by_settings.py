@@ -9,10 +9,12 @@ from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.placed_steps import PlacedSteps
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.distributed.strategies.registry import strategy
 from hyrt.distributed.time_steps import TimeSteps
+from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.graph.graph import Graph
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.training.setup import PreparedRun
@@ -25,6 +27,7 @@ def placed_steps(
     ranks: JoinedRanks,
     prepared: PreparedRun,
     time_steps: TimeSteps | None,
+    speeds: RankSpeeds | None,
     *,
     edges_are_split: bool,
 ) -> PlacedSteps:
@@ -32,7 +35,7 @@ def placed_steps(
     given, rank, size = config.distributed, ranks.rank, ranks.size
     if time_steps is not None:
         return PlacedSteps(lambda step: HopGnn(given.pre_gather, time_steps.of(step)), own.homes, rank, size)
-    chosen = strategy(given.strategy)
+    chosen = Home(shares=given.given_shares) if given.strategy == "home" else strategy(given.strategy)
     expected_rows = order = None
     if chosen.draws_locally:
         order = LocalOrder(prepared.targets, own.homes, size, config.data.batch_size, config.seed)
@@ -40,4 +43,10 @@ def placed_steps(
         expected_rows = partial(
             expected_remote_rows, graph.topology, homes=own.homes, num_ranks=size, fanout=config.fanouts[0]
         )
+    if speeds is not None:
+
+        def by_speed(step: int) -> Home:
+            return Home(shares=speeds.shares_of(step))
+
+        return PlacedSteps(by_speed, own.homes, rank, size, expected_rows, order)
     return PlacedSteps(lambda step: chosen, own.homes, rank, size, expected_rows, order)

@@ -118,7 +118,7 @@ def share_full_graph(
         scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
     )
     hooks = [ProductsHook(spread, ranks.control)]
-    return RankPart(graph.with_features(own.rows), shared, total, None, hooks)
+    return RankPart(graph.with_features(own.rows), shared, total, None, None, hooks)
 
 
 def _in_chunks(config: Config, model: GNN, ranks: JoinedRanks) -> bool:

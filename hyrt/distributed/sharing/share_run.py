@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from hyrt.config import Config
+from hyrt.config.settings import MEASURED
 from hyrt.distributed.first_layer.shared_inputs import divided_columns, touring_models
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.model_migration import ModelMigration
@@ -19,6 +20,7 @@ from hyrt.distributed.split_edges.sample_jointly import sample_jointly
 from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.time_steps import TimeSteps
 from hyrt.distributed.watch.joined_traces import JoinedTraces
+from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
 from hyrt.nn.overridden import is_newer
@@ -43,6 +45,8 @@ class RankPart:
     """Adds the gradients, and knows when all ranks stop."""
     time_steps: TimeSteps | None
     """Chooses the number of time steps, where steps are divided."""
+    speeds: RankSpeeds | None
+    """Measures the ranks, where parts of a step follow from that."""
     hooks: Sequence[Hook]
     """Those of the run that come with it."""
 
@@ -50,8 +54,13 @@ class RankPart:
 
     def go_on_from(self, checkpoint: Checkpoint | None) -> None:
         """Learn from the checkpoint of a run that goes on what has been examined before."""
-        if checkpoint is not None and self.time_steps is not None:
-            self.time_steps.restore(checkpoint.state["totals"]["epochs_s"])
+        if checkpoint is None:
+            return
+        epochs_s = checkpoint.state["totals"]["epochs_s"]
+        if self.time_steps is not None:
+            self.time_steps.restore(epochs_s)
+        if self.speeds is not None:
+            self.speeds.go_on_after(len(epochs_s))
 
 
 def share_run(
@@ -105,15 +114,18 @@ def share_run(
         agree=reduction.agree_to_stop,
         edges_are_split=edges_are_split,
     )
-    time_steps = None
+    time_steps = speeds = None
+    steps_per_epoch, overlapped = prepared.sampler.steps_per_epoch(), config.runtime.pipelined
+    ahead = config.runtime.depth if overlapped else 1
     if config.distributed.strategy == "hopgnn":
         time_steps = TimeSteps(
-            ranks.control,
-            prepared.sampler.steps_per_epoch(),
-            ahead=config.runtime.depth if config.runtime.pipelined else 1,
-            given=config.distributed.time_steps,
+            ranks.control, steps_per_epoch, ahead=ahead, given=config.distributed.time_steps
         )
-    placed = placed_steps(config, graph, own, ranks, prepared, time_steps, edges_are_split=edges_are_split)
+    if config.distributed.shares == MEASURED:
+        speeds = RankSpeeds(ranks.control, steps_per_epoch, ahead, overlapped=overlapped)
+    placed = placed_steps(
+        config, graph, own, ranks, prepared, time_steps, speeds, edges_are_split=edges_are_split
+    )
     own_units, end = placed.own_units, _nothing
     if edges_are_split:
         joint = sample_jointly(config, graph, own, ranks, prepared, placed.own_units)
@@ -138,12 +150,12 @@ def share_run(
         pass_on=keep if time_steps is None else ModelMigration(ranks.gradients, parameters, placed.move),
         scores=scores,
     )
-    hooks: list[Hook] = [] if time_steps is None else [time_steps]
+    hooks: list[Hook] = [hook for hook in (time_steps, speeds) if hook is not None]
     if config.distributed.wire != "float32":
         hooks.append(RoundedRows(config.distributed.wire))
     if config.distributed.cache is not None:
         hooks.append(fill_cache(config, graph, own, ranks, prepared, placed.strategy(0)))
-    return RankPart(trained, shared, reduction, time_steps, hooks)
+    return RankPart(trained, shared, reduction, time_steps, speeds, hooks)
 
 
 def _nothing() -> None:

@@ -26,10 +26,15 @@ class Home:
     Parameters
     ----------
     most_over_mean
-        The most units that a rank may get, over their mean, where the expected remote rows are known.
+        The most units that a rank may get, over its part of the step, where the expected remote rows are
+        known.
+    shares
+        [N] positive numbers, in proportion to which ranks get units; None for equal parts. Where the expected
+        remote rows are not known, given parts are kept to, and all units that may be moved count the same.
     """
 
     most_over_mean: float = 1.05
+    shares: tuple[float, ...] | None = None
     name = "home"
     description = "roots, to the rank that has their features"
     draws_locally = False
@@ -40,24 +45,31 @@ class Home:
 
     def place(self, roots: Roots) -> Placement:
         """Units at their homes, moved as little as the bound on a rank's units asks for."""
-        if roots.remote_rows is None or not len(roots.homes):
-            return stay(roots.homes, roots.num_ranks)
-        most = math.ceil(len(roots.homes) / roots.num_ranks * self.most_over_mean)
-        if np.bincount(roots.homes).max() <= most:
-            return stay(roots.homes, roots.num_ranks)
-        added = _added_rows(roots.remote_rows(), roots.homes)
-        return stay(cheapest_ranks(added, roots.homes, [most] * roots.num_ranks), roots.num_ranks)
+        homes, num_ranks = roots.homes, roots.num_ranks
+        if not len(homes) or (roots.remote_rows is None and self.shares is None):
+            return stay(homes, num_ranks)
+        shares = self.shares or (1.0,) * num_ranks
+        most = [math.ceil(len(homes) * self.most_over_mean * share / sum(shares)) for share in shares]
+        if (np.bincount(homes, minlength=num_ranks) <= most).all():
+            return stay(homes, num_ranks)
+        added = _added_rows(roots)
+        return stay(cheapest_ranks(added, homes, most), num_ranks)
 
     def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
         """The remote rows of every rank's mini-batch."""
         return gathered_once(placement, homes, sampled)
 
 
-def _added_rows(remote_rows: NDArray[np.float64], homes: NDArray[Any]) -> NDArray[np.float64]:
+def _added_rows(roots: Roots) -> NDArray[np.float64]:
     """What each rank costs beyond the unit's home; never less than nothing, so that no unit leaves for that.
 
     Expected rows are of a unit alone. The rows that it shares with others at home are not in them, and are
     what makes home the better place in nearly all cases.
     """
-    at_home = remote_rows[np.arange(len(homes)), homes.astype(np.intp)]
-    return np.maximum(remote_rows - at_home[:, None], 0.0)
+    homes, units = roots.homes.astype(np.intp), np.arange(len(roots.homes))
+    if roots.remote_rows is None:
+        elsewhere = np.ones((len(homes), roots.num_ranks))
+        elsewhere[units, homes] = 0.0
+        return elsewhere
+    remote_rows = roots.remote_rows()
+    return np.maximum(remote_rows - remote_rows[units, homes][:, None], 0.0)

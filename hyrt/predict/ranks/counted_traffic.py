@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.distributed.rows.cache_choice import remote_reads
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.hopgnn import HopGnn
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.distributed.strategies.naive_migration import NaiveMigration
@@ -229,6 +230,8 @@ def placing_of(config: Config, name: str, time_steps: int | None = None) -> Stra
     """
     if name == "hopgnn":
         return HopGnn(config.distributed.pre_gather, time_steps)
+    if name == "home":
+        return Home(shares=config.distributed.given_shares)
     if name == "p3":
         return P3(reads_sources(config))
     if name == "naive-migration":
