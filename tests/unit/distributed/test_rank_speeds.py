@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,10 +20,14 @@ from unit.distributed.test_distributed_training import settings, trained_alone, 
 
 from hyrt.config import build_config
 from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.rank_group import RankGroup
 from hyrt.distributed.strategies.evening.shares_by_speed import MeasuredEpoch, shares_by_speed
 from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.strategy import Roots
+from hyrt.distributed.watch import rank_speeds
+from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.errors import ConfigError
+from hyrt.observe.events import EpochEnded, Event
 from hyrt.observe.hook import Hook, Site
 
 T = TypeVar("T")
@@ -90,52 +95,88 @@ def test_no_placement_within_the_parts_is_cheaper(seed: int, knows_rows: bool) -
     assert cost(tuple(placed.tolist())) == pytest.approx(least)
 
 
-class Slow(Hook):
-    """Makes a rank slow: it takes so many seconds more for each unit."""
+class Units(Hook):
+    """Notes how many units a rank trains in each step."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.units: list[tuple[int, int]] = []
+    def __init__(self) -> None:
+        self.of_step: dict[int, int] = {}
 
     def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         if stage == "propagate":
-            self.units.append((site.step, site.units))
-            time.sleep(self._seconds * site.units)
+            self.of_step[site.step] = site.units
         return work()
 
 
+class Told(RankSpeeds):
+    """Measures what it is told: the first rank is three times as fast as the second."""
+
+    def _speed(self) -> float:
+        return 3.0 - 2.0 * self._group.rank
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            parts = self.shares_of(event.step - 1)
+            event = replace(event, seconds=max(parts[0] / 3, parts[1]))
+        super().hear(event)
+
+
 @pytest.mark.parametrize("pipelined", [True, False])
-def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(pipelined: bool) -> None:
+def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(
+    pipelined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyrt.distributed.sharing.share_run.RankSpeeds", Told)
     graph = random_graph(seed=4)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     more: dict[str, Any] = {"distributed": {"shares": "measured"}, "runtime": {"pipelined": pipelined}}
-    more["train"] = {"epochs": 7, "lr": 0.01}
+    more["train"] = {"epochs": 5, "lr": 0.01}
     wanted = weights(trained_alone(graph, settings("gcn", train=more["train"]))[0])
-    slow = [Slow(0.0), Slow(0.001)]
+    seen = [Units(), Units()]
 
     def work(ranks: JoinedRanks) -> Any:
-        return trained_on(ranks, graph, homes, settings("gcn", **more), hooks=[slow[ranks.rank]])
+        return trained_on(ranks, graph, homes, settings("gcn", **more), hooks=[seen[ranks.rank]])
 
     results = [result for result, _ in results_of(2, work)]
-    shares = results[0].summary["rank_shares"]
-    assert results[1].summary["rank_shares"] == shares
-    assert shares[1] < 0.3
-    # As many as fit, of the steps of the last epoch but the last one, which is short.
-    per_epoch = -(-len(graph.split("train")) // 32)
-    last = [units for step, units in slow[1].units if step // per_epoch == 6][:-1]
-    assert max(last) <= math.ceil(32 * 1.05 * (shares[1] + 0.0005))
     for result in results:
+        assert result.summary["rank_shares"] == [0.75, 0.25]
         assert torch.equal(weights(result), weights(results[0]))
         assert (weights(result) - wanted).norm() < 1e-5 * wanted.norm()
+    most = [units for _, units in sorted(seen[1].of_step.items())]
+    # The first two epochs have equal parts; of 32 units, the last one has a quarter.
+    per_epoch = -(-len(graph.split("train")) // 32)
+    assert max(most[:per_epoch]) > 9
+    assert max(most[-per_epoch:]) == 9
+
+
+def test_a_rank_is_as_fast_as_its_slowest_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(rank_speeds.time, "perf_counter", lambda: now[0])
+
+    def takes(seconds: float) -> Callable[[], None]:
+        return lambda: now.__setitem__(0, now[0] + seconds)
+
+    for overlapped, slowest_s in ((True, 4.0), (False, 1.5 + 0.5 + 0.25 + 4.0)):
+        speeds = RankSpeeds(Mock(spec=RankGroup), 10, 1, overlapped=overlapped)
+        assert speeds._speed() is None
+        # Two trainers: one thread samples and loads for both, each propagates by itself.
+        for trainer, units, sampled_s, propagated_s in ((0, 30, 1.0, 4.0), (1, 10, 0.5, 3.0)):
+            site = Site("cpu", 3, trainer, 0, units)
+            speeds.around("sample", site, takes(sampled_s))
+            speeds.around("load", site, takes(0.25))
+            speeds.around("transfer", site, takes(0.25))
+            speeds.around("propagate", site, takes(propagated_s))
+            speeds.around("update", site, takes(100.0))
+        speeds.around("propagate", Site("cpu", 4, 0, 0, 0), takes(100.0))
+        assert speeds._speed() == pytest.approx(40 / slowest_s)
+        assert speeds._speed() is None
 
 
 def test_given_parts_are_kept_to() -> None:
     graph = random_graph(seed=4)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
-    seen = [Slow(0.0), Slow(0.0)]
+    seen = [Units(), Units()]
     chosen = settings("gcn", distributed={"shares": [3, 1]}, train={"epochs": 1, "lr": 0.01})
     results_of(2, lambda ranks: trained_on(ranks, graph, homes, chosen, hooks=[seen[ranks.rank]]))
-    of_rank = [dict(each.units) for each in seen]
+    of_rank = [each.of_step for each in seen]
     full = [step for step in of_rank[0] if of_rank[0][step] + of_rank[1].get(step, 0) == 32]
     assert full
     assert all(of_rank[1].get(step, 0) <= math.ceil(32 / 4 * 1.05) for step in full)
