@@ -1,6 +1,6 @@
 # make run    sets up .venv and runs the main job
 # make test   sets up .venv and runs the tests
-# make lint   ruff and mypy
+# make lint   ruff, mypy and hadolint
 # make docs-site   builds the documentation site in build/site, which needs no server: open its index.html
 # PYTHON=python3.12 make ...   chooses the interpreter
 
@@ -22,6 +22,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint --ignore DL3008 packaging/docker/*.Dockerfile  # Debian keeps no old versions to pin.
 
 docs: $(READY)
 	$(BIN)/python tools/write_configuration_docs.py

@@ -19,7 +19,12 @@ _WORKER = "assets/javascripts/file_worker.js"
 # What the theme would load from the network instead.
 _REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
 # Where files outside docs/ are on the site.
-_PLACES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+_PLACES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
