@@ -56,6 +56,8 @@ class FullGraphReplica:
     def __init__(self, graph: WholeGraph, chain: Chain) -> None:
         self.graph = graph
         self._chain = chain
+        self.parameters = [each for each in chain.plan.model.parameters() if each.requires_grad]
+        """The model's parameters that take a gradient."""
         self._targets: Array | None = None
         self._at: Destinations | None = None
 
@@ -96,11 +98,6 @@ class FullGraphReplica:
             travels=others is not None,
         )
         return cls(graph, Chain(plan, graph, InputRows(inputs, plan.dtype), budget))
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """The model's parameters that take a gradient."""
-        return [each for each in self._chain.plan.model.parameters() if each.requires_grad]
 
     @property
     def kept_bytes(self) -> int:

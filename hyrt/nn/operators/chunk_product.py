@@ -127,18 +127,22 @@ def multiply_turned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, prec
     b
         [n, m] rows.
     out
-        [k, m], receives a' b.
+        [m, k], receives b' a.
     precision
         The dtype to multiply in.
     """
     if _is_by_onednn(precision, out.numel()):
-        turned = torch.empty((a.shape[1], len(a) + -len(a) % _PAD), dtype=a.dtype)
-        transpose_into(a.contiguous().numpy(), turned.numpy())
-        out.copy_(_onednn_product(turned.to(precision), _padded(b.to(precision)).t(), None, False))
+        # numpy has no bfloat16, in which b may come.
+        narrow, wide = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
+        turned = torch.empty((narrow.shape[1], len(a) + -len(a) % _PAD), dtype=a.dtype)
+        transpose_into(narrow.contiguous().numpy(), turned.numpy())
+        product = _onednn_product(turned.to(precision), _padded(wide.to(precision)).t(), None, False)
+        out.copy_(product if narrow is b else product.t())
     elif precision == out.dtype:
-        torch.mm(a.t(), b, out=out)
+        # With a narrow b, MKL takes five times as long for a' b.
+        torch.mm(b.t(), a, out=out)
     else:
-        out.copy_(torch.mm(a.to(precision).t(), b.to(precision)))
+        out.copy_(torch.mm(b.to(precision).t(), a.to(precision)))
 
 
 def _is_by_onednn(precision: torch.dtype, weights: int) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from hyrt.nn.operators.chunk_product import in_chunks, multiply, multiply_turned
 from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.operators.masked_gradient import mask_gradient
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 
@@ -63,7 +64,7 @@ class _Linear(torch.autograd.Function):
         grain = _grain(*weight.shape)
         chunks = -(-len(x) // grain)
         x_grad = empty(tuple(x.shape), x) if needs_x else None
-        turned_parts = empty((chunks, x.shape[1], len(weight)), weight) if needs_weight else None
+        weight_parts = empty((chunks, *weight.shape), weight) if needs_weight else None
         bias_parts = weight.new_empty(chunks, len(weight)) if ctx.has_bias else None
         w = weight.detach().to(precision)
         rows, result = x.detach(), None if out is None else out.detach()
@@ -71,20 +72,24 @@ class _Linear(torch.autograd.Function):
         def work(start: int, stop: int) -> None:
             chunk = start // grain
             g = grad[start:stop]
+            sums = None if bias_parts is None else bias_parts[chunk]
             if result is not None:
-                g = torch.ops.aten.threshold_backward(g, result[start:stop], 0)
-            if bias_parts is not None:
-                torch.sum(g, 0, out=bias_parts[chunk])
+                masked = torch.empty_like(g)
+                sums = g.new_empty(g.shape[1]) if sums is None else sums
+                mask_gradient(*(t.numpy() for t in (g, result[start:stop], masked, sums)))
+                g = masked
+            elif sums is not None:
+                torch.sum(g, 0, out=sums)
             g = g.to(precision)
             if x_grad is not None:
                 multiply(g, w, x_grad[start:stop], precision=precision)
-            if turned_parts is not None:
-                multiply_turned(rows[start:stop], g, turned_parts[chunk], precision=precision)
+            if weight_parts is not None:
+                multiply_turned(rows[start:stop], g, weight_parts[chunk], precision=precision)
 
         in_chunks(work, len(x), grain)
         return (
             x_grad,
-            None if turned_parts is None else turned_parts.sum(0).t().contiguous(),
+            None if weight_parts is None else weight_parts.sum(0),
             None if bias_parts is None else bias_parts.sum(0),
             None,
             None,

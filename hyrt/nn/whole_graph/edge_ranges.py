@@ -16,6 +16,8 @@ from hyrt.machine.workers import Workers, current_workers
 
 # Edges and rows of a range: a tenth of a millisecond at the least, long against handing it to a thread.
 _GRAIN = 1 << 14
+# As many numbers are read along edges in less time than it takes to wake a thread and to wait for it.
+_FEW_NUMBERS = 1 << 20
 # A row with more edges is cut itself: else all other threads would wait for the one that has it.
 _LONG = 4 * _GRAIN
 
@@ -102,6 +104,7 @@ def run_by_edges(
     rows: NDArray[Any] | None = None,
     workers: Workers | None = None,
     cut: Callable[[int, NDArray[Any]], CutRow] | None = None,
+    width: int = _FEW_NUMBERS // _GRAIN,
 ) -> None:
     """Call `work(start, stop)` for the ranges of `edge_ranges`, shared by a team of threads.
 
@@ -117,9 +120,13 @@ def run_by_edges(
         Called with the number of a row of very many edges and the [pieces + 1] edges at which its pieces
         begin, as indptr; without it such a row is computed by one thread. Where a row is cut depends on its
         edges only.
+    width
+        Numbers that are read along an edge: where they are few, the calling thread computes all by itself.
     """
     count = len(indptr) - 1 if rows is None else len(rows)
-    if int(indptr[-1]) - int(indptr[0]) + count <= _GRAIN:
+    # No more than this many edges: then no row is cut either.
+    alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
+    if int(indptr[-1]) - int(indptr[0]) + count <= alone:
         # One range, and no row to be cut: of a small graph, to find that out would take as long as the work.
         if count:
             work(0, count)

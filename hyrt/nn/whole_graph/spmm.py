@@ -184,7 +184,7 @@ def spmm_into(
             sums=np.zeros((len(starts), x.shape[1]), zero.dtype),
         )  # fmt: skip
 
-    run_by_edges(work, indptr, chosen, workers, cut)
+    run_by_edges(work, indptr, chosen, workers, cut, width=x.shape[1])
 
 
 def _one(scale: Array | None, i: int) -> Array | None:

@@ -8,6 +8,7 @@ from closeness import distance
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators import chunk_product
+from hyrt.nn.operators.masked_gradient import mask_gradient
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.tiled_transpose import transpose_into
 from hyrt.nn.torch_threads import torch_threads
@@ -60,6 +61,27 @@ def test_float32_is_float64_rounded_for_any_number_of_rows(rows: int, relu: bool
         assert mine.grad is not None
         assert theirs.grad is not None
         assert distance(mine.grad, theirs.grad) < 2e-6
+
+
+@pytest.mark.parametrize(("width", "made"), [(5, 40), (40, 5)])
+def test_a_weight_gradient_is_right_whichever_side_is_narrow(width: int, made: int) -> None:
+    x, weight = drawn(1300, width), drawn(made, width, seed=1).requires_grad_()
+    direction = drawn(1300, made, seed=2)
+    linear(x, weight).backward(direction)
+    assert weight.grad is not None
+    assert weight.grad.is_contiguous()
+    assert distance(weight.grad, direction.double().T @ x.double()) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_masked_gradient_is_that_of_a_relu_with_its_sums(dtype: torch.dtype) -> None:
+    grad, result = drawn(1000, 13, dtype=dtype), drawn(1000, 13, seed=1, dtype=dtype)
+    result[3, 2], result[4], result[5, 1] = 0, 0, torch.nan
+    out, sums = torch.full_like(grad, torch.nan), torch.full((13,), torch.nan, dtype=dtype)
+    mask_gradient(*(t.numpy() for t in (grad, result, out, sums)))
+    assert torch.equal(out, torch.ops.aten.threshold_backward(grad, result, 0))
+    exact = out.double().sum(0)
+    assert (sums - exact).abs().max() < (1e-5 if dtype == torch.float32 else 1e-12)
 
 
 def test_a_very_wide_product() -> None:
@@ -213,13 +235,13 @@ def test_small_matrices_are_never_onednn_s_in_fp32(monkeypatch: pytest.MonkeyPat
     for wide, precision, num in ((4, torch.float32, 0), (5, torch.float32, 2), (4, torch.bfloat16, 2)):
         asked.clear()
         rows, grad, weight = drawn(6, wide), drawn(6, 3, seed=1), drawn(3, wide, seed=2)
-        out, turned = torch.empty(6, 3), torch.empty(wide, 3)
+        out, turned = torch.empty(6, 3), torch.empty(3, wide)
         chunk_product.multiply(rows, weight.to(precision).t(), out, precision=precision)
         chunk_product.multiply_turned(rows, grad, turned, precision=precision)
         assert len(asked) == num
         bound = 1e-5 if precision == torch.float32 else 5e-2
         torch.testing.assert_close(out, rows @ weight.t(), rtol=bound, atol=bound)
-        torch.testing.assert_close(turned, rows.t() @ grad, rtol=bound, atol=bound)
+        torch.testing.assert_close(turned, grad.t() @ rows, rtol=bound, atol=bound)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,19 @@ def test_each_edge_is_in_one_range_or_one_piece(chosen: list[int] | None) -> Non
         assert each.finished == 1
 
 
+@pytest.mark.parametrize(
+    ("edges", "width", "alone"),
+    [(60_000, 16, True), (66_000, 16, False), (50_000, 64, False), (16_000, 500, True), (70_000, 1, False)],
+)
+def test_few_numbers_are_not_shared(edges: int, width: int, alone: bool) -> None:
+    indptr = np.linspace(0, edges, 101).astype(np.int64)
+    calls: list[tuple[int, int]] = []
+    with Workers(2, "threads") as workers:
+        run_by_edges(lambda *rows: calls.append(rows), indptr, workers=workers, width=width)
+    assert (calls == [(0, 100)]) == alone
+    assert sorted(row for rows in calls for row in range(*rows)) == list(range(100))
+
+
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_transpose_by_edge_id_is_the_gradient(heads: int) -> None:
     """With weights that differ in both directions."""
