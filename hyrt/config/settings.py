@@ -143,8 +143,9 @@ class ModelConfig(Section):
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
     `deepgcn` and `gnn-film` add it after norm and ReLU, and from the second layer on."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the model: of an installed package, or `{edge_types: n}` for `ggnn` and
-    `gnn-film`, which then have a matrix for each of n types of edges."""
+    """Keyword arguments for the model: of an installed package; `{edge_types: n}` for `ggnn` and `gnn-film`,
+    which then have a matrix for each of n types of edges; or `{out_heads: n}` for the heads of the last layer
+    of `gat`, by default as many as those of the others."""
 
 
 class TrainConfig(Section):

@@ -36,7 +36,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn128": {"kind": "gcn", "hidden": 128},
     "gin64": {"kind": "gin", "hidden": 64},
     "gat1": {"kind": "gat", "hidden": 16, "heads": 1},
-    "gat3": {"kind": "gat", "hidden": 48, "heads": 3},
+    # The peers' last layer has one head.
+    "gat3": {"kind": "gat", "hidden": 48, "heads": 3, "options": {"out_heads": 1}},
     "gat8": {"kind": "gat", "hidden": 64, "heads": 8},
 }
 """The models, by the names that the peer's script has for them; `gat8` is hyrt's alone."""

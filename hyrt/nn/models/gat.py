@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import ModelKind
 
 if TYPE_CHECKING:
@@ -12,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class Gat(ModelKind):
-    """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them."""
+    """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them.
+
+    `model.options={out_heads: n}` has n heads in the last layer, instead of as many as in the others:
+    Velickovic et al. have one where there are few labels (3.3).
+    """
 
     # The dropout of attention is that of Velickovic et al. 2018, 3.3.
     defaults: ClassVar = {
@@ -28,10 +33,24 @@ class Gat(ModelKind):
         if hidden % heads:
             raise ValueError(f"model.hidden={hidden} is not a multiple of model.heads={heads}")
 
-    def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
+    def layer(
+        self,
+        architecture: Architecture,
+        in_features: int,
+        out_features: int,
+        *,
+        last: bool,
+        out_heads: int | None = None,
+    ) -> Layer:
         from hyrt.nn.layers import GatLayer
 
         heads = architecture.heads
+        if out_heads is not None:
+            if isinstance(out_heads, bool) or not isinstance(out_heads, int) or out_heads < 1:
+                raise ConfigError(
+                    f"model.options has out_heads={out_heads!r}: give a number of heads, from 1 on"
+                )
+            heads = out_heads if last else heads
         width = out_features if last else out_features // heads
         return GatLayer(
             in_features,

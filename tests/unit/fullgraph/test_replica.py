@@ -50,6 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gin, norm": {"kind": "gin", "norm": "layer", "residual": True, "dropout": 0.2, "layers": 3},
     "gat": {"kind": "gat", "heads": 2},
     "gat, masks": {"kind": "gat", "heads": 2, "attention_dropout": 0.6, "dropout": 0.3},
+    "gat, one head at last": {"kind": "gat", "heads": 2, "options": {"out_heads": 1}},
     "gat, all": {"kind": "gat", "heads": 4, "dropout": 0.4, "residual": True, "norm": "layer", "layers": 3},
 }
 

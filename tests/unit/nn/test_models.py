@@ -82,6 +82,17 @@ def test_a_model_is_built_by_its_kind_with_its_options() -> None:
         check_model("gcn", {"bias": 1}, hidden=6, heads=4)
 
 
+def test_the_last_layer_of_gat_has_as_many_heads_as_it_is_given() -> None:
+    sizes = {"kind": "gat", "in_features": 4, "num_classes": 3, "hidden": 6, "heads": 2}
+    for options, heads in (({}, 2), ({"out_heads": 1}, 1), ({"out_heads": 5}, 5)):
+        first, last = GNN(Architecture(**sizes, options=options)).layers  # type: ignore[arg-type]
+        assert first.weight.shape == (2, 3, 4)  # type: ignore[union-attr]
+        assert last.weight.shape == (heads, 3, 6)  # type: ignore[union-attr]
+    for wrong in (0, -1, True, 1.5, "two"):
+        with pytest.raises(ConfigError, match=r"^model.options has out_heads=.*: give a number of heads"):
+            GNN(Architecture(**sizes, options={"out_heads": wrong}))  # type: ignore[arg-type]
+
+
 @pytest.mark.usefixtures("declared")
 def test_what_is_no_model_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown model.kind 'gnc' \(did you mean 'gcn'\?\)"):
