@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hyrt.api import load, load_run, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
+    from hyrt.nn.own_modules.pyg_stack import from_pyg
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
@@ -28,6 +29,7 @@ __all__ = [
     "TrainResult",
     "TrainedRun",
     "__version__",
+    "from_pyg",
     "load",
     "load_run",
     "nn",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "from_pyg": "hyrt.nn.own_modules.pyg_stack",
     "load": "hyrt.api",
     "load_run": "hyrt.api",
     "train": "hyrt.api",

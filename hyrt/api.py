@@ -60,7 +60,7 @@ def train(
         A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a torch module of your
         own that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row a
         source of the first block. A module gets as many blocks as `sampler={"fanout": [...]}` has entries (2
-        by default).
+        by default, or as many as it has layers if it is of `hyrt.nn.stack` or `hyrt.from_pyg`).
     config
         All settings, in place of `sections`.
     emit
@@ -82,6 +82,7 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
+    from hyrt.nn.own_modules.depth import check_depth, depth_of
     from hyrt.observe.wanted_hooks import hooks_of_environment
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.choose_rows import resolve_rows
@@ -108,11 +109,14 @@ def train(
     else:
         module = model
         fanout = as_list(sections.get("sampler", {}).get("fanout"))
-        if isinstance(fanout, Sequence):
-            sections["model"] = {"layers": len(fanout)}
+        depth = len(fanout) if isinstance(fanout, Sequence) else depth_of(module)
+        if depth is not None:
+            sections["model"] = {"layers": depth}
     if config is not None and (sections.keys() - {"model"} or (module is None and model != "graphsage")):
         raise ConfigError("give either a config or sections as keywords, not both")
     settings = config or build_config(sections, own_model=module is not None)
+    if module is not None:
+        check_depth(module, settings.model.layers)
     prepared = PreparedRun(settings, opened_graph(settings, graph), module)
     settings, _ = resolve_auto(settings, prepared)
     settings, prepared, _ = resolve_rows(settings, prepared)

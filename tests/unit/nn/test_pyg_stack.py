@@ -1,0 +1,127 @@
+"""PyG's convolutions in hyrt: what they compute on a whole graph, gradients included, whoever trains what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from block_cases import sampled
+from graphs import random_graph
+from torch import Tensor, nn
+
+import hyrt
+from hyrt.errors import UnsupportedModel
+from hyrt.nn.own_modules.pyg_stack import PygStack
+
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
+
+GRAPH = random_graph(80, features=10)
+EDGES = torch.stack(
+    [
+        torch.from_numpy(GRAPH.topology.indices.astype(np.int64)),
+        torch.from_numpy(np.repeat(np.arange(80), np.diff(GRAPH.topology.indptr))),
+    ]
+)
+X = torch.from_numpy(GRAPH.features.values.astype(np.float64))  # type: ignore[attr-defined]
+
+KINDS: dict[str, Callable[[int, int], nn.Module]] = {
+    "SAGEConv": lambda f, out: pyg.SAGEConv(f, out),
+    "SAGEConv max": lambda f, out: pyg.SAGEConv(f, out, aggr="max", project=True),
+    "GATv2Conv": lambda f, out: pyg.GATv2Conv(f, out, heads=2, concat=False),
+    "GATConv": lambda f, out: pyg.GATConv(f, out, heads=2, concat=False),
+    "TransformerConv": lambda f, out: pyg.TransformerConv(f, out, heads=2, concat=False, beta=True),
+    "GraphConv": lambda f, out: pyg.GraphConv(f, out),
+    "GINConv": lambda f, out: pyg.GINConv(nn.Sequential(nn.Linear(f, out), nn.Tanh()), train_eps=True),
+}
+
+
+def stack_of(kind: str, **more: Any) -> PygStack:
+    torch.manual_seed(3)
+    return hyrt.from_pyg(KINDS[kind](10, 8), KINDS[kind](8, 3), **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_all_neighbours_give_pygs_scores_and_gradients(kind: str) -> None:
+    model = stack_of(kind, activation=torch.tanh).double()
+    targets = np.arange(5, 70, 3)
+    batch = sampled(GRAPH, targets, [-1, -1])
+    mine = model(batch.blocks, X[batch.blocks[0].sources])
+    hidden = torch.tanh(model.convs[0](X, EDGES))
+    theirs = model.convs[1](hidden, EDGES)[batch.targets]
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    parameters = list(model.parameters())
+    for a, b in zip(
+        *(torch.autograd.grad(s.square().sum(), parameters) for s in (mine, theirs)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def weights(kind: str, dropout: float = 0.4, **settings: Any) -> Tensor:
+    result = hyrt.train(
+        GRAPH,
+        stack_of(kind, dropout=dropout),
+        **{
+            "train": {"epochs": 3, "optimizer": "SGD", "lr": 0.1},
+            "balance": {"policy": "static", "predict": False},
+            "evaluate": {"every": 0},
+            **settings,
+        },
+    )
+    return torch.cat([p.detach().flatten() for p in result.model.parameters()])
+
+
+@pytest.mark.parametrize("kind", ["SAGEConv", "GATv2Conv", "TransformerConv"])
+def test_who_trains_changes_nothing(kind: str) -> None:
+    batches = {"sampler": {"fanout": [3, 4]}, "data": {"batch_size": 16}}
+    alone = weights(kind, **batches)
+    two = weights(kind, devices=["cpu:0", "cpu:1"], split=[3, 13], **batches)
+    torch.testing.assert_close(two, alone, rtol=1e-5, atol=1e-5)
+    everything = {"sampler": {"fanout": [-1, -1]}, "data": {"batch_size": len(GRAPH.split("train"))}}
+    whole = weights(kind, full_graph=True)
+    torch.testing.assert_close(whole, weights(kind, **everything), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_of_pygs_brings_its_activation_and_its_dropout() -> None:
+    model = pyg.GraphSAGE(10, 8, 2, 3, dropout=0.25, act="tanh")
+    made = hyrt.from_pyg(model)
+    assert made.dropout == 0.25
+    batch = sampled(GRAPH, range(4, 50), [-1, -1])
+    mine = made.eval()(batch.blocks, X[batch.blocks[0].sources].float())
+    torch.testing.assert_close(mine, model.eval()(X.float(), EDGES)[batch.targets], rtol=1e-5, atol=1e-5)
+    assert {id(p) for p in made.parameters()} == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "needs at least one convolution"),
+        ([nn.Linear(3, 3)], r"convolution 1 \(Linear\) is no convolution of torch_geometric.nn"),
+        ([pyg.SAGEConv(-1, 3)], "does not know its width yet: give in_channels, not -1"),
+        (
+            [pyg.SAGEConv(10, 8), pyg.SAGEConv(7, 3)],
+            r"convolution 2 \(SAGEConv\) takes 7 columns, but is given 8",
+        ),
+        ([pyg.GATv2Conv(10, 8, dropout=0.5)], "so a step would depend on the split: make it with dropout=0"),
+        ([pyg.GATv2Conv(10, 8, edge_dim=4)], "features of edges, which hyrt does not have"),
+        ([pyg.GCNConv(10, 3)], r"convolution 1 \(GCNConv\) does not work on a pair of rows"),
+        ([pyg.GINEConv(nn.Linear(10, 3))], r"convolution 1 \(GINEConv\) does not work on a pair of rows"),
+        ([pyg.GraphSAGE(10, 8, 2, 3, jk="cat")], "takes no jumping knowledge: give jk=None"),
+        ([pyg.GraphSAGE(10, 8, 2, 3, norm="layer")], "takes no norms: give norm=None"),
+    ],
+)
+def test_what_does_not_fit_is_named_before_the_training(given: Sequence[Any], says: str) -> None:
+    with pytest.raises(UnsupportedModel, match=says):
+        hyrt.from_pyg(*given)
+
+
+def test_the_depth_of_a_stack_is_that_of_the_mini_batches() -> None:
+    with pytest.raises(
+        UnsupportedModel, match="the model has 2 layers, but mini-batches have 3: give sampler"
+    ):
+        weights("SAGEConv", sampler={"fanout": [2, 2, 2]})
+    convs = [pyg.SAGEConv(10, 8), pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 3)]
+    result = hyrt.train(GRAPH, hyrt.from_pyg(*convs), train={"epochs": 1}, balance={"predict": False})
+    assert set(result.metrics) == {"val", "test"}
