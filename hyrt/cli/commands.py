@@ -24,6 +24,7 @@ from hyrt.cli.eval_infer import evaluate, infer
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
 from hyrt.cli.options import Command
+from hyrt.cli.plot import plot
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
@@ -90,7 +91,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (run, init, evaluate, infer, partition, devices, doctor, calibrate, predict, report):
+for command in (run, init, evaluate, infer, partition, devices, doctor, calibrate, predict, report, plot):
     app.command("eval" if command is evaluate else None, cls=Command)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")

@@ -112,8 +112,9 @@ def predict(
     from hyrt.errors import ConfigError, numbers_named
     from hyrt.predict.any_machine import machine, predict_on
     from hyrt.predict.this_run import devices_of
+    from hyrt.report.plots.plot_file import check_plot
+    from hyrt.report.plots.scaling_plot import plot_scaling
     from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
-    from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     question = _question(ranks, network, strategy, locality, homes)

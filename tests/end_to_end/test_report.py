@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end.terminal import TINY, hyrt, only_run, records, summary
+from in_process import refused, run_here
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
@@ -298,3 +299,17 @@ def test_scalars_for_tensorboard_and_a_dashboard_that_is_no_terminal(tmp_path: P
     # A resumed run adds to it.
     hyrt("run", "--resume", made, "train.epochs=3", "--tensorboard", cwd=tmp_path)
     assert len(list((made / "tensorboard").iterdir())) == 2
+
+
+def test_charts_for_papers(run: Path, tmp_path: Path) -> None:
+    run_here("plot", run, "-o", "mine.svg", "--charts", "loss,split,busy", cwd=tmp_path)
+    drawn = (tmp_path / "mine.svg").read_text(encoding="utf-8")
+    assert all(
+        f">{name}</text>" in drawn for name in ("training", "cpu:0", "cpu:1", "Split: targets per step")
+    )
+    shutil.copytree(run, tmp_path / "other")
+    run_here("plot", run, "other", "-o", "two.pdf", cwd=tmp_path)
+    assert (tmp_path / "two.pdf").read_bytes().startswith(b"%PDF")
+    assert "mine.svg: already exists" in refused("plot", run, "-o", "mine.svg", cwd=tmp_path)
+    message = refused("plot", run, "-o", "x.svg", "--charts", "lost", cwd=tmp_path)
+    assert "there is no such chart here: give loss, metrics, step" in message

@@ -41,6 +41,8 @@ class Series:
 class Chart:
     """A chart."""
 
+    key: str
+    """One word for it, by which it is asked for."""
     title: str
     """What it shows, with the unit."""
     series: Sequence[Series]

@@ -35,9 +35,10 @@ def charts_of(run: RunRecord) -> list[Chart]:
     ]
     metrics = _evaluated(run, _metrics(run), first_colour=1)
     charts = [
-        Chart(title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
-        Chart(title="Metrics", series=metrics, value=_score),
+        Chart(key="loss", title="Loss", series=[_losses(groups), *_evaluated(run, ["loss"], first_colour=1)]),
+        Chart(key="metrics", title="Metrics", series=metrics, value=_score),
         Chart(
+            key="step",
             title="Time of a step, measured and predicted",
             series=times,
             value=duration,
@@ -45,6 +46,7 @@ def charts_of(run: RunRecord) -> list[Chart]:
             cut=True,
         ),
         Chart(
+            key="stages",
             title="Work of the stages per step; the bottleneck below",
             series=_each(groups, "stage_s", STAGES),
             value=duration,
@@ -52,23 +54,30 @@ def charts_of(run: RunRecord) -> list[Chart]:
             cut=True,
         ),
         *(
-            Chart(title=title, series=_each(groups, key), value=_whole, marks=marks, step=True)
+            Chart(key=key, title=title, series=_each(groups, key), value=_whole, marks=marks, step=True)
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
         ),
         Chart(
+            key="waiting",
             title="Waiting of the stages per step, if it is noticeable",
             series=_that_count(_each(groups, "blocked_s")),
             value=duration,
             cut=True,
         ),
-        Chart(title="Mini-batches waiting in the channels", series=_each(groups, "queued")),
-        Chart(title="Devices: fraction of the time spent propagating", series=busy, value="{:.0%}".format),
+        Chart(key="queues", title="Mini-batches waiting in the channels", series=_each(groups, "queued")),
         Chart(
+            key="busy",
+            title="Devices: fraction of the time spent propagating",
+            series=busy,
+            value="{:.0%}".format,
+        ),
+        Chart(
+            key="throughput",
             title="Throughput in MTEPS",
             series=[_line("sampled edges per second, in millions", groups, "mteps")],
         ),
         *_chunk_charts(run, groups),
-        Chart(title="Resident memory", series=[_memory("process", groups)], value=_gibibytes),
+        Chart(key="memory", title="Resident memory", series=[_memory("process", groups)], value=_gibibytes),
     ]
     return [chart for chart in charts if not chart.is_empty]
 
@@ -78,6 +87,7 @@ def _chunk_charts(run: RunRecord, groups: Sequence[Line]) -> list[Chart]:
     told = [line for line in groups if line.get("chunks")]
     return [
         Chart(
+            key="chunks",
             title=f"Chunks on {run.labelled(name)}: copying, computing, and both at once, per step",
             series=[
                 _line(what, told, "chunks", name, key, colour=colour)
@@ -106,11 +116,20 @@ def charts_beside(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart
     scores = each(lambda run, _: next(iter(_evaluated(run, [metric], splits=["val"])), nothing))
     times = each(lambda _, lines: _line("", lines, "step_s"))
     charts = [
-        Chart(title="Loss", series=each(lambda _, lines: _losses(lines))),
-        Chart(title=f"Validation {metric}", series=scores, value=_score),
-        Chart(title="Time of a step", series=times, value=duration, cut=True),
-        Chart(title="Throughput in MTEPS", series=each(lambda _, lines: _line("", lines, "mteps"))),
-        Chart(title="Resident memory", series=each(lambda _, lines: _memory("", lines)), value=_gibibytes),
+        Chart(key="loss", title="Loss", series=each(lambda _, lines: _losses(lines))),
+        Chart(key="metrics", title=f"Validation {metric}", series=scores, value=_score),
+        Chart(key="step", title="Time of a step", series=times, value=duration, cut=True),
+        Chart(
+            key="throughput",
+            title="Throughput in MTEPS",
+            series=each(lambda _, lines: _line("", lines, "mteps")),
+        ),
+        Chart(
+            key="memory",
+            title="Resident memory",
+            series=each(lambda _, lines: _memory("", lines)),
+            value=_gibibytes,
+        ),
     ]
     return [chart for chart in charts if not chart.is_empty]
 

@@ -40,7 +40,15 @@ def test_any_numbers_and_names_make_a_picture(
     values: list[float], name: str, text: str, step: bool, cut: bool
 ) -> None:
     series = Series(name=name, x=range(len(values)), y=values)
-    chart = Chart(title=text, series=[series], marks=[(0, text)], bands=[(0, 1, 9, name)], step=step, cut=cut)
+    chart = Chart(
+        key="loss",
+        title=text,
+        series=[series],
+        marks=[(0, text)],
+        bands=[(0, 1, 9, name)],
+        step=step,
+        cut=cut,
+    )
     svg = drawn(chart)
     assert svg.get("aria-label") == text
     lines = [path for path in svg.iter("path") if "line" in (path.get("class") or "")]
@@ -56,7 +64,7 @@ def test_any_numbers_and_names_make_a_picture(
 
 
 def test_a_point_is_drawn_in_proportion() -> None:
-    chart = Chart(title="t", series=[Series(name="s", x=[0, 5, 10], y=[0.0, 2.0, 10.0])])
+    chart = Chart(key="loss", title="t", series=[Series(name="s", x=[0, 5, 10], y=[0.0, 2.0, 10.0])])
     (line,) = [path for path in drawn(chart).iter("path") if "line" in (path.get("class") or "")]
     (x0, y0), (x1, y1), (x2, y2) = points(line.get("d") or "")
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
@@ -64,7 +72,7 @@ def test_a_point_is_drawn_in_proportion() -> None:
 
 
 def test_steps_hold_until_the_next_point() -> None:
-    chart = Chart(title="t", series=[Series(name="s", x=[0, 10], y=[1.0, 3.0])], step=True)
+    chart = Chart(key="loss", title="t", series=[Series(name="s", x=[0, 10], y=[1.0, 3.0])], step=True)
     (line,) = [path for path in drawn(chart).iter("path") if "line" in (path.get("class") or "")]
     first, corner, last = points(line.get("d") or "")
     assert corner == (last[0], first[1])
@@ -72,10 +80,10 @@ def test_steps_hold_until_the_next_point() -> None:
 
 def test_a_few_values_far_off_leave_the_frame_and_are_told() -> None:
     values = [1.0] * 99 + [1000.0]
-    cut = Chart(title="t", series=[Series(name="s", x=range(100), y=values)], cut=True)
+    cut = Chart(key="loss", title="t", series=[Series(name="s", x=range(100), y=values)], cut=True)
     assert cut.top == 1.5
     assert cut.note == "1 of 100 values are outside the frame, up to 1e+03"
-    whole = Chart(title="t", series=cut.series)
+    whole = Chart(key="loss", title="t", series=cut.series)
     assert whole.top == math.inf
     assert not whole.note
     assert cut.table[1][-1][1] == "1e+03"

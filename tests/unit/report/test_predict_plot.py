@@ -10,7 +10,8 @@ from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
 
 from hyrt.errors import ConfigError, DataNotWritten
-from hyrt.report.tables.scaling_plot import check_plot, plot_scaling
+from hyrt.report.plots.plot_file import check_plot
+from hyrt.report.plots.scaling_plot import plot_scaling
 
 PLATFORM = Platform(
     name="a $ box",
@@ -35,9 +36,9 @@ def test_names_every_bottleneck_once(tmp_path: Path) -> None:
     ]
     plot_scaling(scaling, tmp_path / "x.svg")
     drawn = (tmp_path / "x.svg").read_text()
-    assert drawn.count("<!-- bound by load -->") == 1
-    assert drawn.count("<!-- bound by sample -->") == 1
-    assert drawn.count("<!-- linear -->") == 1
+    assert drawn.count(">bound by load</text>") == 1
+    assert drawn.count(">bound by sample</text>") == 1
+    assert drawn.count(">linear</text>") == 1
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt", ".png", "x.npz"])

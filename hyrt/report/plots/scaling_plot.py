@@ -7,24 +7,7 @@ from pathlib import Path
 
 from hyrt_perfmodel.prediction.predict import Prediction
 
-from hyrt.errors import ConfigError, DataNotWritten
-
-
-def check_plot(path: Path) -> None:
-    """Before anything is computed: whether a plot can be written there.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing, or cannot write such files.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError:
-        raise ConfigError('--plot needs matplotlib: pip install "hyrt[plot]"') from None
-    kinds = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix[1:].lower() not in kinds:
-        raise ConfigError(f"--plot {path}: unknown file type: give a name that ends in .png, .svg or .pdf")
+from hyrt.report.plots.plot_file import save_plot
 
 
 def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
@@ -64,7 +47,4 @@ def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     # As it is: a `$` of a name starts no formula.
     axes.set_title(f"{scaling[0][1].platform}, predicted", parse_math=False)
     axes.legend()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise DataNotWritten(f"{path} cannot be written: {error.strerror or error}") from error
+    save_plot(figure, path)

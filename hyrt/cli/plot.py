@@ -1,0 +1,54 @@
+"""`hyrt plot`: charts of runs as figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hyrt.cli.options import Force
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write: .svg, .pdf or .png."),
+    ],
+    charts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="The charts, below each other: loss, metrics, step, throughput, memory; of one run also "
+            "stages, split, threads, waiting, queues, busy, chunks. By default loss and metrics.",
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Plot charts of a run, or of several runs in one chart each.
+
+    They are those of the report, as wide as a column of a paper, and their text stays text. All points are
+    drawn. Needs matplotlib: pip install "hyrt[plot]".
+
+    \b
+    Examples:
+      hyrt plot runs/mine -o loss.pdf --charts loss
+      hyrt plot runs/gcn runs/gat -o compared.svg --charts metrics,step
+    """  # noqa: D301
+    from hyrt.machine.output_file import output_file
+    from hyrt.report.html.charts_of_run import charts_beside, charts_of
+    from hyrt.report.html.page import labels
+    from hyrt.report.plots.plot_file import check_plot
+    from hyrt.report.plots.run_plot import chosen_charts, plot_charts
+    from hyrt.report.records.run_record import read_run
+    from hyrt.report.terminal.printed_lines import shell_word
+
+    check_plot(output, "--output")
+    file = output_file(output, replace=force)
+    # The same folder twice is one run.
+    records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
+    there = charts_of(records[0]) if len(records) == 1 else charts_beside(records, labels(records))
+    keys = None if charts is None else [name.strip() for name in charts.split(",")]
+    plot_charts(chosen_charts(there, keys), file)
+    typer.echo(f"plot {shell_word(output)}")

@@ -1,0 +1,58 @@
+"""The file of a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyrt.errors import ConfigError, DataNotWritten
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check_plot(path: Path, option: str = "--plot") -> None:
+    """Before anything is computed: whether a plot can be written there.
+
+    Parameters
+    ----------
+    path
+        The file of the plot; its ending chooses the format.
+    option
+        The option that names the file, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing, or cannot write such files.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        raise ConfigError(f'{option} needs matplotlib: pip install "hyrt[plot]"') from None
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ConfigError(f"{option} {path}: unknown file type: give a name that ends in .png, .svg or .pdf")
+
+
+def save_plot(figure: Figure, path: Path) -> None:
+    """Write a figure.
+
+    Raises
+    ------
+    DataNotWritten
+        If it cannot be written.
+    """
+    from matplotlib import rc_context
+
+    try:
+        # Text stays text, which papers and search want: in SVG, and as TrueType in PDF.
+        with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}):
+            figure.savefig(path, metadata=_no_date(path))
+    except OSError as error:
+        raise DataNotWritten(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _no_date(path: Path) -> dict[str, None]:
+    """Equal plots are equal files."""
+    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from hyrt.errors import ConfigError
+from hyrt.report.html.chart import Chart, Series
+from hyrt.report.plots.plot_file import check_plot
+from hyrt.report.plots.run_plot import chosen_charts, plot_charts
+
+LOSS = Chart(
+    key="loss",
+    title="Loss of a $ run",
+    series=[Series(name="first", x=[1, 2, 3], y=[3.0, math.nan, 1.0]), Series(name="b$c$", x=[1], y=[2.0])],
+)
+SPLIT = Chart(key="split", title="Split", series=[Series(name="cpu:0", x=[1, 9], y=[5, 7])], step=True)
+
+
+def test_every_chart_and_series_is_in_the_file_as_text(tmp_path: Path) -> None:
+    plot_charts([LOSS, SPLIT], tmp_path / "x.svg")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "x.svg").read_text())
+    assert {"Loss of a $ run", "first", "b$c$", "Split", "cpu:0", "step"} <= set(texts)
+
+
+def test_points_are_where_their_values_are(tmp_path: Path) -> None:
+    """The heights of three points, read back from the picture, lie as their values do."""
+    values = [1.0, 4.0, 2.0]
+    line = Chart(key="loss", title="t", series=[Series(name="s", x=[0, 1, 2], y=values)])
+    plot_charts([line], tmp_path / "x.svg")
+    drawn = (tmp_path / "x.svg").read_text()
+    (path,) = re.findall(r'<path d="(M [^"]+)"[^>]*clip-path[^>]*stroke: #1f77b4', drawn)
+    points = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", path)]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x1 - x0 == pytest.approx(x2 - x1, rel=1e-4)
+    # From above: a higher value has a lower number.
+    assert (y0 - y1) / (y0 - y2) == pytest.approx(3.0, rel=1e-4)
+
+
+def test_equal_plots_are_equal_files(tmp_path: Path) -> None:
+    for kind in ("svg", "pdf"):
+        for name in ("a", "b"):
+            plot_charts([LOSS], tmp_path / f"{name}.{kind}")
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_charts_are_chosen_by_name_in_the_order_given() -> None:
+    assert chosen_charts([LOSS, SPLIT], ["split", "loss"]) == [SPLIT, LOSS]
+    assert chosen_charts([SPLIT, LOSS], None) == [LOSS]
+    assert chosen_charts([SPLIT], None) == [SPLIT]
+    with pytest.raises(ConfigError, match="--charts times: there is no such chart here: give loss or split"):
+        chosen_charts([LOSS, SPLIT], ["times"])
+    with pytest.raises(ConfigError, match="no step is recorded yet"):
+        chosen_charts([], None)
+
+
+def test_a_file_that_matplotlib_cannot_write_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--output x\.docx: unknown file type"):
+        check_plot(Path("x.docx"), "--output")
