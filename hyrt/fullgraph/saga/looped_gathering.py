@@ -28,6 +28,7 @@ from hyrt.nn.fused.layer_loops import (
 from hyrt.nn.fused.loop_runner import run_loop
 from hyrt.nn.layer_parts import AttentionSum
 from hyrt.nn.operators.attention_mask import AttentionMask
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -42,6 +43,8 @@ class WholeEdges:
     row_scale: Array | None = None
     loop_scale: Array | None = None
     """`row_scale` and `loop_scale`: see `Edges`."""
+
+    __repr__ = one_line
 
     def by_destination(self, at: Destinations | None) -> Edges:
         """The edges into all vertices, or some."""
@@ -182,6 +185,8 @@ class LoopedAttentionGathering:
     """[V] the numbers by which masks know the vertices; their own by default."""
     reads_messages_back: bool = True
     parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    __repr__ = one_line
 
     def forward(
         self,

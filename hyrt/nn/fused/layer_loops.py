@@ -20,6 +20,7 @@ from hyrt.nn.fused.form import FormBuilder
 from hyrt.nn.fused.fused_gather import FusedGather
 from hyrt.nn.fused.loop_runner import run_loop
 from hyrt.nn.operators.attention_mask import HEADS_OF_DRAW, AttentionMask
+from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -32,6 +33,8 @@ class LoopedSum:
     """[sources] float32, the factors c_j; None where each is 1."""
     has_loops: bool
     """Whether destinations have an edge from themselves besides their own."""
+
+    __repr__ = one_line
 
     def forward(self, edges: Edges, x: Array, out: Array, workers: Workers | None) -> None:
         """Gather [m, w] of [sources, w] rows, over edges by destination; `out` is overwritten."""
