@@ -16,9 +16,11 @@ from hyrt.device.capabilities import (
     Resizable,
     ScoresVertices,
     SharesColumns,
+    SharesLoops,
     TakesObjective,
     Watchable,
 )
+from hyrt.device.host_model import HostModel
 from hyrt.errors import UnsupportedModel
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.plan import can_take_apart
@@ -34,7 +36,6 @@ from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
 from hyrt_devices.cuda.driver import HostDriver
-from hyrt_devices.host_model import HostModel
 from hyrt_devices.host_staged import HostStaged
 
 
@@ -52,7 +53,9 @@ class HostRoom(TorchRoom):
             yield
 
 
-class CpuDevice(TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, Watchable):
+class CpuDevice(
+    TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops, Watchable
+):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
 
     Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
@@ -166,6 +169,10 @@ class CpuDevice(TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, Shar
         with self._health.terminal("chunk_gradients"):
             parameters = self._health.loaded(self._model).parameters
             return self._health.loaded(self._shared).gradients(parameters)
+
+    def loop_member(self, model: torch.nn.Module) -> Workers:
+        with self._health.terminal("loop_member"):
+            return self._workers
 
     def close(self) -> None:
         self._health.close()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
     from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom
     from hyrt.fullgraph.host_budget import HostBudget
+    from hyrt.fullgraph.saga.chunked_loops import LoopMember
     from hyrt.graph.cached.cached_rows import Rows
     from hyrt.graph.graph import Graph
     from hyrt.machine.workers import Watch
@@ -180,6 +181,25 @@ class SharesColumns(ABC):
         """
 
 
+class SharesLoops(ABC):
+    """Runs loops over edges of a whole graph, of which other devices run others.
+
+    So a model is trained whose vertices the host computes.
+    """
+
+    @abstractmethod
+    def loop_member(self, model: torch.nn.Module) -> LoopMember:
+        """Its memory for loops, with its queue; or the threads of one that computes in the host's memory.
+
+        Called after `open`, without a `load`, and again where another device was lost.
+
+        Raises
+        ------
+        UnsupportedModel
+            If it cannot run the loops of a model.
+        """
+
+
 class MadeOfDevices(ABC):
     """Several devices that a run takes for one."""
 
@@ -222,6 +242,7 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     KeepsHostBudget,
     RunsChunks,
     SharesColumns,
+    SharesLoops,
     MadeOfDevices,
     Traceable,
     Watchable,

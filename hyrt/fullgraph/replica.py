@@ -104,6 +104,11 @@ class FullGraphReplica:
         """Bytes of the matrices that it keeps, in memory and in files; graph and features not counted."""
         return self._chain.memory.allocated_bytes
 
+    @property
+    def file_bytes(self) -> int:
+        """Of these, bytes that live in a file."""
+        return self._chain.memory.file_bytes
+
     def step(self, batch: MiniBatch, objective: Objective, workers: Workers) -> StepSums:
         """The loss and its gradients, summed over the targets of a mini-batch of the whole graph.
 

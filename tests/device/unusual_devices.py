@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from hyrt_devices.cpu import CpuDevice
-from hyrt_devices.host_model import HostModel
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import GathersRows, SamplesNeighbors
+from hyrt.device.host_model import HostModel
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures

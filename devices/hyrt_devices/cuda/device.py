@@ -24,9 +24,11 @@ from hyrt.device.capabilities import (
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
+    SharesLoops,
     TakesObjective,
     Traceable,
 )
+from hyrt.device.host_saga import HostSaga
 from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
@@ -60,7 +62,6 @@ from hyrt_devices.cuda.saga.torch_loop_room import TorchLoopRoom
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 from hyrt_devices.cuda.staging import DTYPES, pinned_pool
 from hyrt_devices.cuda.timeline import Timeline
-from hyrt_devices.host_saga import HostSaga
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
@@ -95,6 +96,7 @@ class TorchDevice(
     KeepsHostBudget,
     RunsChunks,
     SharesColumns,
+    SharesLoops,
     Traceable,
 ):
     """Trains on a torch device. Any module runs, by autograd.
@@ -211,18 +213,25 @@ class TorchDevice(
 
     def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
         """Steps in chunks of a model whose edges are loops of this device."""
+        room = self._loop_room(model)
+        check_loops(model, self.info.name)
+        workers = Workers(
+            self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
+        )
+        return HostSaga(model, workers, [room], options, self._budget)
+
+    def loop_member(self, model: torch.nn.Module) -> TorchLoopRoom:
+        with self._health.terminal("loop_member"):
+            return self._loop_room(model)
+
+    def _loop_room(self, model: torch.nn.Module) -> TorchLoopRoom:
         if self._loops is None:
             raise UnsupportedModel(
                 f"{type(model).__name__} on {self.info.name} in chunks: its loops over edges cannot be built "
                 f"here: see docs/devices.md#{self.kind}. Omit the settings of fullgraph to train on the "
                 "whole graph at once, or train on cpu"
             )
-        check_loops(model, self.info.name)
-        room = TorchLoopRoom(self.info.name, self._driver, self._loops, self._chunk_bytes)
-        workers = Workers(
-            self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
-        )
-        return HostSaga(model, workers, room, options, self._budget)
+        return TorchLoopRoom(self.info.name, self._driver, self._loops, self._chunk_bytes)
 
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):

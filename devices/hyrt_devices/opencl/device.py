@@ -18,9 +18,11 @@ from hyrt.device.capabilities import (
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
+    SharesLoops,
     TakesObjective,
     Traceable,
 )
+from hyrt.device.host_saga import HostSaga
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
@@ -36,7 +38,6 @@ from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
-from hyrt_devices.host_saga import HostSaga
 from hyrt_devices.host_staged import HostStaged
 from hyrt_devices.opencl.chunks.chunk_steps import ChunkSteps, OpenclRoom, StagedChunks
 from hyrt_devices.opencl.launch import Launcher
@@ -66,6 +67,7 @@ class OpenclDevice(
     KeepsHostBudget,
     RunsChunks,
     SharesColumns,
+    SharesLoops,
     Traceable,
 ):
     """Trains with kernels of our own on one OpenCL device.
@@ -210,14 +212,19 @@ class OpenclDevice(
                 self._stager.forget()
             self._release_chunks()
             self._replica = self._stager = None
-            room = OpenclLoops(
-                *(self._programs, self._tuning, self._memory, self._compute),
-                errors=lambda: self._memory_errors("propagate"),
-            )
-            self._model = HostSaga(
-                model, self._workers, room, self._chunk_options or ChunkOptions(), self._budget
-            )
+            options = self._chunk_options or ChunkOptions()
+            self._model = HostSaga(model, self._workers, [self._loop_room()], options, self._budget)
         self.update(parameters)
+
+    def loop_member(self, model: torch.nn.Module) -> OpenclLoops:
+        with self._health.terminal("loop_member"):
+            return self._loop_room()
+
+    def _loop_room(self) -> OpenclLoops:
+        return OpenclLoops(
+            *(self._programs, self._tuning, self._memory, self._compute),
+            errors=lambda: self._memory_errors("propagate"),
+        )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
         with self._health.terminal("sampler"):

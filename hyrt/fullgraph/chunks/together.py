@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 from hyrt.errors import DeviceOutOfMemory
@@ -32,6 +33,40 @@ class MemberLost(Exception):
         super().__init__(str(error))
         self.member = member
         self.error = error
+
+
+def run_together(parts: Sequence[Callable[[], None]]) -> None:
+    """Have each of several devices do its part in a thread of its own, and wait for all.
+
+    Raises
+    ------
+    MemberLost
+        If one has failed; all others are through.
+    DeviceOutOfMemory
+        If one was out of memory, and none was lost.
+    """
+    errors: dict[int, BaseException] = {}
+
+    def run(member: int) -> None:
+        try:
+            parts[member]()
+        except BaseException as error:
+            errors[member] = error
+
+    threads = [
+        # One that hangs must not keep the process alive.
+        threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
+        for member in range(len(parts))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for member, error in sorted(errors.items()):
+        if not isinstance(error, DeviceOutOfMemory):
+            raise MemberLost(member, error) from error
+    for _, error in sorted(errors.items()):
+        raise error
 
 
 class Together:
@@ -65,30 +100,13 @@ class Together:
             with self._entered[0]():
                 part(0, self.kernels[0])
             return
-        errors: dict[int, BaseException] = {}
 
         def run(member: int) -> None:
-            try:
-                with self._entered[member]():
-                    part(member, self.kernels[member])
-                    self.kernels[member].wait()
-            except BaseException as error:
-                errors[member] = error
+            with self._entered[member]():
+                part(member, self.kernels[member])
+                self.kernels[member].wait()
 
-        threads = [
-            # One that hangs must not keep the process alive.
-            threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
-            for member in range(len(self.kernels))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for member, error in sorted(errors.items()):
-            if not isinstance(error, DeviceOutOfMemory):
-                raise MemberLost(member, error) from error
-        for _, error in sorted(errors.items()):
-            raise error
+        run_together([partial(run, member) for member in range(len(self.kernels))])
 
     def wait(self) -> None:
         """Until what devices have copied to the host is there."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
+from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
 from numpy.typing import NDArray
 
 from hyrt.errors import DeviceOutOfMemory
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
+from hyrt.fullgraph.chunks.together import run_together
 from hyrt.fullgraph.grid.edge_chunks import EdgeChunks
+from hyrt.fullgraph.grid.intervals import Cut, Intervals
 from hyrt.fullgraph.grid.least_grid import asked_too_few
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.fullgraph.recycled_matrices import RecycledMatrices
@@ -21,6 +26,7 @@ from hyrt.fullgraph.saga.loop_run import LoopRun
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt.nn.fused.edges import Edges
+from hyrt.nn.fused.numba_loops import run_on_host
 
 Array = NDArray[Any]
 
@@ -40,32 +46,52 @@ class _Kept:
     graph has the same edges for both."""
 
 
+LoopMember = LoopRoom | Workers
+"""What runs loops: a device, or a team of the host's threads, over rows that lie in memory."""
+
+
 class ChunkedLoops:
-    """`hyrt.nn.fused.loop_runner.LoopRunner` of a device (NeuGraph, section 3.1).
+    """`hyrt.nn.fused.loop_runner.LoopRunner` of a device, or of several (NeuGraph, section 3.1).
 
     Near rows are added to, far rows are read. Forward, destinations are near, so that chunks are read column
     by column; for the gradients of the sources, row by row. What is added to and does not stay on the device
     comes back to its place on the host.
 
+    Several devices compute intervals of near rows each, dealt out by their shares: forward the destinations,
+    for the gradients of the sources these (section 3.3). No two write the same row, and what is added up over
+    all rows is added in the order of the devices.
+
     Parameters
     ----------
-    room
-        The device's memory and queue.
+    members
+        The devices.
     options
         How many intervals there are to be, and their order.
     budget
         How much host memory edges in chunks may use.
+    shares
+        How fast each device is, in any unit.
     """
 
-    def __init__(self, room: LoopRoom, options: ChunkOptions, budget: HostBudget) -> None:
-        self._room = room
+    def __init__(
+        self,
+        members: Sequence[LoopMember],
+        options: ChunkOptions,
+        budget: HostBudget,
+        shares: Sequence[float] = (1.0,),
+    ) -> None:
+        self._members = members
+        self._rooms = [each for each in members if not isinstance(each, Workers)]
+        self._shares = tuple(shares)
         self._options = options
         self._budget = budget
         self._host = RecycledMatrices(budget)
-        self._least = 1
+        # With fewer, some devices would have nothing to do.
+        self._least = least_parts(self._shares)
         self._kept: dict[tuple[int, ...], _Kept] = {}
         # Edges, and bytes of near and far rows, that fit in `_least` intervals.
         self._fits: set[tuple[tuple[int, ...], tuple[int, int]]] = set()
+        self._rows = self._in_bytes = self._out_bytes = 0
         self.num: int | None = None
         """Into how many intervals the vertices of a whole graph are cut; None before the first loop."""
 
@@ -79,28 +105,96 @@ class ChunkedLoops:
         workers: Workers | None,
     ) -> list[Array]:
         if operands[0].dtype != np.float32:
-            raise ValueError(f"{self._room.name}: its loops are for float32, not {operands[0].dtype}")
+            raise ValueError(f"loops of devices are for float32, not {operands[0].dtype}")
+        runs = [LoopRun(room, loop, edges, operands, outs, winners) for room in self._rooms]
+        if any(run.is_empty for run in runs):
+            return runs[0].nothing()
+        on_host = partial(run_on_host, loop, edges, operands, outs, winners)
+        self._rows = max(self._rows, len(edges.indptr) - 1)
         while True:
-            run = LoopRun(self._room, loop, edges, operands, outs, winners)
-            if run.is_empty:
-                return run.nothing()
-            kept = self._chunks(run)
+            cut, numbers = None, edges.numbers
+            num_near = len(edges.indptr) - 1 if edges.rows is None else len(edges.rows)
+            if runs:
+                kept = self._chunks(runs)
+                cut, numbers = kept.chunks, self._numbers(runs[0], kept)
+            else:
+                self.num = max(1, min(self._options.num or self._least, num_near))
+            near: Cut = Intervals(num_near, min(self.num or 1, num_near)) if cut is None else cut.rows
             try:
-                with self._room.errors():
-                    return run.all(kept.chunks, self._options.order, self._numbers(run, kept))
+                return self._all(runs, on_host, cut, near, numbers)
             except DeviceOutOfMemory:
                 num = self.num or 1
-                if edges.by_number or self._options.num or num >= run.most_intervals:
+                if edges.by_number or self._options.num or num >= runs[0].most_intervals:
                     raise
                 self._grow(2 * num)
             finally:
                 # After an error, with what the loop had taken.
-                self._room.release()
+                for room in self._rooms:
+                    room.release()
+                self._in_bytes += sum(run.in_bytes for run in runs)
+                self._out_bytes += sum(run.out_bytes for run in runs)
+
+    def _all(
+        self,
+        runs: Sequence[LoopRun],
+        on_host: Callable[..., list[Array]],
+        cut: EdgeChunks | None,
+        near: Cut,
+        numbers: Array | None,
+    ) -> list[Array]:
+        """Run a loop on all devices; what is added up over all rows."""
+        if len(self._members) == 1 and runs:
+            with self._rooms[0].errors():
+                return runs[0].all(cut, self._options.order, numbers)
+        of_rooms = iter(runs)
+        found: list[list[Array]] = [[] for _ in self._members]
+
+        def part(member: int, run: LoopRun | None, columns: Sequence[int]) -> None:
+            device = self._members[member]
+            if isinstance(device, Workers):
+                each = [on_host(device, between=near.range(column)) for column in columns]
+                found[member] = [_sum(terms) for terms in zip(*each, strict=True)]
+            elif run is not None and columns:
+                with device.errors():
+                    found[member] = run.all(cut, self._options.order, numbers, columns)
+
+        dealt = dealt_columns(near.num, self._shares)
+        run_together(
+            [
+                partial(part, member, None if isinstance(device, Workers) else next(of_rooms), columns)
+                for member, (device, columns) in enumerate(zip(self._members, dealt, strict=True))
+            ]
+        )
+        return [_sum(terms) for terms in zip(*(each for each in found if each), strict=True)]
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._rows = self._in_bytes = self._out_bytes = 0
+
+    def figures(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
+        """What the loops since `begin` took; None where there were none.
+
+        Parameters
+        ----------
+        host_bytes, file_bytes
+            Bytes of what the host keeps of the model's rows, and of these what lives in a file.
+        """
+        if self.num is None or not self._rows:
+            return None
+        return ChunkedStep(
+            intervals=self.num,
+            vertices=-(-self._rows // self.num),
+            in_bytes=self._in_bytes,
+            out_bytes=self._out_bytes,
+            host_bytes=host_bytes + self._host.allocated_bytes,
+            file_bytes=file_bytes + self._host.file_bytes,
+        )
 
     def release(self) -> None:
-        """Give all memory back, on the device and on the host."""
+        """Give all memory back, on the devices and on the host."""
         self._grow(self._least)
-        self._room.release()
+        for room in self._rooms:
+            room.release()
 
     def _grow(self, num: int) -> None:
         """Cut into more intervals from now on."""
@@ -109,13 +203,13 @@ class ChunkedLoops:
         self._fits.clear()
         self._host = RecycledMatrices(self._budget)
 
-    def _chunks(self, run: LoopRun) -> _Kept:
+    def _chunks(self, runs: Sequence[LoopRun]) -> _Kept:
         """The edges in chunks."""
-        edges = run.edges
+        run, edges = runs[0], runs[0].edges
         if edges.by_number:
             return _Kept(edges, None)
         key = tuple(id(each) for each in (edges.indptr, edges.columns, edges.rows, edges.positions))
-        self._choose(run, key)
+        self._choose(runs, key)
         assert self.num is not None
         if key not in self._kept:
             while len(self._kept) >= _KEPT:
@@ -137,19 +231,27 @@ class ChunkedLoops:
             kept.numbers[run.near] = run.loop_edges.numbers_in_chunks(self.num)
         return kept.numbers[run.near]
 
-    def _choose(self, run: LoopRun, key: tuple[int, ...]) -> None:
+    def _choose(self, runs: Sequence[LoopRun], key: tuple[int, ...]) -> None:
         """Into how many intervals vertices are cut: as asked for, or the least that has fitted so far."""
-        free, asked = self._room.free_bytes(), self._options.num
+        run, asked = runs[0], self._options.num
         if key in self._kept and (key, run.row_bytes) in self._fits:
             return
         if asked:
             num = min(asked, run.most_intervals)
-            needed = needs_of(run.loop_edges, run.needs, num)
-            if needed > free:
-                raise asked_too_few(self._room.name, num, needed, free)
+            for each, room in zip(runs, self._rooms, strict=True):
+                needed, free = needs_of(run.loop_edges, each.needs, num), room.free_bytes()
+                if needed > free:
+                    raise asked_too_few(room.name, num, needed, free)
         else:
-            num = least_cut(run.loop_edges, run.needs, free, self._least)
+            num = self._least
+            for each, room in zip(runs, self._rooms, strict=True):
+                num = least_cut(run.loop_edges, each.needs, room.free_bytes(), num)
             if num > self._least:
                 self._grow(num)
         self.num = num
         self._fits.add((key, run.row_bytes))
+
+
+def _sum(terms: Sequence[Array]) -> Array:
+    """Numbers of several devices, added in their order."""
+    return reduce(np.add, terms)

@@ -21,6 +21,8 @@ class LoopRoom(Protocol):
 
     name: str
     """The device's name, for messages."""
+    reads_in_place: bool
+    """Whether `put` copies nothing that loops only read."""
 
     def free_bytes(self) -> int:
         """How much loops may take, while they hold nothing."""

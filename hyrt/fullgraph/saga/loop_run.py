@@ -66,6 +66,9 @@ class LoopRun:
         self._near: dict[str, Held] = {}
         self._far: dict[str, Held] = {}
         self._chosen = self._destinations()
+        self.in_bytes = 0
+        self.out_bytes = 0
+        """`in_bytes` and `out_bytes`: copied to the device, and from it."""
 
     def _destinations(self) -> Array | None:
         """The vertices that gather; None where they are all, or the first ones, in order."""
@@ -112,6 +115,15 @@ class LoopRun:
         """Whether the edges need not be copied to be one chunk."""
         chooses = self.edges.rows is not None or self.edges.positions is not None
         return not chooses and int(self.edges.indptr[-1]) < 2**31
+
+    def _put(self, array: Array, *, writes: bool = False) -> Held:
+        if writes or not self._room.reads_in_place:
+            self.in_bytes += array.nbytes
+        return self._room.put(array, writes=writes)
+
+    def _get(self, held: Held, out: Array) -> None:
+        self.out_bytes += out.nbytes
+        self._room.get(held, out)
 
     # Sizes.
 
@@ -169,11 +181,17 @@ class LoopRun:
         state = self._state(continues=True)
         for part in state.parts:
             part.rows[:] = part.start
-        state.finish()
+        state.finish(0, self.loop_edges.num_near)
         return [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
 
-    def all(self, cut: EdgeChunks | None, order: Order, numbers: Array | None = None) -> list[Array]:
-        """Run the loop over all chunks.
+    def all(
+        self,
+        cut: EdgeChunks | None,
+        order: Order,
+        numbers: Array | None = None,
+        columns: Sequence[int] | None = None,
+    ) -> list[Array]:
+        """Run the loop over all chunks, or over some intervals of near rows.
 
         Parameters
         ----------
@@ -183,20 +201,23 @@ class LoopRun:
             In which order chunks are read.
         numbers
             [E] the number of each edge, in the order of the chunks; consecutive by default.
+        columns
+            The intervals of near rows; all by default.
 
         Returns
         -------
-        What is added up over all rows.
+        What is added up over their rows.
         """
         near = Intervals(self.loop_edges.num_near, 1) if cut is None else cut.rows
         far = Intervals(self.num_far, 1) if cut is None else cut.columns
         continues = cut is not None or self.edges.loops > 0
         state = self._state(continues=continues)
         found = [np.zeros(self._total_width(k), _FLOAT) for k in state.totals]
-        shared = {f"x{k}": self._room.put(self._operands[k]) for k in self._read if self._end(k) == "shared"}
+        shared = {f"x{k}": self._put(self._operands[k]) for k in self._read if self._end(k) == "shared"}
         here: int | None = None
         there: int | None = None
-        for visit in visits(range(near.num), range(far.num), order):
+        mine = range(near.num) if columns is None else columns
+        for visit in visits(mine, range(far.num), order):
             i, j = visit.accumulated, visit.read
             self._room.about(f"{self._loop.near} rows, chunk {i + 1} of {near.num}, {j + 1} of {far.num}")
             if i != here:
@@ -215,7 +236,8 @@ class LoopRun:
         self._room.about("")
         self._room.give([*self._far.values(), *shared.values()])
         self._room.finish()
-        state.finish()
+        for i in mine:
+            state.finish(*near.range(i))
         return found
 
     def _enter(self, state: LoopState, near: tuple[int, int], *, is_first: bool, continues: bool) -> None:
@@ -228,7 +250,7 @@ class LoopRun:
                 self._near[part.name] = self._room.empty(rows.shape, rows.dtype)
                 continue
             begun = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
-            self._near[part.name] = self._room.put(begun, writes=True)
+            self._near[part.name] = self._put(begun, writes=True)
 
     def _leave(self, state: LoopState, near: Cut, here: int | None) -> None:
         """Bring what was added to back to its place on the host."""
@@ -236,7 +258,7 @@ class LoopRun:
             return
         start, stop = near.range(here)
         for part in state.parts:
-            self._room.get(self._near[part.name], part.rows[start:stop])
+            self._get(self._near[part.name], part.rows[start:stop])
         # What was brought for an interval may be a copy that only waits to be read.
         self._room.finish()
         self._room.give(self._near.values())
@@ -254,14 +276,14 @@ class LoopRun:
                 continue
             rows = self._operands[k]
             is_listed = operand.end == "destination" and chosen is not None
-            found[f"x{k}"] = self._room.put(rows[chosen] if is_listed else rows[start:stop])
+            found[f"x{k}"] = self._put(rows[chosen] if is_listed else rows[start:stop])
         if is_destination:
             if self._winners is not None:
-                found["winners"] = self._room.put(self._winners[start:stop])
+                found["winners"] = self._put(self._winners[start:stop])
             for name, scale in (("scale", self.edges.row_scale), ("loop_scale", self.edges.loop_scale)):
                 if scale is not None:
                     mine = scale[start:stop] if chosen is None else scale[chosen]
-                    found[name] = self._room.put(np.ascontiguousarray(mine, _FLOAT))
+                    found[name] = self._put(np.ascontiguousarray(mine, _FLOAT))
         return found
 
     def _chunks(
@@ -335,13 +357,13 @@ class LoopRun:
             keeps=len(state.parts) > 1,
         )
         held = {
-            name: room.put(np.ascontiguousarray(array, _FLOAT if name == "factors" else _INT))
+            name: self._put(np.ascontiguousarray(array, _FLOAT if name == "factors" else _INT))
             for name, array in brought.items()
         }
         for k in self._read:
             if self._end(k) == "edge":
                 rows = self._operands[k] if chunk.numbers is None else self._operands[k][chunk.numbers]
-                held[f"x{k}"] = room.put(rows)
+                held[f"x{k}"] = self._put(rows)
         num_rows = len(chunk.starts) - 1
         parts = room.num_totals(loop, num_rows)
         totals = {f"o{k}": room.empty((parts, self._total_width(k)), _FLOAT) for k in state.totals}
@@ -350,7 +372,7 @@ class LoopRun:
         found = []
         for k in state.totals:
             partial = np.empty((parts, self._total_width(k)), _FLOAT)
-            room.get(totals[f"o{k}"], partial)
+            self._get(totals[f"o{k}"], partial)
             found.append(partial)
         if found:
             room.finish()

@@ -81,16 +81,16 @@ class LoopState:
         elif kept is not None:
             yield StatePart("o1", kept, 0)
 
-    def finish(self) -> None:
-        """Make what is wanted of what has come back, all of which is there."""
+    def finish(self, start: int, stop: int) -> None:
+        """Make what is wanted of some rows that have come back."""
         if self._places is not None:
             wanted = [out for out in self._outs if out is not None]
             for out, part in zip(wanted, self.parts, strict=True):
-                out[self._places] = part.rows
+                out[self._places[start:stop]] = part.rows[start:stop]
         if self._loop.combine == "attention" and self._continues:
-            gathered, kept = self._outs
+            gathered, kept = (None if out is None else out[start:stop] for out in self._outs)
             assert gathered is not None
-            top, weights = (part.rows for part in self.parts[1:])
+            top, weights = (part.rows[start:stop] for part in self.parts[1:])
             there = weights > 0
             inverse = np.divide(1, weights, out=np.zeros_like(weights), where=there)
             by_head = gathered.reshape(*weights.shape, gathered.shape[1] // weights.shape[1])

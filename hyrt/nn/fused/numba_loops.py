@@ -34,10 +34,15 @@ def run_on_host(
     outs: Sequence[Array | None],
     winners: Array | None,
     workers: Workers | None,
+    between: tuple[int, int] | None = None,
 ) -> list[Array]:
-    """Run a loop over ranges of rows with equal work: see `hyrt.nn.fused.loop_runner.LoopRunner`."""
+    """Run a loop over ranges of rows with equal work: see `hyrt.nn.fused.loop_runner.LoopRunner`.
+
+    With `between`, over the near rows from the first number to the one before the second.
+    """
     form = loop.form
-    borders = edge_ranges(edges.indptr, edges.rows).tolist()
+    ranges = edge_ranges(edges.indptr, edges.rows)
+    borders = (ranges if between is None else np.unique(ranges.clip(*between))).tolist()
     flat, dtype = [], operands[0].dtype
     for k, (operand, rows) in enumerate(zip(form.operands, operands, strict=True)):
         wanted = np.uint64 if operand.kind == "key" else dtype

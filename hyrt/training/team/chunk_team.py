@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from typing import cast
 
 import torch
 
@@ -16,15 +17,20 @@ from hyrt.device.capabilities import (
     MadeOfDevices,
     RunsChunks,
     SharesColumns,
+    SharesLoops,
     TakesObjective,
 )
+from hyrt.device.host_saga import HostSaga
 from hyrt.errors import DeviceFault, DeviceUnavailable, UnsupportedModel, describe
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
 from hyrt.fullgraph.chunks.together import MemberLost
 from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.machine.buffer_pool import BufferPool
+from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe as described
-from hyrt.nn.saga.checks.on_devices import has_saga_layers
+from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
+from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.sampling.minibatch import MiniBatch
@@ -76,12 +82,15 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         The devices.
     devices
         The same, open, in the same order.
+    threads
+        The number of threads that compute vertices, where the devices compute edges alone.
     """
 
     info: DeviceInfo
 
-    def __init__(self, info: TeamInfo, devices: Sequence[Device]) -> None:
+    def __init__(self, info: TeamInfo, devices: Sequence[Device], threads: int = 1) -> None:
         self.info = info
+        self._threads = threads
         self._continues = info.continue_on_loss
         self._devices = list(devices)
         self._members = [_Member(device, share) for device, share in zip(devices, info.shares, strict=True)]
@@ -91,6 +100,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
         self._budget = HostBudget()
         self._model: torch.nn.Module | None = None
         self._runs: ChunkRuns | None = None
+        # Where the host computes vertices, and the devices edges.
+        self._loops: HostSaga | None = None
         self._staged: set[int] = set()
         self._is_shared = False
         """Whether other processes compute other parts of the graph."""
@@ -120,7 +131,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
                 with suppress(Exception):
                     device.close()
             raise
-        return cls(info, opened)
+        return cls(info, opened, options.threads)
 
     def take_objective(self, objective: Objective) -> None:
         self._objective = objective
@@ -137,6 +148,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
 
     @property
     def num_chunks(self) -> int | None:
+        if self._loops is not None:
+            return self._loops.num
         return None if self._runs is None else self._runs.num
 
     def take_notices(self) -> list[str]:
@@ -147,11 +160,12 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
             self._model = model
-            if has_saga_layers(model):
-                raise UnsupportedModel(
-                    f"{self.info.name}: layers that say what is done on edges (hyrt.nn.SagaLayer, commnet, "
-                    "ggcn, ggnn, gnn-film) train on one device, not on several at once: name one of them"
-                )
+            self._release_loops()
+            if needs_loops(model):
+                check_loops(model, self.info.name)
+                self._begin_loops()
+                self.update(parameters)
+                return
             described(model, self.info.name)  # Refused before any device has taken it.
             for member in self._members:
                 device = member.device
@@ -183,6 +197,8 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
                     self._lose(lost.member, lost.error)
 
     def _step(self, batch: MiniBatch) -> StepResult:
+        if self._loops is not None:
+            return self._loops.step(batch, self._objective)
         runs = self._health.loaded(self._runs)
         objective = None if self._objective.is_plain_classification else self._objective
         loss_sum, counts = runs.run(batch, objective)
@@ -217,12 +233,41 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
             f"{member.name} is lost; {names} took over its columns, and the step was computed again "
             f"({describe(error)})"
         )
+        if self._loops is not None:
+            parameters = self._loops.parameters
+            self._release_loops()
+            self._begin_loops()
+            self.update(parameters)
+            return
         for each in (member, *self._members):
             # What the lost one holds goes when it is closed.
             with suppress(Exception):
                 if each.room is not None:
                     each.room.release()
         self._begin_runs()
+
+    def _begin_loops(self) -> None:
+        """Let the devices run loops over edges, of a model whose vertices the host computes."""
+        model = self._health.loaded(self._model)
+        for member in self._members:
+            if not isinstance(member.device, SharesLoops):
+                raise UnsupportedModel(
+                    f"{member.name} runs no loops over edges, which {type(model).__name__} needs on several "
+                    "devices: train it on cpu, opencl or cuda"
+                )
+        members = [cast(SharesLoops, member.device).loop_member(model) for member in self._members]
+        workers = Workers(
+            self._threads, f"hyrt.{self.info.kind}.train", on_start=use_one_torch_thread, pool=BufferPool()
+        )
+        self._loops = HostSaga(
+            model, workers, members, self._options, self._budget, [member.share for member in self._members]
+        )
+
+    def _release_loops(self) -> None:
+        loops, self._loops = self._loops, None
+        if loops is not None:
+            with suppress(Exception):  # What a lost device holds goes when it is closed.
+                loops.close()
 
     def _begin_runs(self) -> None:
         model = self._health.loaded(self._model)
@@ -236,6 +281,9 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
+            if self._loops is not None:
+                self._loops.update(parameters)
+                return
             for index in reversed(range(len(self._members))):
                 try:
                     self._members[index].device.update(parameters)
@@ -244,6 +292,7 @@ class ChunkTeam(TakesObjective, KeepsHostBudget, RunsChunks, MadeOfDevices):
 
     def close(self) -> None:
         self._health.close()
+        self._release_loops()
         self._runs = self._model = None
         devices, self._devices, self._members = self._devices, [], []
         errors = []

@@ -17,6 +17,7 @@ from hyrt.device.capabilities import (
     SamplesNeighbors,
     ScoresVertices,
     SharesColumns,
+    SharesLoops,
     TakesObjective,
     Watchable,
     device_sampler,
@@ -70,7 +71,9 @@ def test_what_is_declared_is_asked() -> None:
 
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
-    assert declared == {TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, Watchable}
+    assert declared == {
+        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops, Watchable,
+    }  # fmt: skip
 
 
 def test_a_capability_without_its_method_cannot_be_opened() -> None:

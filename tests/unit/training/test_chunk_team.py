@@ -234,13 +234,6 @@ def test_a_trace_has_the_queues_of_each_device(tmp_path: Path) -> None:
 def test_devices_that_share_no_columns_are_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"null:0 does not share a whole graph with other devices"):
         trained(["cpu", "null"])
-    assert CpuDevice.probe()
-    with pytest.raises(UnsupportedModel, match="gat"):
-        hyrt.train(GRAPH, "gat", full_graph=True, devices=["cpu:0", "cpu:1"], train={"epochs": 1})
-    with pytest.raises(
-        UnsupportedModel, match=r"done on edges .* train on one device, not on several at once"
-    ):
-        trained(["cpu:0", "cpu:1"], model={"kind": "commnet"})
 
 
 def test_matrices_beyond_the_budget_of_the_host_live_in_a_file_with_the_same_bits() -> None:

@@ -38,6 +38,7 @@ class TorchLoopRoom:
 
     def __init__(self, name: str, driver: Driver, loops: CudaLoops, free: Callable[[], int]) -> None:
         self.name = name
+        self.reads_in_place = False
         self._driver = driver
         self._loops = loops
         self._free = free

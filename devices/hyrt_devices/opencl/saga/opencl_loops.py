@@ -44,6 +44,7 @@ class OpenclLoops:
         errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.name = memory.buffers.name
+        self.reads_in_place = memory.zero_copy
         self._programs = programs
         self._tuning = tuning
         self._memory = memory

@@ -1,21 +1,21 @@
-"""A model of layers of a user's own: the host computes vertices, and a device loops over edges."""
+"""A model whose vertices the host computes, and whose edges are loops of a device, or of several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from hyrt.device import StepResult
+from hyrt.device.host_model import HostModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops
-from hyrt.fullgraph.saga.loop_room import LoopRoom
+from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops, LoopMember
 from hyrt.machine.workers import Workers
 from hyrt.nn.fused.loop_runner import loops_run_by
 from hyrt.objective import Objective
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.host_model import HostModel
 
 
 class HostSaga:
@@ -27,28 +27,36 @@ class HostSaga:
         A model that `hyrt.nn.saga.checks.on_devices.check_loops` lets pass.
     workers
         The team of threads that computes vertices.
-    room
-        The device's memory and queue.
+    members
+        What runs the loops.
     options, budget
         How whole graphs are cut, and how much host memory may be used.
+    shares
+        How fast each member is, in any unit.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
         workers: Workers,
-        room: LoopRoom,
+        members: Sequence[LoopMember],
         options: ChunkOptions,
         budget: HostBudget,
+        shares: Sequence[float] = (1.0,),
     ) -> None:
         self._workers = workers
         self._model = HostModel(model, workers, budget)
-        self._loops = ChunkedLoops(room, options, budget)
+        self._loops = ChunkedLoops(members, options, budget, shares)
 
     @property
     def num(self) -> int | None:
         """How many intervals the vertices are cut into; None before the first step over a whole graph."""
         return self._loops.num
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Copies of the present weights."""
+        return [each.detach().clone() for each in self._model.parameters]
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         """Take new weights."""
@@ -56,8 +64,12 @@ class HostSaga:
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
         """Loss and gradients of a mini-batch, or of a whole graph."""
+        self._loops.begin()
         with loops_run_by(self._loops):
-            return self._model.step(batch, objective)
+            result = self._model.step(batch, objective)
+        if batch.whole is None:
+            return result
+        return replace(result, chunks=self._loops.figures(*self._model.swapped_bytes))
 
     def release(self) -> None:
         """Give all memory back."""

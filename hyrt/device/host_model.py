@@ -63,6 +63,11 @@ class HostModel:
             for mine, new in zip(self._parameters, parameters, strict=True):
                 mine.copy_(new)
 
+    @property
+    def swapped_bytes(self) -> tuple[int, int]:
+        """Bytes of the matrices of a whole graph, and of these what lives in a file."""
+        return (0, 0) if self._whole is None else (self._whole.kept_bytes, self._whole.file_bytes)
+
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
         """See `hyrt.device.capabilities.ScoresVertices`."""
         return None if self._whole is None else self._whole.scores(vertices, self._workers)

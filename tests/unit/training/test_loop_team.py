@@ -1,0 +1,150 @@
+"""Models whose vertices the host computes, on several devices: loops are dealt out, sums do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hyrt_devices.opencl import OpenclDevice
+from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
+from unit.training.test_chunk_team import losses, trained
+
+from hyrt.errors import DeviceOutOfMemory, HyrtError
+from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.saga import chunked_loops
+from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops
+from hyrt.machine.workers import Workers
+from hyrt.nn.fused.edges import Edges
+from hyrt.nn.fused.layer_loops import LoopedSum
+from hyrt.nn.fused.loop_runner import loops_run_by
+from hyrt.nn.torch_threads import torch_threads
+from hyrt.observe.events import Notice
+
+needs_opencl = pytest.mark.skipif(
+    not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
+)
+TWO = ["cpu:0=1", "cpu:1=2"]
+BOTH = pytest.param(["cpu=1", "opencl=2"], marks=needs_opencl)
+KINDS: dict[str, dict[str, Any]] = {
+    "gat": {"kind": "gat", "heads": 3, "hidden": 9, "attention_dropout": 0.4},
+    "graphsage of the largest": {"kind": "graphsage", "aggregate": "max"},
+    "ggcn": {"kind": "ggcn", "hidden": 9},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+@pytest.mark.parametrize("devices", [TWO, BOTH], ids="+".join)
+@pytest.mark.parametrize("name", KINDS)
+def test_losses_are_those_of_the_cpu(devices: list[str], name: str) -> None:
+    wanted = losses(trained(["cpu"], model=KINDS[name])[0])
+    for num in (1, 2, 7) if name == "gat" else (4,):
+        heard, _ = trained(devices, model=KINDS[name], fullgraph={"chunks": num})
+        assert losses(heard) == pytest.approx(wanted, rel=1e-5)
+    assert len(wanted) == 3
+
+
+@pytest.mark.parametrize("devices", [TWO, BOTH], ids="+".join)
+def test_equal_runs_of_loops_have_equal_bits(devices: list[str]) -> None:
+    (first, one), (second, two) = (
+        trained(devices, model=KINDS["gat"], fullgraph={"chunks": 4}) for _ in range(2)
+    )
+    assert losses(first) == losses(second)
+    mine, other = (result.model.state_dict() for result in (one, two))
+    assert all(torch.equal(mine[name], other[name]) for name in other)
+
+
+def fail_on_cpu(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    """Let the `number`-th interval that a CPU of several computes end with an error."""
+    run, seen = chunked_loops.run_on_host, [0]
+
+    def failing(*args: Any, **more: Any) -> Any:
+        seen[0] += 1
+        if seen[0] == number:
+            raise error
+        return run(*args, **more)
+
+    monkeypatch.setattr(chunked_loops, "run_on_host", failing)
+
+
+@needs_opencl
+def test_the_others_take_over_the_loops_of_a_device_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = losses(trained(["cpu"], model=KINDS["ggcn"])[0])
+    fail_on_cpu(monkeypatch, 5, OSError("unplugged"))
+    heard, result = trained(
+        ["opencl=2", "cpu=1"],
+        model=KINDS["ggcn"],
+        fullgraph={"chunks": 3},
+        runtime={"on_device_loss": "continue"},
+    )
+    assert losses(heard) == pytest.approx(wanted, rel=1e-5)
+    [told] = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    assert "cpu:0 is lost; opencl:0 took over its columns" in told
+    assert list(result.summary["devices_lost"]) == ["cpu:0"]
+
+
+def test_a_lost_device_ends_a_run_of_loops_that_may_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on_cpu(monkeypatch, 3, OSError("unplugged"))
+    with pytest.raises(HyrtError, match=r"cpu:\d.*unplugged"):
+        trained(TWO, model=KINDS["ggcn"], fullgraph={"chunks": 3})
+
+
+@needs_opencl
+def test_loops_are_cut_smaller_where_one_device_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = losses(trained(["cpu"], model=KINDS["ggcn"])[0])
+    launch, seen, cut = OpenclLoops.launch, [0], []
+
+    def failing(self: OpenclLoops, *args: Any) -> None:
+        seen[0] += 1
+        if seen[0] == 2:
+            raise DeviceOutOfMemory("opencl:0 has no more")
+        launch(self, *args)
+
+    def about(self: OpenclLoops, work: str) -> None:
+        cut.append(work.partition(" of ")[2].partition(",")[0])
+
+    monkeypatch.setattr(OpenclLoops, "launch", failing)
+    monkeypatch.setattr(OpenclLoops, "about", about)
+    heard, result = trained(["cpu=1", "opencl=2"], model=KINDS["ggcn"])
+    assert losses(heard) == pytest.approx(wanted, rel=1e-5)
+    assert not result.summary["devices_lost"]
+    numbers = [int(each) for each in cut if each]
+    assert max(numbers) == 2 * min(numbers)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(0, 9), st.data())
+def test_intervals_of_several_teams_are_the_whole(
+    num: int, shares: list[int], chunks: int, data: st.DataObject
+) -> None:
+    """Sums over any graph, for any shares: every row is written once, at some vertices or at all."""
+    edges = data.draw(st.lists(st.tuples(st.integers(0, num - 1), st.integers(0, num - 1)), max_size=80))
+    dense = np.zeros((num, num))
+    for i, j in edges:
+        dense[i, j] += 1
+    indptr = np.concatenate([[0], np.cumsum(dense.sum(1))]).astype(np.int64)
+    columns = np.repeat(np.tile(np.arange(num, dtype=np.int32), num), dense.ravel().astype(int))
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))))
+    x = np.random.default_rng(num).normal(size=(num, 3)).astype(np.float32)
+    teams = [Workers(1, f"team {k}") for k in range(len(shares))]
+    runner = ChunkedLoops(teams, ChunkOptions(chunks), HostBudget(), shares)
+    for chosen in (None, rows):
+        out = np.full((num if chosen is None else len(chosen), 3), np.nan, np.float32)
+        with loops_run_by(runner):
+            LoopedSum(None, True).forward(
+                Edges(indptr=indptr, columns=columns, rows=chosen, loops=num), x, out, None
+            )
+        wanted = (dense + np.eye(num)) @ x
+        np.testing.assert_allclose(out, wanted if chosen is None else wanted[chosen], rtol=1e-4, atol=1e-4)
+    for team in teams:
+        team.close()
