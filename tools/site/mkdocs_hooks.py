@@ -15,7 +15,8 @@ from commands_page import commands_page  # noqa: E402
 from figures_pages import figures_index  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 
-_WORKER = "assets/javascripts/file_worker.js"
+_WORKER = "assets/file_worker.js"
+_ASSETS = (_WORKER, "assets/site.css", "assets/site.js")
 # What the theme would load from the network instead.
 _REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
 # Where files outside docs/ are on the site.
@@ -41,8 +42,9 @@ def on_files(files: Files, config: Any) -> Files:
         if place.startswith("figures/2"):
             file.inclusion = type(file.inclusion).NOT_IN_NAV
         files.append(file)
-    worker = (ROOT / "tools" / "site" / "file_worker.js").read_text(encoding="utf-8")
-    files.append(File.generated(config, _WORKER, content=worker))
+    for place in _ASSETS:
+        source = ROOT / "tools" / "site" / Path(place).name
+        files.append(File.generated(config, place, content=source.read_text(encoding="utf-8")))
     return files
 
 
