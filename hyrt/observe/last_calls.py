@@ -19,8 +19,9 @@ T = TypeVar("T")
 # pipeline are named where they are made, in `hyrt.device.calls`.
 _STAGES = ("transfer", "propagate", "update")
 _SLOT = 256
-# The end of the stream says that the process has ended; what the file then holds are the calls it was in.
-_LISTEN = 'read -r over; tr -d "\\000" <&"$1" >&2'
+# The end of the stream says that the process has ended; what the file then holds are the calls it was in. It
+# is opened by its number: dash duplicates descriptors of one digit only.
+_LISTEN = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
 
 
 class LastCalls(Hook):
