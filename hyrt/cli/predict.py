@@ -160,6 +160,7 @@ def predict(
         facts: dict[str, Any] = {
             **found.now.to_json(),
             "advice": [asdict(line) for line in found.advice],
+            "choices": found.choices,
             "assumptions": found.assumptions,
             "stale": stale,
         }
@@ -173,7 +174,10 @@ def predict(
             facts["scaling"] = [{"accelerators": count, **each.to_json()} for count, each in found.scaling]
         typer.echo(json.dumps(facts))
         return
-    lines = prediction_lines(found.now, found.advice, found.machine, found.assumptions)
+    lines = [
+        *found.choices,
+        *prediction_lines(found.now, found.advice, found.machine, found.assumptions),
+    ]
     if shared is not None:
         lines = [*shared.lines(), *(f"assumed: {assumption}" for assumption in found.assumptions)]
     elif found.chunked is not None:

@@ -23,7 +23,7 @@ from hyrt.errors import ConfigError
 from hyrt.predict.choose_rows import AUTO, choose_rows
 from hyrt.predict.fpga_kernels import kernel_sentences, with_kernels
 from hyrt.predict.this_run import first_assignment
-from hyrt.predict.workload import assumptions_of, dense_rows, terms_of
+from hyrt.predict.workload import assumptions_of, dense_rows, other_samplers, terms_of
 
 if TYPE_CHECKING:
     from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
@@ -82,6 +82,8 @@ class MachinePrediction:
     """Predictions by number of accelerators, where a range was asked for."""
     chunked: ChunkPrediction | None = None
     """The epoch in chunks on an accelerator, where the whole graph is trained on and does not fit it."""
+    choices: Sequence[str]
+    """What `auto` stands for here, one sentence each."""
     assumptions: Sequence[str]
     """What is assumed of the work and of FPGAs, one sentence each."""
 
@@ -134,7 +136,8 @@ def predict_on(
         as_run = here and not counts
         given = first_assignment(config, on_it, steps) if as_run else _given(config, on_it, steps)
     now = predict(on_it, steps, assignment=given, terms=terms, paper=paper)
-    advice = advise(on_it, steps, now, terms=terms, paper=paper)
+    others = [] if config is None or paper else other_samplers(config, steps)
+    advice = advise(on_it, steps, now, terms=terms, paper=paper, others=others)
     scaling = []
     for count in counts if len(counts) > 1 else ():
         scaled, steps = prepared(with_accelerators(on_it, count), work, config)
@@ -142,13 +145,14 @@ def predict_on(
     for each in (now, *(prediction for _, prediction in scaling)):
         _check_finite(each)
     unit = "target" if config is None else config.sampler.unit
-    known = said if config is None else [*said, *assumptions_of(config), *dense_rows(on_it, steps)]
+    known = [] if config is None else [*assumptions_of(config), *dense_rows(on_it, steps)]
     return MachinePrediction(
         machine=on_it,
         now=now,
         advice=advice,
         scaling=scaling,
         chunked=None if config is None else _chunked(on_it, steps, config),
+        choices=said,
         assumptions=[*known, *no_kernels, *kernel_sentences(on_it, now, unit)],
     )
 

@@ -18,7 +18,7 @@ from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
 from hyrt_perfmodel.workloads.model_workload import KINDS, model_workload
 from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
 
-from hyrt.config import Config
+from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
@@ -336,6 +336,32 @@ def configured_workload(config: Config) -> TrainingWorkload:
     from hyrt.training.given.opened_graph import opened_graph
 
     return sampled_workload(config, opened_graph(config))
+
+
+def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:
+    """What the work would be with samplers that read fewer rows, each in a few words.
+
+    Only in place of neighbour sampling with its defaults, and where sizes follow from degrees: others would
+    have to be sampled.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    training
+        The work as it is, with rows of the format that they have.
+    """
+    source = config.data.source
+    is_named = source in DATASETS or source.startswith(_GENERATED)
+    if config.sampler.kind != "neighbor" or not is_named:
+        return []
+    sampler = build_config(
+        {"sampler": {"kind": "labor", "fanout": config.fanouts}, "model": {"layers": config.model.layers}}
+    ).sampler
+    labor = configured_workload(config.model_copy(update={"sampler": sampler}))
+    labor = replace(labor, kept_part=training.kept_part, hit_rate=training.hit_rate)
+    labor = labor.with_rows_of(training.at(1.0).dense_row_bytes)
+    return [("neighbours that vertices share (sampler.kind=labor, which learns more slowly at first)", labor)]
 
 
 def assumptions_of(config: Config) -> list[str]:

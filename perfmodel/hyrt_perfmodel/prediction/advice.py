@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hyrt_perfmodel.platforms.platform import Accelerator, Platform, TrainerRates
@@ -40,6 +40,7 @@ def advise(
     *,
     terms: Terms | None = None,
     paper: bool = False,
+    others: Sequence[tuple[str, TrainingWorkload]] = (),
     most: int = 3,
 ) -> list[Advice]:
     """The changes that save most, the best first; none where nothing does.
@@ -52,12 +53,15 @@ def advise(
         The prediction for the machine as it is.
     terms, paper
         The options that the prediction was made with.
+    others
+        Further changes of the work, each in a few words with the work that it makes of this one.
     most
         How many to name.
     """
     found = []
     before = _moved_bytes(platform, training, now, terms)
-    for change, other, work in _changes(platform, training):
+    further = ((change, platform, work) for change, work in others)
+    for change, other, work in (*_changes(platform, training), *further):
         try:
             then = predict(other, work, terms=terms, paper=paper)
         except ValueError:

@@ -25,7 +25,7 @@ from hyrt.graph.formats.schema import from_graph
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.predict.choose_rows import choose_rows, resolve_rows
 from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, in_format
-from hyrt.predict.workload import expected_workload
+from hyrt.predict.workload import expected_workload, other_samplers
 from hyrt.training.setup import PreparedRun
 
 FPGAS = load_platform("2x-epyc7763-4x-u250")
@@ -134,6 +134,23 @@ def test_advice_says_which_part_of_the_bytes_is_left() -> None:
     assert moved["30% of the rows kept on each accelerator (data.cache=30%)"] == pytest.approx(
         1 - work.hit_rate(0.3) + 4 / 400
     )
+
+
+def test_sharing_neighbours_is_proposed_in_place_of_drawing_them_anew() -> None:
+    sections = {"data": {"source": "synthetic:products-s"}, "model": {"kind": "graphsage"}}
+    config, work = build_config(sections), configured("int8")
+    [(words, labor)] = other_samplers(config, work)
+    assert "sampler.kind=labor" in words
+    assert labor.at(1024).vertices[0] < 0.8 * work.at(1024).vertices[0]
+    assert labor.at(1024).edges == pytest.approx(work.at(1024).edges, rel=0.02)
+    assert labor.at(1024).dense_row_bytes == 104
+    platform = replace(slow_links(), host=replace(slow_links().host, trains=False))
+    now = predict(platform, work)
+    found = {each.change: each for each in advise(platform, work, now, others=[(words, labor)], most=99)}
+    assert found[words].moved == pytest.approx(labor.at(256).vertices[0] / work.at(256).vertices[0], rel=0.02)
+    assert found[words].epoch_s < 0.85 * now.epoch_s
+    assert other_samplers(build_config({**sections, "sampler": {"kind": "labor"}}), work) == []
+    assert other_samplers(build_config({"data": {"source": "a.npz"}}), work) == []
 
 
 def test_sizes_of_open_graphs_and_of_files_agree(tmp_path: Path) -> None:
