@@ -21,6 +21,7 @@ from hyrt.cli.datasets.partition import partition
 from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.eval_infer import evaluate, infer
+from hyrt.cli.export import export
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
 from hyrt.cli.options import Command
@@ -46,6 +47,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("evaluate", "test", "validate"), "eval"),
     **{word: f"data {word}" for word in ("convert", "generate", "info")},
     "inference": "infer",
+    "save": "export",
     "benchmark": "calibrate",
 }
 
@@ -91,7 +93,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (run, init, evaluate, infer, partition, devices, doctor, calibrate, predict, report, plot):
+_COMMANDS = (run, init, evaluate, infer, export, partition, devices, doctor, calibrate, predict, report, plot)
+for command in _COMMANDS:
     app.command("eval" if command is evaluate else None, cls=Command)(command)
 app.add_typer(data_app, name="data")
 app.add_typer(fpga_app, name="fpga")

@@ -1,0 +1,1 @@
+"""A trained model as files that need no hyrt."""

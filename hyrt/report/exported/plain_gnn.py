@@ -1,0 +1,223 @@
+"""A graph neural network in plain PyTorch: `hyrt export` writes this file beside the weights of a model.
+
+It needs torch and safetensors alone:
+
+    from model import load
+
+    model = load("folder")  # the folder with arguments.json and weights.safetensors
+    scores = model(x, edge_index)
+
+Parameters have the names and shapes that they have in hyrt. Scores are those that hyrt computes over all
+neighbours, up to rounding. There is no dropout: to train on, add what your training needs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def degrees_of(edge_index: Tensor, x: Tensor) -> Tensor:
+    """[V, 1], the number of edges into each vertex, in the dtype of x."""
+    counts = torch.bincount(edge_index[1], minlength=len(x))
+    return counts.to(x.dtype)[:, None]
+
+
+def summed(x: Tensor, edge_index: Tensor) -> Tensor:
+    """[V, f], the sum of the rows at the sources of the edges into each vertex."""
+    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+class Convolution(nn.Module):
+    """Combines the rows of neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
+
+    Parameters
+    ----------
+    in_features, out_features
+        Widths of the rows taken and returned.
+    combine
+        `mean`, `sum` or `max` of the neighbours beside the own row; `gcn`, the sum by degrees with a self
+        loop; or `gin`, the sum and the own row.
+    """
+
+    def __init__(self, in_features: int, out_features: int, combine: str) -> None:
+        super().__init__()
+        self.combine = combine
+        beside = combine in ("mean", "sum", "max")
+        self.weight = nn.Parameter(torch.zeros(out_features, in_features * (2 if beside else 1)))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.nn.functional.linear(self.combined(x, edge_index), self.weight, self.bias)
+
+    def combined(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """What is multiplied: [V, columns of the weight]."""
+        degrees = degrees_of(edge_index, x)
+        if self.combine == "gcn":
+            scale = (degrees + 1).rsqrt()
+            return scale * summed(scale * x, edge_index) + x / (degrees + 1)
+        if self.combine == "gin":
+            return x + summed(x, edge_index)
+        if self.combine == "max":
+            ends = edge_index[1][:, None].expand(-1, x.shape[1])
+            highest = torch.zeros_like(x).scatter_reduce(
+                0, ends, x[edge_index[0]], reduce="amax", include_self=False
+            )
+            return torch.cat([x, highest], 1)
+        total = summed(x, edge_index)
+        return torch.cat([x, total / degrees.clamp(min=1) if self.combine == "mean" else total], 1)
+
+
+class Isomorphism(nn.Module):
+    """GIN: the sum of neighbours and the own row through two products, with a norm between them if asked.
+
+    Parameters
+    ----------
+    in_features, hidden, out_features
+        Widths of the rows taken, between the products, and returned.
+    norm
+        Whether there is a LayerNorm between the products.
+    """
+
+    def __init__(self, in_features: int, hidden: int, out_features: int, *, norm: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden) if norm else None
+        self.inner = Convolution(in_features, hidden, "gin")
+        self.weight = nn.Parameter(torch.zeros(out_features, hidden))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        hidden = self.inner(x, edge_index)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return torch.nn.functional.linear(hidden.relu(), self.weight, self.bias)
+
+
+class Attention(nn.Module):
+    """GAT with a self loop; heads beside each other, or averaged.
+
+    Parameters
+    ----------
+    in_features
+        Width of the rows taken.
+    head_features
+        Width of the result of a head.
+    heads
+        The number of heads.
+    average
+        Whether heads are averaged.
+    """
+
+    def __init__(self, in_features: int, head_features: int, heads: int, *, average: bool) -> None:
+        super().__init__()
+        self.average = average
+        self.weight = nn.Parameter(torch.zeros(heads, head_features, in_features))
+        self.source = nn.Parameter(torch.zeros(heads, head_features))
+        self.destination = nn.Parameter(torch.zeros(heads, head_features))
+        self.bias = nn.Parameter(torch.zeros(head_features if average else heads * head_features))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = torch.einsum("vf,hdf->vhd", x, self.weight)
+        loops = torch.arange(len(x), device=x.device).expand(2, -1)
+        source, end = torch.cat([edge_index, loops], 1)
+        of_source, of_end = (rows * self.source).sum(2), (rows * self.destination).sum(2)
+        scores = torch.nn.functional.leaky_relu(of_source[source] + of_end[end], 0.2)
+        highest = torch.zeros_like(of_end).scatter_reduce(
+            0, end[:, None].expand_as(scores), scores, reduce="amax", include_self=False
+        )
+        weights = (scores - highest[end]).exp()
+        total = torch.zeros_like(of_end).index_add(0, end, weights)
+        share = weights / total[end]
+        result = torch.zeros_like(rows).index_add(0, end, share[:, :, None] * rows[source])
+        return (result.mean(1) if self.average else result.flatten(1)) + self.bias
+
+
+class PlainGNN(nn.Module):
+    """The layers of a model, each hidden one followed by residual, LayerNorm and ReLU as its arguments say.
+
+    Parameters
+    ----------
+    kind
+        `graphsage`, `gcn`, `gin` or `gat`.
+    in_features, hidden, num_classes
+        Widths of the features, of hidden layers (of GAT, of all heads together) and of the scores.
+    layers
+        The number of layers.
+    aggregate
+        How GraphSAGE combines neighbours: `mean`, `sum` or `max`.
+    heads
+        Attention heads of GAT.
+    norm
+        `layer` or `none`.
+    residual
+        Whether a hidden layer's input is added to its output.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        in_features: int,
+        hidden: int,
+        num_classes: int,
+        layers: int,
+        aggregate: str = "mean",
+        heads: int = 4,
+        norm: str = "none",
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        widths = [in_features, *[hidden] * (layers - 1), num_classes]
+        self.layers = nn.ModuleList()
+        for i in range(layers):
+            into, out, last = widths[i], widths[i + 1], i == layers - 1
+            if kind == "gin":
+                self.layers.append(Isomorphism(into, hidden, out, norm=norm == "layer"))
+            elif kind == "gat":
+                self.layers.append(Attention(into, out if last else out // heads, heads, average=last))
+            else:
+                self.layers.append(Convolution(into, out, "gcn" if kind == "gcn" else aggregate))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers - 1 if norm == "layer" else 0))
+        self.shortcuts = nn.ModuleList(
+            nn.Identity() if widths[i] == hidden else nn.Linear(widths[i], hidden, bias=False)
+            for i in range(layers - 1 if residual else 0)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Scores of all vertices.
+
+        Parameters
+        ----------
+        x
+            [V, in_features] rows of features, normalised as for the training ("normalize" in arguments.json).
+        edge_index
+            [2, E] int64, the source and the destination of each edge, without self loops.
+
+        Returns
+        -------
+        [V, num_classes].
+        """
+        for i, layer in enumerate(self.layers):
+            own, x = x, layer(x, edge_index)
+            if i == len(self.layers) - 1:
+                break
+            if len(self.shortcuts):
+                x = x + self.shortcuts[i](own)
+            if len(self.norms):
+                x = self.norms[i](x)
+            x = x.relu()
+        return x
+
+
+def load(folder: str | Path) -> PlainGNN:
+    """The model in a folder that `hyrt export` wrote, in evaluation mode."""
+    from safetensors.torch import load_file
+
+    arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
+    model = PlainGNN(**arguments["model"])
+    model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
+    return model.eval()

@@ -1,0 +1,99 @@
+"""The folder that `hyrt export` writes: weights, arguments, and the module that takes both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from hyrt.errors import UnsupportedModel
+from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.report.exported import plain_gnn
+from hyrt.report.records.trained_run import TrainedRun
+
+_KINDS = ("gat", "gcn", "gin", "graphsage")
+
+
+def plain_arguments(architecture: Architecture) -> dict[str, Any]:
+    """What `PlainGNN` is made with, to have the parameters of a model of hyrt's.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is no plain module for the kind of model.
+    """
+    a = architecture
+    if a.kind not in _KINDS:
+        raise UnsupportedModel(
+            f"model.kind={a.kind or 'of your own'} has no plain PyTorch module: hyrt export writes those of "
+            f"{', '.join(_KINDS)}; `hyrt infer` writes the scores of any"
+        )
+    return {
+        "kind": a.kind,
+        "in_features": a.in_features,
+        "hidden": a.hidden,
+        "num_classes": a.num_classes,
+        "layers": a.layers,
+        "aggregate": a.aggregate,
+        "heads": a.heads,
+        "norm": a.norm,
+        "residual": a.residual,
+    }
+
+
+def write_export(trained: TrainedRun, destination: Path) -> list[str]:
+    """Write `weights.safetensors`, `arguments.json` and `model.py` into a new folder.
+
+    Parameters
+    ----------
+    trained
+        The run, with its weights.
+    destination
+        An absolute path; what is there is replaced once all is written.
+
+    Returns
+    -------
+    What the user has to know of the numbers, a line each.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is no plain module for the model.
+    DataNotWritten
+        If the folder cannot be written.
+    """
+    model = trained.model
+    assert isinstance(model, GNN)
+    arguments = plain_arguments(model.architecture)
+    vertices, config = trained.graph.vertices, trained.config
+    facts = {
+        "model": arguments,
+        "normalize": config.data.normalize,
+        "labels": vertices.label_kind,
+        "trained_on": trained.graph.name,
+        "weights": trained.weights,
+        "metrics": {split: dict(values) for split, values in trained.metrics.items()},
+    }
+    weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    with all_or_nothing(destination, "export") as (result, _):
+        result.mkdir()
+        save_file(weights, result / "weights.safetensors")
+        (result / "arguments.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        source = Path(plain_gnn.__file__).read_text(encoding="utf-8")
+        (result / "model.py").write_text(source, encoding="utf-8")
+    notes = []
+    if config.data.normalize not in ("none", "auto"):
+        notes.append(
+            f"features were normalised (data.normalize={config.data.normalize}): give rows that are, too"
+        )
+    if config.data.normalize == "auto":
+        notes.append(
+            "features were normalised if they are bags of words (data.normalize=auto: each row by its length)"
+        )
+    if model.architecture.low_precision:
+        notes.append("products were rounded to bfloat16 (train.precision=bf16), and are not here")
+    return notes

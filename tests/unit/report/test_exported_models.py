@@ -1,0 +1,115 @@
+"""What `hyrt export` writes computes the scores that hyrt computes, in an interpreter that has no hyrt."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import random_graph
+from in_process import refused, run_here
+
+from hyrt.config import build_config
+from hyrt.errors import UnsupportedModel
+from hyrt.inference.infer import infer_layerwise
+from hyrt.machine.workers import Workers
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.model import GNN
+from hyrt.report.exported.plain_gnn import PlainGNN
+from hyrt.report.exported.write_export import plain_arguments, write_export
+from hyrt.report.records.trained_run import TrainedRun
+
+GRAPH = random_graph(70, features=9, symmetric=False)
+EDGES = np.stack(
+    [GRAPH.topology.indices.astype(np.int64), np.repeat(np.arange(70), np.diff(GRAPH.topology.indptr))]
+)
+X = GRAPH.features.values  # type: ignore[attr-defined]
+
+
+def model_of(**settings: Any) -> GNN:
+    torch.manual_seed(1)
+    widths = {"in_features": 9, "hidden": 8, "num_classes": 3}
+    model = GNN(Architecture(**{**widths, **settings}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    return model.eval()
+
+
+def scores_of(model: GNN) -> np.ndarray:
+    with Workers(1, "test") as workers:
+        return infer_layerwise(model, GRAPH, np.arange(70), workers, memory_bytes=1 << 26)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "gcn", "dropout": 0.5},
+        {"kind": "gcn", "layers": 3, "norm": "layer", "residual": True},
+        {"kind": "graphsage"},
+        {"kind": "graphsage", "aggregate": "sum", "layers": 1},
+        {"kind": "graphsage", "aggregate": "max", "residual": True},
+        {"kind": "gin"},
+        {"kind": "gin", "norm": "layer", "layers": 3},
+        {"kind": "gat", "heads": 2, "attention_dropout": 0.6},
+        {"kind": "gat", "heads": 4, "norm": "layer", "residual": True, "layers": 3},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+def test_the_plain_module_has_hyrts_parameters_and_scores(settings: dict[str, Any]) -> None:
+    model = model_of(**settings)
+    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain.load_state_dict(model.state_dict())
+    found = plain(torch.from_numpy(X), torch.from_numpy(EDGES))
+    np.testing.assert_allclose(found.detach().numpy(), scores_of(model), rtol=1e-5, atol=1e-5)
+
+
+def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
+    model = model_of(kind="gat", heads=2)
+    config = build_config({"data": {"normalize": "row"}})
+    trained = TrainedRun(model=model, config=config, metrics={}, graph=GRAPH, weights="step 3", scratch=None)
+    notes = write_export(trained, tmp_path / "out")
+    assert notes == ["features were normalised (data.normalize=row): give rows that are, too"]
+    facts = json.loads((tmp_path / "out" / "arguments.json").read_text())
+    assert (facts["labels"], facts["weights"], facts["model"]["heads"]) == ("classes", "step 3", 2)
+    np.savez(tmp_path / "given.npz", x=X, edges=EDGES)
+    code = (
+        "import sys; sys.modules['hyrt'] = None\n"
+        "import numpy, torch; from model import load\n"
+        "given = numpy.load('../given.npz')\n"
+        "found = load('.')(*(torch.from_numpy(given[key]) for key in ('x', 'edges')))\n"
+        "numpy.save('../scores.npy', found.detach().numpy())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "out", check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), scores_of(model), rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"model.kind=ggnn has no plain PyTorch module: .* gat, gcn"):
+        plain_arguments(Architecture(kind="ggnn", in_features=2, num_classes=2))
+    (tmp_path / "there").mkdir()
+    assert "already exists" in refused("export", "runs/x", "-o", "there", cwd=tmp_path)
+    told = refused("export", "runs/x", "-o", "there", "--force", cwd=tmp_path)
+    assert "--force replaces only what hyrt export wrote" in told
+
+
+def test_the_command_writes_what_a_run_has_learned(tmp_path: Path) -> None:
+    run_here(
+        *("run", "--data", "synthetic:tiny", "data.batch_size=256", "train.epochs=1", "--name", "r"),
+        *("--quiet", "balance.predict=false"),
+        cwd=tmp_path,
+    )
+    run_here("export", "runs/r", "-o", "out", cwd=tmp_path)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model.py",
+        "arguments.json",
+        "weights.safetensors",
+    }
+    metrics = json.loads((tmp_path / "out" / "arguments.json").read_text())["metrics"]
+    assert metrics == json.loads((tmp_path / "runs" / "r" / "summary.json").read_text())["metrics"]
+    run_here("export", "runs/r", "-o", "out", "--force", cwd=tmp_path)
