@@ -3,9 +3,9 @@
     python tools/bench/pyg_convolutions.py --data ../shared/data --seeds 5
 
 Both train two layers (8 heads of 8, then one head) on the whole graph from the same weights with Adam and
-equal settings, and report the test accuracy at the epoch that is best on the validation vertices. Dropout of hidden
-rows draws other masks in each, so single seeds differ. Exits with 1 where the means are more than 0.3 points
-apart.
+equal settings, and report the test accuracy at the epoch that is best on the validation vertices. Dropout of
+hidden rows draws other masks in each, so single seeds differ. Exits with 1 where the means are more than 0.3
+points apart.
 """
 
 from __future__ import annotations
