@@ -20,8 +20,6 @@ from hyrt.cli.datasets.data import data_app
 from hyrt.cli.datasets.partition import partition
 from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
-from hyrt.cli.eval_infer import evaluate, infer
-from hyrt.cli.export import export
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
 from hyrt.cli.options import Command
@@ -29,6 +27,8 @@ from hyrt.cli.plot import plot
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
+from hyrt.cli.trained.eval_infer import evaluate, infer
+from hyrt.cli.trained.export import export
 from hyrt.distributed.launch import rank_prefix
 from hyrt.errors import (
     ConfigError,

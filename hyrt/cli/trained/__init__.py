@@ -1,0 +1,1 @@
+"""Commands that apply or write what a run has learned."""
