@@ -18,6 +18,10 @@ from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemory
+from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.narrow.rounding import Rounding
+from hyrt.graph.narrow.row_format import FLOAT16, INT8, RowFormat
+from hyrt.machine.workers import Workers
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.inputs import Aggregated
 from hyrt.nn.model import GNN
@@ -172,6 +176,38 @@ def test_a_tile_has_the_rows_it_needs_and_no_others() -> None:
         width = task.header.in_width
         np.testing.assert_array_equal(task.features[:, :width], wanted.astype(np.float32))
         assert not task.features[:, width:].any()
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(("row_format", "dtype"), [(INT8, np.int8), (FLOAT16, np.uint16)])
+def test_codes_go_as_they_are_and_scales_into_the_first_layers_edges(
+    row_format: RowFormat, dtype: type[np.generic], tiled: bool
+) -> None:
+    """Codes times what weights have more than those of a task with whole rows: the rows."""
+    _, described, batch, rows = of(DROPPED)
+    limits = tight(batch, described) if tiled else PLENTY
+    plain = build_tasks(batch, described, limits)
+    wide = np.ascontiguousarray(rows, np.float32)
+    narrow = NarrowRows.room(row_format, wide.shape, None)
+    Rounding(row_format).write(wide, np.arange(len(wide)), narrow, "test", Workers(1, "test"))
+    batch.inputs = narrow
+    coded = build_tasks(batch, described, limits)
+    assert len(coded) == len(plain)
+    for task, same in zip(coded, plain, strict=True):
+        width, first = task.header.in_width, task.records[0]
+        codes = task.features.view(dtype)
+        assert not codes[:, width:].any()
+        values = (
+            codes[:, :width].astype(np.float64) if dtype == np.int8 else codes[:, :width].view(np.float16)
+        )
+        of_first = slice(first.first_edge, first.first_edge + first.num_edges)
+        sources = task.edges[of_first, 0]
+        weights, before = (each.edges[of_first, 2].view(np.float32) for each in (task, same))
+        factors = (weights / before)[:, None].astype(np.float64)
+        tolerance = 0.51 * factors if dtype == np.int8 else 1e-3 * np.abs(same.features[sources, :width])
+        error = np.abs(values[sources] * factors - same.features[sources, :width])
+        assert (error <= tolerance + 1e-7).all()
+        np.testing.assert_array_equal(task.edges[first.num_edges :], same.edges[first.num_edges :])
 
 
 def test_a_target_that_does_not_fit_is_named_with_the_numbers() -> None:
