@@ -19,6 +19,7 @@ from hyrt.sampling.layered.layered_sampler import LayeredSampler
 from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.ranked.importance_draw import ImportanceDraw
 from hyrt.sampling.ranked.labor_draw import LaborDraw
+from hyrt.sampling.ranked.labor_kernels import draw_least_numbers
 
 ALONE = Workers(1, "test")
 MASK = (1 << 64) - 1
@@ -56,6 +57,26 @@ def test_every_vertex_keeps_the_least_numbers(graph: Graph, fanout: list[int], d
             wanted = sorted(everyone, key=lambda u: number(key, u))[: len(everyone) if size < 0 else size]
             assert found == sorted(wanted)
             assert block.degrees[list(block.destinations).index(vertex)] == len(everyone)
+
+
+def test_the_least_are_found_where_fewer_than_expected_are_small() -> None:
+    """Of 8,000 vertices with 60 neighbours, some have none below the limit that is tried first."""
+    random = np.random.default_rng(0)
+    count, degree = 8000, 60
+    neighbours = np.sort(random.permuted(np.tile(np.arange(400), (count, 1)), axis=1)[:, :degree], axis=1)
+    indptr, indices = np.arange(count + 1) * degree, neighbours.astype(np.int32).ravel()
+    offsets = np.arange(count + 1, dtype=np.int32)
+    ranks, positions, found = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int32)
+    for key in range(1, 30):
+        vertices = np.arange(count, dtype=np.int32)
+        draw_least_numbers(
+            indptr, indices, vertices, offsets, np.uint64(key), 0, count, ranks, positions, found
+        )
+        numbers = np.array([number(key, u) for u in range(400)])
+        np.testing.assert_array_equal(found, neighbours[np.arange(count), numbers[neighbours].argmin(1)])
+        if (numbers[neighbours].min(1) > (1 + 3 + 3) / degree).any():
+            return
+    raise AssertionError("no vertex had none")
 
 
 def test_each_set_is_equally_likely_and_destinations_share_theirs() -> None:
