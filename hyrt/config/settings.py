@@ -309,9 +309,15 @@ class FullGraphConfig(Section):
     memory in place. Equal numbers of intervals give equal bits, whatever this is."""
 
     @property
+    def chunk_settings(self) -> list[str]:
+        """The settings of chunks that are not at their defaults, by their full names."""
+        fields = FullGraphConfig.model_fields
+        return [f"fullgraph.{name}" for name in _OF_CHUNKS if getattr(self, name) != fields[name].default]
+
+    @property
     def asks_for_chunks(self) -> bool:
         """Whether the settings want a device to train in chunks."""
-        return any(getattr(self, name) != FullGraphConfig.model_fields[name].default for name in _OF_CHUNKS)
+        return bool(self.chunk_settings)
 
 
 class BalanceConfig(Section):

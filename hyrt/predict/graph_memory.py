@@ -28,8 +28,9 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     Returns
     -------
     `model`; `symmetric`; `topology_integers`, as GraphPy counts them (6.1): V + E, and as many for the
-    transpose of a graph that is not symmetric; `arrays`, the bytes of each array on the CPU; `at_most`,
-    whether they are the most that it may take.
+    transpose of a graph that is not symmetric; `edge_tensor_integers`, with the E more by which the transpose
+    finds the values of edges, where a module of one's own has such; `arrays`, the bytes of each array on the
+    CPU; `at_most`, whether they are the most that it may take.
 
     Raises
     ------
@@ -44,10 +45,12 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
         arrays = work.whole(float(psutil.virtual_memory().total), available_cores()).arrays
     integers = graph.num_vertices + graph.num_edges
     symmetric = graph.topology.is_symmetric
+    integers = integers if symmetric else 2 * integers
     return {
         "model": kind,
         "symmetric": symmetric,
-        "topology_integers": integers if symmetric else 2 * integers,
+        "topology_integers": integers,
+        "edge_tensor_integers": integers + graph.num_edges,
         "at_most": work.whole is None,
         "arrays": {name: round(bytes_) for name, bytes_ in arrays.items()},
     }
@@ -63,4 +66,5 @@ def memory_lines(facts: dict[str, Any]) -> list[str]:
         f"full-graph training with {facts['model']} keeps {most}{size(sum(arrays.values()))} on the CPU:",
         *(f"  {name:<{width}}  {size(bytes_):>10}" for name, bytes_ in arrays.items()),
         f"  the topology is {facts['topology_integers']:,} integers ({why})",
+        f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}: one more for each edge",
     ]

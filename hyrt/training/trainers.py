@@ -23,7 +23,7 @@ from hyrt.device.capabilities import (
     usable_forms,
 )
 from hyrt.device.discovery import find_device
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError, UnsupportedModel
+from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError, UnsupportedModel, listed
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.graph import Graph
@@ -187,10 +187,11 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
                 ChunkOptions(asked.chunks, asked.order, asked.in_flight, asked.filter_below)
             )
     elif asked.asks_for_chunks:
+        given = asked.chunk_settings
+        have, them = ("has", "it") if len(given) == 1 else ("have", "them")
         raise ConfigError(
-            "fullgraph.device_memory, fullgraph.order, fullgraph.in_flight, fullgraph.filter_below and "
-            f"fullgraph.chunks have no effect on {trainer.name}, which does not train in chunks of edges: "
-            "omit them, or train on opencl or cuda"
+            f"{listed(given)} {have} no effect on {trainer.name}, which does not train in chunks of "
+            f"edges: omit {them}, or train on opencl or cuda"
         )
     if limit is None:
         return

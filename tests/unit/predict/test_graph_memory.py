@@ -15,6 +15,11 @@ def test_topology_is_counted_as_graphpy_does(symmetric: bool) -> None:
     facts = memory_facts(graph, "gcn")
     assert facts["symmetric"] == symmetric
     assert facts["topology_integers"] == (60 + graph.num_edges) * (1 if symmetric else 2)
+    of, turned = graph.topology, graph.topology.transposed
+    there = {id(array): array for each in (of, turned) for array in (each.indptr, each.indices)}
+    stored = sum(map(len, there.values())) + len(of.transposed_edges)
+    # Where rows begin is one number more than there are rows.
+    assert facts["edge_tensor_integers"] == stored - (1 if symmetric else 2)
     assert ("edges by source" in facts["arrays"]) == (not symmetric)
     assert facts["arrays"]["topology"] == graph.topology.nbytes
     assert not facts["at_most"]
@@ -22,8 +27,9 @@ def test_topology_is_counted_as_graphpy_does(symmetric: bool) -> None:
     # And where each vertex is among them.
     assert facts["arrays"]["scores of an evaluation"] == scored * graph.num_classes * 4 + 60 * 4
     lines = memory_lines(facts)
-    assert len(lines) == len(facts["arrays"]) + 2
-    assert f"{facts['topology_integers']:,} integers" in lines[-1]
+    assert len(lines) == len(facts["arrays"]) + 3
+    assert f"{facts['topology_integers']:,} integers" in lines[-2]
+    assert f"{facts['edge_tensor_integers']:,}" in lines[-1]
 
 
 def test_an_unknown_model_is_an_error() -> None:
