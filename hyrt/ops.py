@@ -326,7 +326,7 @@ def _topology(graph: Graph | Topology) -> Topology:
         return graph.topology
     if isinstance(graph, Topology):
         return graph.checked
-    raise ValueError(f"graph is a {type(graph).__name__}: give a hyrt.Graph or its topology")
+    raise ValueError(f"graph is of type {type(graph).__name__}: give a hyrt.Graph or its topology")
 
 
 def _tensor(what: str, x: NDArray[Any] | Tensor) -> Tensor:

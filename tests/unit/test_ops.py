@@ -284,7 +284,7 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, X, W, reduce="max"), "leave out edge values"),
         (lambda g: ops.spmm(g, X, reduce="min"), "reduce is 'min': give"),
         (lambda g: ops.spmm(g, X, row_scale=np.ones(4)), r"row_scale has shape \(4,\)"),
-        (lambda g: ops.spmm("cora", X), "graph is a str: give a hyrt.Graph"),
+        (lambda g: ops.spmm("cora", X), "graph is of type str: give a hyrt.Graph"),
         (lambda g: ops.sddmm(g, X, X[:, :1]), "give equal ones"),
         (lambda g: ops.sddmm(g, X, X, "pow"), "op is 'pow'"),
         (lambda g: ops.sddmm(g, X, X, left_at="src"), "left_at is 'src'"),
