@@ -17,6 +17,8 @@ from hyrt.pipeline.shares import StepTimes, StepWork
 from hyrt.pipeline.stages import Stages
 
 _HISTORY = 64
+# Of the most units of a step, those that a usual one has, where they vary.
+_LEAST_PART = 0.9
 
 
 def configured_policy(config: Config, *, simulated: bool) -> Policy:
@@ -71,6 +73,8 @@ class ResourceManager:
         self._emit = emit
         self._history: deque[Observation] = deque(maxlen=_HISTORY)
         self._num_units = 0
+        # Among several processes, each trains what is at home there: no two steps have as many units.
+        self._least_part = _LEAST_PART if stages.is_part_of_steps else 1.0
         # The first step compiles kernels and touches memory for the first time.
         self._ignored_until: int | None = None
         self._steps_per_epoch = steps_per_epoch
@@ -141,7 +145,7 @@ class ResourceManager:
         return (
             work.step >= self._ignored_until
             # The last step of an epoch is short.
-            and num_units == self._num_units
+            and num_units >= self._least_part * self._num_units
             and not any(share.is_again for share in work.shares)
         )
 

@@ -97,6 +97,11 @@ class Stages:
         return self._part.most_times
 
     @property
+    def is_part_of_steps(self) -> bool:
+        """Whether other processes do other parts of each step."""
+        return self._part.num_processes > 1
+
+    @property
     def simulated(self) -> tuple[str, ...]:
         """The names of the trainers' devices that do not work on the hardware they are named after."""
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)

@@ -27,7 +27,7 @@ from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
 from hyrt.distributed.launch import Launch, rank_prefix
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.sharing.all_rows import graph_of_all_rows
-from hyrt.distributed.sharing.possible_strategies import why_impossible
+from hyrt.distributed.sharing.possible_strategies import why_impossible, why_no_shares
 from hyrt.distributed.sharing.share_full_graph import asks_for_chunks, share_full_graph
 from hyrt.distributed.sharing.share_run import RankPart, share_run
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
@@ -147,11 +147,8 @@ class RankSession:
                 "give devices=cpu or another strategy"
             )
         given = config.distributed
-        if given.given_shares is not None and len(given.given_shares) != self.launch.size:
-            raise ConfigError(
-                f"distributed.shares gives {len(given.given_shares)} ranks their parts, and there are "
-                f"{self.launch.size} ranks: give a number for each, or measured"
-            )
+        if refused := why_no_shares(config, self.launch.size):
+            raise ConfigError(refused)
         if strategy in ("p3", "naive-migration") and (given.cache is not None or given.wire != "float32"):
             raise ConfigError(
                 f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "

@@ -34,3 +34,14 @@ def why_impossible(config: Config, strategy: str, *, edges_are_split: bool = Fal
             "partition with --topology replicated, or give another strategy"
         )
     return ""
+
+
+def why_no_shares(config: Config, num_ranks: int) -> str:
+    """Why so many ranks cannot have the parts of a step that the settings give; empty where they can."""
+    shares = config.distributed.given_shares
+    if shares is None or len(shares) == num_ranks:
+        return ""
+    return (
+        f"distributed.shares gives {len(shares)} ranks their parts, and there are {num_ranks} ranks: give a "
+        "number for each, or measured"
+    )

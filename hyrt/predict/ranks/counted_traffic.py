@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hyrt.config import Config
 from hyrt.distributed.rows.cache_choice import remote_reads
+from hyrt.distributed.sharing.possible_strategies import why_no_shares
 from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.home import Home
 from hyrt.distributed.strategies.hopgnn import HopGnn
@@ -307,8 +308,11 @@ def configured_steps(
     Raises
     ------
     ConfigError
-        If a cache does not go with the sampler, or with edges that are split.
+        If a cache does not go with the sampler, or with edges that are split, or parts of a step are given
+        for another number of ranks.
     """
+    if refused := why_no_shares(config, num_ranks):
+        raise ConfigError(refused)
     settings, cache = config.sampler, config.distributed.cache
     draws_neighbours = isinstance(settings, NeighborSettings)
     if cache is not None and (edges_are_split or not draws_neighbours):

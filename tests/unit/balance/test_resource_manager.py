@@ -24,8 +24,10 @@ from hyrt.balance.resource_manager import configured_policy
 from hyrt.config import build_config
 from hyrt.errors import StageFailure
 from hyrt.observe.events import Balanced, Checkpointed, Event, StepGroup
+from hyrt.pipeline.shares import StepPart
 from hyrt.training.checkpoint import load_newest_checkpoint
 from hyrt.training.compose import compose_run
+from hyrt.training.given.shared_run import ALONE, SharedRun
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)
@@ -142,7 +144,13 @@ def shuffled(present: Assignment, limits: AssignmentLimits, draw: random.Random)
 
 
 def train(
-    policy=None, *, events: list[Event] | None = None, graph=GRAPH, module=None, **sections: Any
+    policy=None,
+    *,
+    events: list[Event] | None = None,
+    graph=GRAPH,
+    module=None,
+    shared: SharedRun = ALONE,
+    **sections: Any,
 ) -> Training:
     settings = {
         "data": {"batch_size": 24},
@@ -160,6 +168,7 @@ def train(
             graph,
             model=module,
             policy=policy,
+            shared=shared,
             emit=lambda event: None if events is None else events.append(event),
         )
     )
@@ -268,6 +277,21 @@ def test_what_is_not_usual_is_not_shown() -> None:
         and step + 2 <= 3 * per_epoch - 1
     ]
     assert policy.steps == expected
+
+
+def test_steps_of_a_rank_are_usual_if_they_have_nearly_the_most_units() -> None:
+    graph = random_graph(vertices=480)
+    policy = unmoved()
+    # Half of 24 targets is what a rank gets; 10 of 11 are enough, 9 are not.
+    counts = [11, 9, 10, 9, 10, 11, 9]
+
+    def own(step: int, units: Any) -> list[Any]:
+        return [units[: counts[step % len(counts)]]]
+
+    part = StepPart(num_processes=2, own_units=own)
+    train(policy, graph=graph, shared=SharedRun(part=part), train={"epochs": 1}, runtime={"depth": 1})
+    last = -(-len(graph.split("train")) // 24) - 1
+    assert policy.steps == [step for step in range(1, last) if counts[step % len(counts)] != 9]
 
 
 def test_times_are_the_trainers_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from hyrt.distributed.watch.rank_speeds import RankSpeeds
 from hyrt.errors import ConfigError
 from hyrt.observe.events import EpochEnded, Event
 from hyrt.observe.hook import Hook, Site
+from hyrt.predict.ranks.counted_traffic import configured_steps
 
 T = TypeVar("T")
 SPEEDS = st.lists(st.floats(0.1, 10), min_size=1, max_size=5)
@@ -193,3 +194,11 @@ def test_given_parts_are_kept_to() -> None:
 def test_wrong_parts_are_refused(given_settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_config({"distributed": given_settings})
+
+
+def test_parts_of_another_number_of_ranks_are_not_predicted() -> None:
+    graph = random_graph(seed=4)
+    homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
+    config = build_config(settings("gcn", distributed={"shares": [1, 2, 3]}))
+    with pytest.raises(ConfigError, match="gives 3 ranks their parts, and there are 2 ranks"):
+        configured_steps(config, graph, homes, 2, None)
