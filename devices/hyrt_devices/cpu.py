@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,6 +18,7 @@ from hyrt.device.capabilities import (
     SharesColumns,
     SharesLoops,
     TakesObjective,
+    TellsGradients,
     Watchable,
 )
 from hyrt.device.host_model import HostModel
@@ -54,7 +55,14 @@ class HostRoom(TorchRoom):
 
 
 class CpuDevice(
-    TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops, Watchable
+    TakesObjective,
+    Resizable,
+    TellsGradients,
+    ScoresVertices,
+    KeepsHostBudget,
+    SharesColumns,
+    SharesLoops,
+    Watchable,
 ):
     """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
 
@@ -120,6 +128,11 @@ class CpuDevice(
         """Compute with another number of threads; between two calls of `propagate`."""
         with self._health.terminal("resize"):
             self._workers.resize(threads)
+
+    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+        """Let somebody hear gradients of mini-batches while the backward pass goes on."""
+        with self._health.terminal("tell_gradients"):
+            self._health.loaded(self._model).tell_gradients(hear)
 
     def watch(self, watch: Watch) -> None:
         """Report which threads work, and when."""

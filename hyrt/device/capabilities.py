@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
     import torch
@@ -114,6 +114,19 @@ class Resizable(ABC):
     @abstractmethod
     def resize(self, threads: int) -> None:
         """Compute with so many threads; called between two calls of `propagate`."""
+
+
+class TellsGradients(ABC):
+    """Tells of each gradient of a mini-batch as soon as it is there, while it computes others."""
+
+    @abstractmethod
+    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+        """From now on, let `hear` know in `propagate` of gradients that no edge will add to any more.
+
+        A gradient that is told is the one of the result, and is not written any more. Those of some
+        parameters, or all of a mini-batch, need not be told. Called once, after `load`, where ranks add up
+        gradients.
+        """
 
 
 class ScoresVertices(ABC):
@@ -238,6 +251,7 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     GathersRows,
     CachesRows,
     Resizable,
+    TellsGradients,
     ScoresVertices,
     KeepsHostBudget,
     RunsChunks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import psutil
@@ -67,6 +67,17 @@ class HostModel:
     def swapped_bytes(self) -> tuple[int, int]:
         """Bytes of the matrices of a whole graph, and of these what lives in a file."""
         return (0, 0) if self._whole is None else (self._whole.kept_bytes, self._whole.file_bytes)
+
+    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+        """See `hyrt.device.capabilities.TellsGradients`."""
+        for number, parameter in enumerate(self._parameters):
+
+            def told(parameter: torch.Tensor, number: int = number) -> None:
+                assert parameter.grad is not None
+                hear(number, parameter.grad)
+
+            # After all that a step adds to it: torch adds it up before.
+            parameter.register_post_accumulate_grad_hook(told)  # type: ignore[no-untyped-call]
 
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
         """See `hyrt.device.capabilities.ScoresVertices`."""

@@ -46,6 +46,11 @@ class Begun:
         self.ended_at = time.perf_counter()
         self._woken.set()
 
+    @property
+    def unwaited(self) -> Any | None:
+        """The operation, if it goes on and nobody waits for it."""
+        return self._operation if self.ended_at is None else None
+
     def wake(self) -> None:
         """Let `wait` end because nobody waits any more."""
         self._woken.set()
@@ -195,6 +200,8 @@ class RankGroup:
         if self._reason is None:
             self._reason = reason
         for begun in list(self._waiting):
+            if (unwaited := begun.unwaited) is not None:
+                self._leave_behind(unwaited)
             begun.wake()
 
     def _to_others(self, rows: torch.Tensor, counts: Sequence[int]) -> int:

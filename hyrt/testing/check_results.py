@@ -9,8 +9,9 @@ import torch
 from hyrt_perfmodel.assignment import STAGES
 
 from hyrt.device import StepResult
+from hyrt.device.capabilities import TellsGradients
 from hyrt.testing import cases
-from hyrt.testing.trial import Trial, demand, kept, load, same_bits, step, trainable
+from hyrt.testing.trial import Trial, demand, kept, load, same_bits, skip_unless, step, trainable
 
 
 def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
@@ -110,6 +111,26 @@ def host_buffers_are_not_written(trial: Trial) -> None:
         same_bits(result, wanted, "when the buffers of mini-batches are used again")
     assert wanted is not None
     same_bits(step(device, trial.batch()), wanted, "when the buffers of mini-batches were used again")
+
+
+def told_gradients_are_those_of_the_result(trial: Trial) -> None:
+    """Each at most once a step, and never written after it was told."""
+    device = trial.loaded()
+    skip_unless(isinstance(device, TellsGradients), "it tells of no single gradients, and says so")
+    assert isinstance(device, TellsGradients)
+    told: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def hear(number: int, gradient: torch.Tensor) -> None:
+        demand(number not in told, "one gradient of a parameter in a step", f"number {number} came again")
+        told[number] = gradient, gradient.clone()
+
+    device.tell_gradients(hear)
+    for _ in range(2):
+        told.clear()
+        result = step(device, trial.batch())
+        for number, (gradient, then) in told.items():
+            same = torch.equal(gradient, then) and torch.equal(then, result.gradients[number])
+            demand(same, f"gradient {number} of the result", "another one was told")
 
 
 def times_are_plausible(trial: Trial) -> None:

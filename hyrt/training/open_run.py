@@ -10,6 +10,7 @@ import torch
 
 from hyrt.balance.kept_assignments import restore_assignments
 from hyrt.balance.resource_manager import ResourceManager, configured_policy
+from hyrt.device.capabilities import TellsGradients
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.nn.own_modules.checked_scores import check_scores
@@ -78,6 +79,9 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
                 is_shared=parts.shared.part.num_processes > 1,
             )
         )
+        hear = parts.shared.hear_gradient
+        if hear is not None and len(trainers) == 1 and isinstance(trainers[0].device, TellsGradients):
+            trainers[0].device.tell_gradients(hear)
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
         load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
         evaluate_workers = stack.enter_context(evaluation_workers(threads))

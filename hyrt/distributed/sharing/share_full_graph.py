@@ -22,11 +22,11 @@ from hyrt.distributed.full_graph.rank_gatherings import RankGatherings, adds_up
 from hyrt.distributed.full_graph.rank_grid import RankGrid
 from hyrt.distributed.full_graph.scores_of_rows import ScoresOfRows
 from hyrt.distributed.full_graph.spread_edges import SpreadEdges
+from hyrt.distributed.gradients.sum_over_ranks import SumOverRanks
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.rows.own_rows import OwnRows
 from hyrt.distributed.scores_by_home import ScoresByHome
 from hyrt.distributed.sharing.share_run import RankPart
-from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.errors import ConfigError, UnsupportedModel, listed
 from hyrt.fullgraph.plan import KEPT_PART, can_take_apart

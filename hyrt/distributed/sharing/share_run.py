@@ -9,6 +9,8 @@ from typing import cast
 from hyrt.config import Config
 from hyrt.config.settings import MEASURED
 from hyrt.distributed.first_layer.shared_inputs import divided_columns, touring_models
+from hyrt.distributed.gradients.gradient_buckets import GradientBuckets, buckets_of
+from hyrt.distributed.gradients.sum_over_ranks import SumOverRanks
 from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.model_migration import ModelMigration
 from hyrt.distributed.rows.own_rows import OwnRows
@@ -17,7 +19,6 @@ from hyrt.distributed.rows.wire import RoundedRows
 from hyrt.distributed.scores_by_home import ScoresByHome
 from hyrt.distributed.sharing.placed_by_settings import placed_steps
 from hyrt.distributed.split_edges.sample_jointly import sample_jointly
-from hyrt.distributed.sum_over_ranks import SumOverRanks
 from hyrt.distributed.time_steps import TimeSteps
 from hyrt.distributed.watch.joined_traces import JoinedTraces
 from hyrt.distributed.watch.rank_speeds import RankSpeeds
@@ -102,7 +103,10 @@ def share_run(
     full = config.evaluate.mode == "full"
     by_layers = full and isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    reduction = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal)
+    groups = buckets_of(parameters)
+    # A small model's gradients travel in one piece, when the backward pass is through.
+    buckets = GradientBuckets(ranks.group("buckets"), parameters, groups) if len(groups) > 1 else None
+    reduction = SumOverRanks(ranks.gradients, parameters, prepared.objective.counts, stop_signal, buckets)
     scores = ScoresByHome(
         graph,
         own,
@@ -137,7 +141,10 @@ def share_run(
     elif config.distributed.strategy == "naive-migration":
         touring = touring_models(config, graph, own, ranks, prepared, parameters, placed)
         trained = graph.with_features(touring)
+    # Others add to what a backward pass has computed before it is a step's.
+    adds_later = config.distributed.strategy in ("hopgnn", "p3")
     shared = SharedRun(
+        hear_gradient=None if buckets is None or adds_later else buckets.hear,
         part=StepPart(
             num_processes=ranks.size,
             own_units=own_units,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from hyrt.inference.shared_scores import SharedScores
 from hyrt.observe.events import Event
 from hyrt.observe.trace.traces_of_ranks import TracesOfRanks
@@ -35,6 +37,8 @@ class SharedRun:
     """The part of every step that this process does."""
     reduction: Reduction = alone
     """Adds the sums of the trainers of all processes."""
+    hear_gradient: Callable[[int, torch.Tensor], None] | None = None
+    """Hears gradients while the backward pass goes on, where one trainer computes all of this process's."""
     pass_on: PassOn = keep
     """Hands on, between two time steps, the sums that go to another process with their model."""
     scores: SharedScores | None = None

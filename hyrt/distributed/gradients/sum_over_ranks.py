@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from hyrt.distributed.gradients.gradient_buckets import GradientBuckets
 from hyrt.distributed.rank_group import RankGroup
 from hyrt.pipeline.synchronize import StepTotals
 
@@ -29,6 +30,8 @@ class SumOverRanks:
         The names of what the objective counts.
     stop_signal
         Gives the number of the signal that asks this rank to stop; 0 for none.
+    buckets
+        Adds gradients that may be told before their step is through; None adds all of them then.
     """
 
     def __init__(
@@ -37,11 +40,13 @@ class SumOverRanks:
         parameters: Sequence[torch.Tensor],
         counts: Sequence[str],
         stop_signal: Callable[[], int] = lambda: 0,
+        buckets: GradientBuckets | None = None,
     ) -> None:
         self._group = group
         self._parameters = list(parameters)
         self._counts = list(counts)
         self._stop_signal = stop_signal
+        self._buckets = buckets
         self.agreed_signal = 0
         """The number of the signal after which all ranks stop; 0 for none. Equal at all ranks."""
 
@@ -52,20 +57,21 @@ class SumOverRanks:
                 own.normalizer,
                 own.num_edges,
                 bool(own.gradients),
+                self._buckets is not None and self._buckets.is_void,
                 *self._asked(),
                 *(own.counts.get(name, 0.0) for name in self._counts),
             ],
             dtype=torch.float64,
         )
         self._group.add(figures, _PURPOSE)
-        loss_sum, normalizer, edges, with_gradients, *others = figures.tolist()
+        loss_sum, normalizer, edges, with_gradients, is_void, *others = figures.tolist()
         counts = others[len(_SIGNALS) :]
         self._agree(others[: len(_SIGNALS)])
         return StepTotals(
             loss_sum=loss_sum,
             counts=dict(zip(self._counts, counts, strict=True)),
             normalizer=normalizer,
-            gradients=self._added(own.gradients) if with_gradients else (),
+            gradients=self._sums(own.gradients, is_void=bool(is_void)) if with_gradients else (),
             num_edges=int(edges),
         )
 
@@ -82,6 +88,13 @@ class SumOverRanks:
     def _agree(self, asked: Sequence[float]) -> None:
         by_signal = zip(_SIGNALS, asked, strict=True)
         self.agreed_signal = next((int(number) for number, ranks in by_signal if ranks), 0)
+
+    def _sums(self, own: Sequence[torch.Tensor], *, is_void: bool) -> list[torch.Tensor]:
+        if self._buckets is None:
+            return self._added(own)
+        total = self._buckets.add(own)
+        # A rank has computed the step anew, after it had told of gradients.
+        return self._buckets.add(own) if is_void else total
 
     def _added(self, own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The gradients added over all ranks, each dtype in one operation."""
