@@ -150,6 +150,7 @@ def test_the_backend_of_the_documentation_conforms(tmp_path: Path, monkeypatch: 
         "its sampler goes with the device",
         "a broken device faults for good",
         "a whole graph in chunks is a step",
+        "told gradients are those of the result",
         "a budget of host memory changes no bit",
         "out of memory is recoverable",
     }
