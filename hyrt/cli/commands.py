@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
-from typer.core import TyperGroup
 
 from hyrt import __version__
 from hyrt.cli.calibrate import calibrate
@@ -22,7 +21,7 @@ from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
-from hyrt.cli.options import Command
+from hyrt.cli.options import Command, Group
 from hyrt.cli.plot import plot
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
@@ -62,7 +61,7 @@ def _interruption_told() -> Iterator[None]:
         sys.exit(130)
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """What every command does besides.
 
     Click makes of numba's EOFError the single word "Aborted!", and of Ctrl-C no word at all.

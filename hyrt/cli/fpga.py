@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyrt.cli.options import AsJson, Command, Data, Model, Settings, Workload, workload_alone
+from hyrt.cli.options import AsJson, Command, Data, Group, Model, Settings, Workload, workload_alone
 
 if TYPE_CHECKING:
     from hyrt_hls.parts.explore import Candidate
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 fpga_app = typer.Typer(
-    help="Choose a trainer for an FPGA card and write its build files.", no_args_is_help=True
+    cls=Group,
+    help="Choose a trainer for an FPGA card and write its build files.",
+    no_args_is_help=True,
 )
 
 _Part = Annotated[

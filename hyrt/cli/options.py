@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.workloads.workload import TrainingWorkload
 
 # The parent of all errors that the parser raises; typer has it from click, or its own.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+# As click does, though it is an error to it: print the help.
+_HELP_ERROR = "NoArgsIsHelpError"
 
 Settings = Annotated[
     list[str] | None,
@@ -87,6 +89,42 @@ def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, o
     return load_workload(file)
 
 
+class Group(TyperGroup):
+    """Commands under one name; what is wrong with its words is said in a line like hyrt's own errors."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words up to the command.
+
+        Raises
+        ------
+        ConfigError
+            If an option does not exist.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            if type(error).__name__ == _HELP_ERROR:
+                raise
+            raise _refused(ctx, error) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names.
+
+        Raises
+        ------
+        ConfigError
+            If there is none, with the nearest one.
+        """
+        from hyrt.errors import ConfigError
+
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"did you mean {ctx.command_path} {near[0]}?" if near else f"see {ctx.command_path} --help"
+            raise ConfigError(f"there is no command {f'{ctx.command_path} {name}'!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+
 class Command(TyperCommand):
     """A command that keeps none of two values in silence, and knows settings that are written as options."""
 
@@ -96,13 +134,13 @@ class Command(TyperCommand):
         Raises
         ------
         ConfigError
-            If an option is given twice, is missing, does not exist or has no such choice, saying what to
-            write.
+            If an option is given twice or empty, is missing, does not exist or has no such choice, saying
+            what to write.
         """
         from hyrt.errors import ConfigError, listed
 
         try:
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         except _UsageError as error:
             name = str(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities"):
@@ -115,6 +153,7 @@ class Command(TyperCommand):
                 names = " or ".join(option.opts)
                 join = ", with commas between the names" if "--devices" in option.opts else ""
                 raise ConfigError(f"{names} is given more than once: give it once{join}")
+        self._check_empty(values)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -134,6 +173,21 @@ class Command(TyperCommand):
             raise _refused(ctx, error) from None
         except _UsageError as error:
             raise _refused(ctx, error) from None
+
+    def _check_empty(self, values: Mapping[str, Any]) -> None:
+        """Refuse what is given and empty, as of a variable that is not set.
+
+        As a path it would be the current folder.
+        """
+        from hyrt.errors import ConfigError
+
+        for each in self.params:
+            value = values.get(str(each.name))
+            if value == "" or (isinstance(value, list | tuple) and "" in value):
+                is_option = each.param_type_name == "option"
+                name = " or ".join(each.opts) if is_option else f"the argument {each.metavar or each.name}"
+                omit = "" if each.required else ", or omit it"
+                raise ConfigError(f"{name} is given, but empty: give a value{omit}")
 
     def _instead(self, name: str, args: Sequence[str]) -> str:
         """What to write in place of an option that does not exist."""

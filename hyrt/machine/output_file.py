@@ -23,7 +23,9 @@ def output_file(output: Path, *, replace: bool, suffix: str = "", option: str = 
         raise ConfigError(f"{output}: the file is written as {suffix}: give a name that ends so")
     file = Path(os.path.realpath(output))
     # What is written takes the place of what is there: of a device or a FIFO it must not.
-    if os.path.lexists(file) and not file.is_file():
+    # A pipe behind /dev/stdout is nowhere but behind that name.
+    is_there = os.path.lexists(file) or output.exists()
+    if is_there and not file.is_file():
         kind = "folder" if file.is_dir() else "special file"
         raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as {option}")
     if file.exists() and not replace:

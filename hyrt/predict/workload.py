@@ -235,7 +235,9 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     check_predictable(config)
     targets = graph.split("train", config.data.split)
     if not len(targets):
-        raise ConfigError(f"{graph.name} cannot be predicted: the data has no training vertices")
+        raise ConfigError(
+            f"{graph.name} cannot be predicted: the data has no training vertices: set train_mask for some"
+        )
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_block_sizes(config.sampler, built, workers)

@@ -29,6 +29,7 @@ from hyrt.sampling.sampler import Sampler
 from hyrt.training.device_caches import DeviceCaches
 from hyrt.training.given.expected_run import ExpectedRun
 from hyrt.training.given.shared_run import ALONE, SharedRun
+from hyrt.training.given.untrained_classes import why_untrained
 from hyrt.training.learner import Learner
 from hyrt.training.setup import PreparedRun, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
@@ -168,6 +169,8 @@ def compose_run(
     check_objective(objective, evaluator.metric, graph.num_outputs)
     if odd := why_odd(graph.labels):
         warnings.warn(f"{graph.name}: {odd}", DataWarning, stacklevel=2)
+    elif untrained := why_untrained(graph, prepared.targets):
+        tell(Notice(kind="warning", text=untrained))
     learner = Learner(config, prepared.model)
     if config.sampler.preparation:
         tell(Notice(kind="info", text=config.sampler.preparation))

@@ -43,8 +43,9 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         for trainer, n in zip(stages.trainers, assignment.split, strict=True)
     )
     return RunStarted(
-        data=f"{graph.name}  {graph.num_vertices:,} vertices · {graph.num_edges / 1e6:.3g} M edges · "
-        f"{counted(graph.num_features, 'feature')} · {graph.vertices.labels_in_words} · "
+        data=f"{graph.name}  {counted(graph.num_vertices, 'vertex', 'vertices')} · "
+        f"{_edges(graph.num_edges)} · {counted(graph.num_features, 'feature')} · "
+        f"{graph.vertices.labels_in_words} · "
         f"{counted(num_targets, 'target')}",
         model=f"{model}{objective} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
         f"{config.train.precision}",
@@ -54,3 +55,8 @@ def run_started(parts: RunParts, stages: Stages, step: int) -> RunStarted:
         first_step=step,
         simulated=stages.simulated,
     )
+
+
+def _edges(count: int) -> str:
+    """Millions of them, or all of fewer."""
+    return f"{count / 1e6:.3g} M edges" if count >= 1e6 else counted(count, "edge")

@@ -125,7 +125,10 @@ def build_sampler(
         If there are no targets, or the sampler would leave out weights of edges.
     """
     if not len(targets):
-        raise DataError(f"{graph.name}: split {config.data.split} has no training vertices")
+        raise DataError(
+            f"{graph.name}: split {config.data.split} has no training vertices: set train_mask for some, or "
+            "choose another data.split"
+        )
     objective = objective or fitted_objective(config, graph, targets)
     with OBJECTIVES.blamed(objective.name, "class_weights"):
         class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)

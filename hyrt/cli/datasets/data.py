@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hyrt.cli.options import AsJson, Command, Force
+from hyrt.cli.options import AsJson, Command, Force, Group
 
-data_app = typer.Typer(help="Inspect, convert and generate datasets.", no_args_is_help=True)
+data_app = typer.Typer(cls=Group, help="Inspect, convert and generate datasets.", no_args_is_help=True)
 
 _SOURCE_HELP = (
     "The dataset: a .npz file, a folder of .npy files or of parts, synthetic:PRESET[,key=value,...], "

@@ -73,9 +73,13 @@ def read_header(file: IO[bytes], where: str) -> NpyHeader:
     if kind == "O":
         raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
     if byte_order == ">" or kind not in "biuf" or not size:
+        instead = "array.astype('float32')"
+        if kind in "US":
+            # As names of classes are.
+            instead = "numpy.unique(array, return_inverse=True)[1], which numbers equal texts alike"
         raise DataError(
             f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
-            "such as with array.astype('float32')"
+            f"such as with {instead}"
         )
     try:
         dtype = np.dtype(f"{kind}{size}")

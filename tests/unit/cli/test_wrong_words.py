@@ -42,6 +42,11 @@ def _error(*words: str) -> str:
         ("run --seeds x", "--seeds x: give a whole number"),
         ("doctor --limit x", "--limit x: give a number"),
         ("doctor --limit 0", "--limit 0: must be at least 0.1"),
+        ("frobnicate", "there is no command 'hyrt frobnicate': see hyrt --help"),
+        ("rn", "there is no command 'hyrt rn': did you mean hyrt run?"),
+        ("data conver a b", "there is no command 'hyrt data conver': did you mean hyrt data convert?"),
+        ("fpga exlpore", "there is no command 'hyrt fpga exlpore': did you mean hyrt fpga explore?"),
+        ("--foo", "hyrt: no such option: --foo: see hyrt --help"),
         (
             "run train.epochs=",
             "train.epochs= has no value: write train.epochs=null for the default, "
@@ -51,6 +56,30 @@ def _error(*words: str) -> str:
 )
 def test_words_that_cannot_be_followed(words: str, message: str) -> None:
     assert _error(*words.split()) == message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--data", ""], "--data is given, but empty: give a value, or omit it"),
+        # As a path it would be the current folder: to write into, and with --force to replace.
+        (["run", "--output", ""], "--output is given, but empty: give a value, or omit it"),
+        (["run", "--resume", ""], "--resume is given, but empty: give a value, or omit it"),
+        (
+            ["data", "convert", "a.npz", "", "--force"],
+            "the argument destination is given, but empty: give a value",
+        ),
+        (["report", "a", ""], "the argument RUN... is given, but empty: give a value"),
+        (["infer", "r", "-o", ""], "--output or -o is given, but empty: give a value"),
+        (
+            ["run", ""],
+            "the argument [CONFIG.yaml] [key.path=value ...] is given, but empty: give a value, or omit it",
+        ),
+        (["predict", "--platform", ""], "--platform is given, but empty: give a value, or omit it"),
+    ],
+)
+def test_words_that_are_empty(words: list[str], message: str) -> None:
+    assert _error(*words) == message
 
 
 def test_a_calibration_that_could_not_be_kept_is_not_begun(
@@ -171,3 +200,16 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(
     assert _error("infer", "no-run", "-o", str(tmp_path / "scores.npy")) == (
         f"{tmp_path}: this folder cannot be written: give another --output"
     )
+
+
+def test_a_pipe_behind_a_name_is_no_regular_file(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    try:
+        # What it is links to a name that no folder has.
+        name = f"/proc/self/fd/{writer}"
+        assert _error("infer", "no-run", "-o", name) == (
+            f"{name}: this is a special file: give the name of a regular file as --output"
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -15,7 +15,9 @@ from graphs import random_graph
 from hyrt.api import load
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, DataWarning, UnsupportedModel
+from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.vertex_table import VertexTable
 from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
 from hyrt.training.compose import compose_run
@@ -249,6 +251,39 @@ def test_labels_of_one_class_are_warned_of(classes: int) -> None:
     said = [str(each.message) for each in caught if each.category is DataWarning]
     text = "random: all labels are of class 0, so there is nothing to learn: check the labels"
     assert said == ([text] if classes == 1 else [])
+
+
+@pytest.mark.parametrize(
+    ("trained", "text"),
+    [
+        ([0, 1, 2, 3], ""),
+        (
+            [0, 1, 3],
+            "random: no training vertex is of class 2, so the model cannot learn to predict it: check "
+            "train_mask, or choose another data.split",
+        ),
+        (
+            [1, 2],
+            "random: no training vertex is of classes 0, 3, so the model cannot learn to predict them: check "
+            "train_mask, or choose another data.split",
+        ),
+        (
+            [2],
+            "random: all training vertices are of class 2, so there is nothing to learn: check "
+            "train_mask, or choose another data.split",
+        ),
+    ],
+)
+def test_classes_without_training_vertices_are_told(trained: list[int], text: str) -> None:
+    graph = random_graph(80, classes=4)
+    masks = {**graph.masks, "train": graph.masks["train"] & np.isin(graph.labels, trained)}
+    heard: list[Event] = []
+    table = VertexTable(graph.features, graph.labels, masks)
+    compose_run(
+        build_config({"train": {"epochs": 1}}), Graph("random", graph.topology, table), emit=heard.append
+    )
+    warned = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
+    assert warned == ([text] if text else [])
 
 
 class Custom(torch.nn.Module):

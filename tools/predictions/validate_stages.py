@@ -1,0 +1,155 @@
+"""Predicted stages against measured ones in CPU seconds of one thread, which a machine in use can tell.
+
+Configurations are drawn as `validate_predictions.py` does. One thread of this process is calibrated first, in
+its own CPU seconds; then each case's mini-batches are sampled, loaded and propagated one after the other.
+Prints, for each case, predicted and measured milliseconds of each stage, and how far off they are. Times of
+runs, in which stages share cores and wait for one another, are not compared.
+
+    python tools/predictions/validate_stages.py --data data --seed 1 --saint
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import pickle
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+# Before anything keeps a reference to it: all that is measured below counts CPU time.
+time.perf_counter = time.process_time
+
+from validate_predictions import PredictionCase, draw  # noqa: E402
+
+from hyrt.machine.this_process.process_settings import prepare_process  # noqa: E402
+
+STAGES = ("sample", "load", "propagate")
+
+
+def calibrated() -> Any:
+    """A platform with one core."""
+    from dataclasses import replace
+
+    from hyrt_perfmodel.platforms.platform import Platform
+
+    from hyrt.device.discovery import find_device
+    from hyrt.graph.source import open_graph
+    from hyrt.predict.calibrate import machine
+    from hyrt.predict.calibrate.host import LARGE, SMALL
+    from hyrt.predict.calibrate.trainers import Widths
+
+    small, large = open_graph(SMALL), open_graph(LARGE)
+    host, _ = machine._measure_host(small, large, 1)
+    info = find_device("cpu:0")[1]
+    cpu = machine._measure_trainer(info, Widths({SMALL: small, LARGE: large}), 1)
+    host = replace(machine._with_cpu(host, cpu), cores=1)
+    return Platform(name="one core", host=host, accelerators=(), source="CPU seconds")
+
+
+def measured(case: PredictionCase, graph: Any, config: Any, seconds: float) -> dict[str, float]:
+    """Median CPU seconds of each stage of a step."""
+    from hyrt.device import DeviceOptions
+    from hyrt.device.calls import opened
+    from hyrt.device.capabilities import usable_forms
+    from hyrt.device.discovery import find_device
+    from hyrt.machine.workers import Workers
+    from hyrt.pipeline.load import Loader
+    from hyrt.pipeline.trainer import plan_input
+    from hyrt.training.setup import build_model, build_sampler
+
+    targets = graph.split("train")
+    sampler = build_sampler(config, graph, targets)
+    model = build_model(config, graph)
+    backend, info = find_device("cpu:0")
+    spent: dict[str, list[float]] = {stage: [] for stage in STAGES}
+    with opened(backend, info, DeviceOptions(threads=1)) as device, Workers(1, "validate") as workers:
+        parameters = list(model.parameters())
+        device.load(model, parameters)
+        plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
+        loader = Loader(graph.features)
+        whole = len(sampler.units(0))
+        for step in itertools.count():
+            if len(units := sampler.units(step)) < whole:
+                continue
+            marks = [time.process_time()]
+            batch = sampler.sample(step, units, workers, in_place=plan.in_place)
+            marks.append(time.process_time())
+            loader.load(batch, plan, workers)
+            marks.append(time.process_time())
+            device.propagate(device.transfer(batch))
+            marks.append(time.process_time())
+            batch.release()
+            for stage, start, end in zip(STAGES, marks[:-1], marks[1:], strict=True):
+                spent[stage].append(end - start)
+            if len(spent["sample"]) >= 8 and sum(map(sum, spent.values())) > seconds:
+                break
+    return {stage: statistics.median(each[3:]) for stage, each in spent.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the .npz datasets")
+    parser.add_argument("--seed", type=int, default=1, help="what the configurations are drawn from")
+    parser.add_argument("--cases", type=int, default=20, help="how many are drawn")
+    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds of each case, about")
+    parser.add_argument("--saint", action="store_true", help="only those with subgraphs of random walks")
+    parser.add_argument("--sparse", action="store_true", help="only those with sparse features")
+    parser.add_argument("--kept", type=Path, help="keep the calibration in this file, and take it from there")
+    options = parser.parse_args()
+    prepare_process()
+    from hyrt_perfmodel.assignment import Assignment, Threads
+    from hyrt_perfmodel.prediction.stage_times import stage_times
+
+    from hyrt.config import build_config
+    from hyrt.graph.source import open_graph
+    from hyrt.predict.workload import sampled_workload
+
+    if options.kept and options.kept.exists():
+        platform = pickle.loads(options.kept.read_bytes())
+    else:
+        platform = calibrated()
+        if options.kept:
+            options.kept.write_bytes(pickle.dumps(platform))
+    print("| graph | devices | model | hidden | sampled | a step | " + " | ".join(STAGES) + " | together |")
+    print("|---|---|---|---:|---|---:|" + "---|" * 4)
+    errors: dict[str, list[float]] = {stage: [] for stage in (*STAGES, "together")}
+    opened: tuple[str, Any] = ("", None)
+    for case in draw(options.seed, options.cases, ["cpu"]):
+        source = str(options.data / case.graph) if case.graph.endswith(".npz") else case.graph
+        if options.saint and case.settings["sampler"]["kind"] != "saint":
+            continue
+        if opened[0] != source:
+            opened = (source, open_graph(source))
+        graph = opened[1]
+        if options.sparse and graph.features.matrix is not None:
+            continue
+        config = build_config(case.settings)
+        training = sampled_workload(config, graph)
+        times = stage_times(
+            platform,
+            training,
+            Assignment(split=(training.batch_size,), threads=Threads(sample=1, load=1, train=1)),
+        )
+        expected = {"sample": times.sample_s, "load": times.load_s, "propagate": times.trainer_propagate_s[0]}
+        found = measured(case, graph, config, options.seconds)
+        expected["together"], found["together"] = sum(expected.values()), sum(found.values())
+        cells = []
+        for stage, seconds in expected.items():
+            error = seconds / found[stage] - 1 if found[stage] > 1e-5 else 0.0
+            errors[stage].append(error)
+            cells.append(f"{1e3 * seconds:.2f} {1e3 * found[stage]:.2f} {error:+.0%}")
+        print(f"| {case} | {' | '.join(cells)} |", flush=True)
+    for stage, each in errors.items():
+        worst = max(map(abs, each))
+        print(
+            f"{stage}: mean {statistics.fmean(map(abs, each)):.1%}, worst {worst:.1%}, "
+            f"too long by {statistics.fmean(each):+.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
