@@ -12,7 +12,7 @@ from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
 
 from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, medians, slowest
 from hyrt.balance.fitted.explore import experiment, is_near, lighter, probe
-from hyrt.balance.fitted.fit import Fit, fit
+from hyrt.balance.fitted.fit import Fit, fit, kinds_of
 from hyrt.balance.fitted.solve import best_assignment
 from hyrt.balance.reason import change_in_words
 
@@ -37,6 +37,8 @@ _RESTLESS_RANGE = 0.4
 _SMOOTHED = 3
 # Steps under the present assignment before the next decision.
 _LEAST_STEPS = 2
+# The devices that are waited for have the slowest transfers, at least so far.
+_WAITED_PART = 0.95
 # What a run can do is explored in its first steps.
 _EXPLORED_STEPS = 24
 _FULL_HISTORY = 64
@@ -65,7 +67,7 @@ class ModelPolicy:
         is_allowed = limits.allows(present)
         if is_allowed and any(step.assignment != present for step in history[-_LEAST_STEPS:]):
             return stay
-        if is_allowed and len(history) < _LEAST_STEPS:
+        if is_allowed and (len(history) < _LEAST_STEPS or _still_drains(history, present, limits)):
             return stay
         is_start = len(history) < _FULL_HISTORY
         found = probe(history, present, limits, is_start=is_start) if is_allowed else None
@@ -137,6 +139,29 @@ def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: Assignm
         if is_near(choice.assignment, period.assignment) or remembered.gain > choice.gain:
             choice = remembered
     return choice
+
+
+def _still_drains(history: Sequence[Observation], present: Assignment, limits: AssignmentLimits) -> bool:
+    """Whether transfers of the steps before may still be under way beside those of the present assignment.
+
+    Where an iteration waits for several devices of a kind, as many steps are queued before them as may be in
+    flight. If they share a link, what one takes that is left alone shows only when these have come through.
+    """
+    newest = next((n for n, step in enumerate(reversed(history)) if step.assignment != present), 0)
+    if not newest or newest >= limits.delay + _LEAST_STEPS:
+        return False
+    before = history[-newest - 1]
+    kinds = kinds_of(limits)
+    stops = {
+        kind
+        for kind, units, old in zip(kinds, present.split, before.assignment.split, strict=True)
+        if old and not units
+    }
+    slowest_s = max(before.transfer_s)
+    stays = {kind for kind, units in zip(kinds, present.split, strict=True) if units}
+    return bool(stops & stays) and slowest_s >= _WAITED_PART * max(
+        *before.propagate_s, sum(before.sample_s), sum(before.load_s)
+    )
 
 
 def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:

@@ -39,7 +39,7 @@ _TRIED_GAIN = 0.05
 # The part that may be launch of a time that was seen with one number of targets.
 _MOST_LAUNCH = 0.95
 # What an experiment leaves of the work of sampling and loading, at most.
-_LIGHTER_PART = 0.85
+_LIGHTER_PART = 0.92
 
 
 def probe(
