@@ -13,6 +13,7 @@ import random
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,8 +89,9 @@ def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw:
         code = runs.wait(run, 0.1 + draw.random())
         if code is None:
             number = signal.SIGKILL if what == "kill" else signal.Signals[what]
-            # Ctrl-C in a terminal comes to a process and to those that it has started.
-            (os.killpg if what == "SIGINT" else os.kill)(run.pid, number)
+            # Ctrl-C in a terminal comes to a process and to those it has started; it may just have ended.
+            with suppress(ProcessLookupError):
+                (os.killpg if what == "SIGINT" else os.kill)(run.pid, number)
             code = runs.wait(run, LIMIT_S)
             # Before it has set its handlers, a signal ends a process as it ends any; and a run may end by
             # itself just before the signal comes to it.
@@ -103,7 +105,8 @@ def disturbed(runs: ForkedRuns, folder: Path, words: list[str], what: str, draw:
         expected = (0, 1)
     errors = run.errors.read_text() if run.errors.exists() else ""
     if code is None:
-        os.killpg(run.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
         return [f"hangs: {errors}"]
     problems = [] if code in expected else [f"exit code {code}, not {expected}: {errors}"]
     if "Traceback" in errors:
