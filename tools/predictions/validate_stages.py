@@ -38,12 +38,13 @@ def calibrated() -> Any:
     from hyrt.graph.source import open_graph
     from hyrt.predict.calibrate import machine
     from hyrt.predict.calibrate.host import LARGE, SMALL
-    from hyrt.predict.calibrate.trainers import Widths
+    from hyrt.predict.calibrate.trainers import DENSE, Widths
 
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, _ = machine._measure_host(small, large, 1)
     info = find_device("cpu:0")[1]
-    cpu = machine._measure_trainer(info, Widths({SMALL: small, LARGE: large}), 1)
+    graphs = {SMALL: small, LARGE: large, DENSE: open_graph(DENSE)}
+    cpu = machine._measure_trainer(info, Widths(graphs), 1)
     host = replace(machine._with_cpu(host, cpu), cores=1)
     return Platform(name="one core", host=host, accelerators=(), source="CPU seconds")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from hyrt_perfmodel.calibration.fit_rates import non_negative
 from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 from hyrt_perfmodel.workloads.workload import LoadForm
@@ -30,7 +31,9 @@ from hyrt.sampling.saint_settings import SaintSettings
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
 # So many repetitions are enough where their median is this little above the lower quartile.
 _ENOUGH, _AGREE = 3, 0.02
-# The smaller graph and its rows fit into most last-level caches, the larger ones into none.
+# The smaller graph and its rows fit into most last-level caches, the larger ones into none. The least one is
+# in a core's own cache, as graphs of a few thousand vertices are.
+LEAST = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
 _WIDTHS = (32, 160)
@@ -44,8 +47,11 @@ _ROW_ENTRIES = (16, 128)
 # Targets whose sparse rows are loaded: few enough that most rows are left out. Where nearly all are read in
 # their order, the processor fetches the next one ahead, which it cannot do in a run.
 _SPARSE_BATCH = 128
-# Walks of a subgraph, and the edges a vertex keeps where steps of walks shall be most of the work.
-_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 2, 3
+# Targets of a mini-batch that is loaded for what it costs whatever its rows.
+_FEW_TARGETS = 2
+# Walks of a subgraph and of a very small one, and the edges a vertex keeps where steps of walks shall be most
+# of the work.
+_ROOTS, _FEW_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 20, 2, 3
 # Columns of sparse rows, as unevenly frequent as words are, and of their products: weights that a core's own
 # cache holds, and others. The gradient of products of up to 32 columns is added up by one thread.
 _SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 32, 64, 256)
@@ -172,26 +178,25 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
     """The table of random walks over a graph.
 
     What a step costs and what an edge costs that is looked at follow from two graphs: this one, and the same
-    with few edges a vertex.
+    with few edges a vertex. What a mini-batch costs whatever its size follows from a few walks.
     """
     few = _with_few_edges(graph)
     for threads in thread_counts(cores):
         rows, seconds = [], []
         with Workers(threads, "hyrt.calibrate.sample") as workers:
-            for each in (graph, few):
-                settings = SaintSettings(kind="saint", roots=_ROOTS, walk_length=_WALK_LENGTH)
+            for each, roots in ((graph, _ROOTS), (few, _ROOTS), (few, _FEW_ROOTS)):
+                settings = SaintSettings(kind="saint", roots=roots, walk_length=_WALK_LENGTH)
                 # The counts of its normalisation change nothing in what sampling takes.
                 sampler = SaintSampler(
-                    each, each.split("train"), 2, _ROOTS, _WALK_LENGTH, 1, 0, coverage=1, workers=workers
+                    each, each.split("train"), 2, roots, _WALK_LENGTH, 1, 0, coverage=1, workers=workers
                 )
                 sizes, spent = _walked(sampler, settings, workers)
-                rows.append([sizes.walk_steps, sizes.scanned_edges])
+                rows.append([1.0, sizes.walk_steps, sizes.scanned_edges])
                 seconds.append(spent)
-        step_s, scan_s = np.linalg.solve(np.array(rows), np.array(seconds)).tolist()
-        if min(step_s, scan_s) < 0:
-            # Lost in the noise: both cost as much.
-            step_s = scan_s = seconds[0] / sum(rows[0])
-        yield WalkCost(graph_bytes=graph_bytes, threads=threads, step_s=step_s, scan_s=scan_s)
+        launch_s, step_s, scan_s = non_negative(np.array(rows) / np.array(seconds)[:, None]).tolist()
+        yield WalkCost(
+            graph_bytes=graph_bytes, threads=threads, step_s=step_s, scan_s=scan_s, launch_s=launch_s
+        )
 
 
 def _walked(sampler: SaintSampler, settings: SaintSettings, workers: Workers) -> tuple[BlockSizes, float]:
@@ -259,10 +264,12 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
 
 
 def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
-    """The loading table of a graph's size: costs of a row and of its bytes, from two widths."""
+    """The loading table of a graph's size: costs of a row and of its bytes, from two widths, and of a
+    mini-batch, from one with few targets.
+    """
     samplers = {
         form: NeighborSampler(graph, graph.split("train"), _FANOUTS, batch, 0)
-        for form, batch in (("dense", _LOADED_BATCH), ("sparse", _SPARSE_BATCH))
+        for form, batch in (("dense", _LOADED_BATCH), ("sparse", _SPARSE_BATCH), ("few", _FEW_TARGETS))
     }
     count = graph.num_vertices
     dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
@@ -278,12 +285,12 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
     ]
     sweep = CacheSweep()
     for threads, ((form, model), plan) in itertools.product(thread_counts(cores), _PLANS.items()):
-        rows = 0.0
+        rows = []
         measured = []
         sources: Sequence[DenseFeatures | SparseFeatures] = sparse if form == "sparse" else dense
-        sampler = samplers["sparse" if form == "sparse" else "dense"]
+        many, few = samplers["sparse" if form == "sparse" else "dense"], samplers["few"]
         with Workers(threads, "hyrt.calibrate.load") as workers:
-            for source in sources:
+            for source, sampler in ((sources[0], few), (sources[0], many), (sources[1], many)):
                 loader = Loader(source)
                 spent: list[float] = []
                 # Another mini-batch each time: rows of the last one may still be in a cache.
@@ -296,13 +303,16 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
                     loader.load(batch, plan, workers)
                     spent.append(time.perf_counter() - started)
                     block = batch.blocks[0]
-                    rows = block.num_edges + block.num_dst if form == "aggregated" else block.num_src
+                    loaded = block.num_edges + block.num_dst if form == "aggregated" else block.num_src
                     batch.release()
                 # The first ones compile and make the buffers.
                 measured.append(summarize(spent[2:]))
+                rows.append(loaded)
         narrow, wide = (source.nbytes / count for source in sources)
-        byte_s = max(1e-13, (measured[1].seconds - measured[0].seconds) / rows / (wide - narrow))
-        row_s = max(0.0, measured[0].seconds / rows - byte_s * narrow)
+        byte_s = max(1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide - narrow))
+        # Of a narrow row.
+        whole_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
+        row_s = max(0.0, whole_s - byte_s * narrow)
         cost = LoadCost(
             form=form,
             model=model,
@@ -310,5 +320,6 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
             threads=threads,
             row_s=row_s,
             gb_s=1e-9 / byte_s,
+            launch_s=max(0.0, measured[0].seconds - rows[0] * whole_s),
         )
         yield cost, max(entry.spread for entry in measured)

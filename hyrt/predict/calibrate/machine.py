@@ -36,7 +36,7 @@ from hyrt.graph.source import open_graph
 from hyrt.machine.cores import available_cores
 from hyrt.machine.workers import Workers
 from hyrt.predict.calibrate import host as host_measurements
-from hyrt.predict.calibrate.host import LARGE, SMALL
+from hyrt.predict.calibrate.host import LARGE, LEAST, SMALL
 from hyrt.predict.calibrate.short_run import short_run
 from hyrt.predict.calibrate.store import (
     accelerators_by_name,
@@ -46,6 +46,7 @@ from hyrt.predict.calibrate.store import (
     this_machine,
 )
 from hyrt.predict.calibrate.trainers import (
+    DENSE,
     LONG_PROBES,
     PROBES,
     Measured,
@@ -98,7 +99,7 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
     say("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
-    widened = Widths({SMALL: small, LARGE: large})
+    widened = Widths({SMALL: small, LARGE: large, DENSE: open_graph(DENSE)})
     found = real_devices()
     wanted = [info for info in found if everything or not shares_cores(info)]
     trainers, left_out = _measure_trainers(
@@ -177,7 +178,7 @@ def measure_devices(
         known = None
     trainers, left_out = _measure_trainers(
         infos,
-        Widths({name: open_graph(name) for name in (SMALL, LARGE)}),
+        Widths({name: open_graph(name) for name in (SMALL, LARGE, DENSE)}),
         say,
         lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
         kinds,
@@ -230,11 +231,13 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
     walking: list[WalkCost] = []
-    for graph in (small, large):
+    least = open_graph(LEAST)
+    for graph in (least, small, large):
         graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
-        sampling += host_measurements.sampling(graph, graph_bytes, cores)
-        loading += host_measurements.loading(graph, cores)
         walking += host_measurements.walking(graph, graph_bytes, cores)
+        if graph is not least:
+            sampling += host_measurements.sampling(graph, graph_bytes, cores)
+            loading += host_measurements.loading(graph, cores)
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)
     host = Host(

@@ -31,6 +31,9 @@ from hyrt.sampling.neighbor import NeighborSampler
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.training.setup import build_model
 
+DENSE = "synthetic:tiny,edges=200k"
+"""A graph with many edges for its vertices."""
+
 HEADS = 4
 # Short steps are repeated more often: their times are less sure.
 _LEAST, _MOST, _ENOUGH_S = 2, 10, 0.15
@@ -55,9 +58,11 @@ class Probe:
     """The graph whose topology is sampled."""
 
 
-# They differ in which term they are made of: products, fixed costs, values, and aggregation, of which most is
-# in three layers over a small graph that has few vertices for its edges. Without such a probe the rates of
-# aggregation and of values cannot be told apart, and other shapes were predicted up to twice too long.
+# They differ in which term they are made of: products, fixed costs, values, and aggregation. Where vertices
+# have few edges, the rates of aggregation and of values cannot be told apart: what GIN's values cost was
+# taken for aggregation, and subgraphs with many edges were predicted up to twice too long. So two probes have
+# 25 edges for each vertex, one of them with narrow rows, of which each costs more than its bytes. And fixed
+# costs are told by narrow weights, too: of wide ones, each weight costs.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
@@ -67,6 +72,9 @@ PROBES = (
     Probe(features=10, hidden=512, classes=2, targets=1024, fanouts=(5, 5)),
     Probe(features=10, hidden=512, classes=2, targets=256, fanouts=(10, 10)),
     Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
+    Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
+    Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
+    Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
 )
 
 # Steps that are long whatever the kind of model: with them, what fewer threads cost is seen.

@@ -18,11 +18,12 @@ def why_untrained(graph: Graph, targets: Ids) -> str:
     graph
         The graph with its labels.
     targets
-        [n] the vertices to train on, at least one.
+        [n] the vertices to train on.
     """
-    if graph.vertices.label_kind != "classes":
+    labels = graph.labels[targets]
+    if graph.vertices.label_kind != "classes" or not len(targets) or labels.min() < 0:
         return ""
-    there = np.bincount(graph.labels[targets], minlength=graph.num_classes) > 0
+    there = np.bincount(labels, minlength=graph.num_classes) > 0
     if there.sum() == 1:
         return (
             f"{graph.name}: all training vertices are of class {int(there.argmax())}, so there is nothing to "

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_perfmodel.platforms.platform import TrainerRates
-from hyrt_perfmodel.prediction.extra_terms import launches, num_values, weight_gradients_s
+from hyrt_perfmodel.prediction.extra_terms import launches, num_edge_rows, num_values, weight_gradients_s
 from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workloads.workload import Workload
 
@@ -59,6 +59,7 @@ def fit_rates(workloads: Sequence[Workload], seconds: Sequence[float]) -> Fitted
             memory_gb_s=rate(found[1]) / 1e9,
             macs_per_s=rate(found[2]),
             values_per_s=rate(found[3]),
+            edges_per_s=rate(found[4]),
         ),
         tuple(float(error) for error in errors),
     )
@@ -85,7 +86,8 @@ def slowed_rates(
     """
     terms = np.array([_terms(workload) for workload in workloads])
     measured = np.array(seconds, float)
-    costs = [1 / rates.memory_bytes_per_s, 1 / rates.macs_per_s, 1 / rates.values_per_s]
+    per_s = (rates.memory_bytes_per_s, rates.macs_per_s, rates.values_per_s, rates.edges_per_s)
+    costs = [1 / each for each in per_s]
     part = terms[:, 1:] @ costs / measured
     left = 1 - rates.launch_s * terms[:, 0] / measured
     factor = max(1.0, float(part @ left / (part @ part)))
@@ -94,14 +96,15 @@ def slowed_rates(
         memory_gb_s=rates.memory_gb_s / factor,
         macs_per_s=rates.macs_per_s / factor,
         values_per_s=rates.values_per_s / factor,
+        edges_per_s=rates.edges_per_s / factor,
     )
 
 
-def _terms(workload: Workload) -> tuple[float, float, float, float]:
-    """What a step's time is linear in: launches, bytes aggregated, multiply-accumulates, values."""
+def _terms(workload: Workload) -> tuple[float, float, float, float, float]:
+    """What a step's time is linear in: launches, bytes aggregated, multiply-accumulates, values, edges."""
     aggregated = trainer_s(workload, 1.0, math.inf)
     macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
-    return launches(workload), aggregated, macs, num_values(workload)
+    return launches(workload), aggregated, macs, num_values(workload), num_edge_rows(workload)
 
 
 def non_negative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:

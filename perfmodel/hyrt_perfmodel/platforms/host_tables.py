@@ -29,13 +29,15 @@ class LoadCost:
     """What a row costs whatever its width."""
     gb_s: Positive
     """1e9 bytes a second of rows."""
+    launch_s: NotNegative = 0.0
+    """What a mini-batch costs whatever its rows."""
 
     def __post_init__(self) -> None:
         check_numbers("loading", self)
 
     def seconds(self, rows: float, row_bytes: float) -> float:
         """Time to load that many rows."""
-        return rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
+        return self.launch_s + rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,15 @@ class WalkCost:
     """What a step of a walk costs, with finding and numbering the vertices met."""
     scan_s: NotNegative
     """What an edge into the subgraph's vertices costs, of which those inside are kept."""
+    launch_s: NotNegative = 0.0
+    """What a mini-batch costs whatever its walks."""
 
     def __post_init__(self) -> None:
         check_numbers("walking", self)
+
+    def seconds(self, steps: float, scanned_edges: float) -> float:
+        """Time to sample subgraphs of so many steps and edges."""
+        return self.launch_s + steps * self.step_s + scanned_edges * self.scan_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +153,7 @@ def walk_seconds(
 
     def by_graph(entries: Sequence[WalkCost]) -> float:
         return between(
-            graph_bytes,
-            {each.graph_bytes: steps * each.step_s + scanned_edges * each.scan_s for each in entries},
+            graph_bytes, {each.graph_bytes: each.seconds(steps, scanned_edges) for each in entries}
         )
 
     return between(threads, _grouped(table, lambda entry: entry.threads, by_graph))

@@ -37,6 +37,9 @@ class TrainerRates:
     """What a step of two layers costs whatever its size; with more layers it is more, in proportion."""
     values_per_s: Unbounded = math.inf
     """Values a second that enter and leave the updates; infinite where products hide them."""
+    edges_per_s: Unbounded = math.inf
+    """Rows a second that are read along edges, however narrow they are; infinite where only their bytes
+    count."""
 
     def __post_init__(self) -> None:
         check_numbers("rates", self)

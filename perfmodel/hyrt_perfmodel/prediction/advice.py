@@ -151,7 +151,12 @@ def _moved_bytes(
 
 def _more_cores(rates: TrainerRates) -> TrainerRates:
     """The CPU trainer's with twice the cores: products double, the memory stays."""
-    return replace(rates, macs_per_s=2 * rates.macs_per_s, values_per_s=2 * rates.values_per_s)
+    return replace(
+        rates,
+        macs_per_s=2 * rates.macs_per_s,
+        values_per_s=2 * rates.values_per_s,
+        edges_per_s=2 * rates.edges_per_s,
+    )
 
 
 def _twice(rates: TrainerRates) -> TrainerRates:

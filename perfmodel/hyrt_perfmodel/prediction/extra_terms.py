@@ -30,7 +30,8 @@ class Terms:
     weight_gradients: bool = True
     """The second product of a layer's backward pass: for its weights, beside that for its input."""
     values: bool = True
-    """Reading and writing what is multiplied, bias, activation, dropout and loss."""
+    """Reading and writing what is multiplied, bias, activation, dropout and loss; and what an edge costs
+    whatever its row's width."""
     load_forms: bool = True
     """Trainers that can take it get their input aggregated while it is loaded, or read it in place."""
     cycles: bool = True
@@ -81,6 +82,13 @@ def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
 def launches(workload: Workload) -> float:
     """How often what a step of two layers costs whatever its size is paid: each layer pays half of it."""
     return workload.layers / 2
+
+
+def num_edge_rows(workload: Workload) -> float:
+    """Rows that are read along edges: of all layers forward, and of all but the first backward, one for each
+    head. Narrow ones cost their place and factor more than their bytes.
+    """
+    return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
 
 
 def num_values(workload: Workload) -> float:

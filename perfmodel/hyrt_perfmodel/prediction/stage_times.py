@@ -382,6 +382,7 @@ class StepModel:
             seconds += extra_terms.weight_gradients_s(work, macs_per_s)
         if terms.values:
             seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
+            seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
         if terms.launch:
             seconds += rates.launch_s * extra_terms.launches(work)
         # Forward through all layers, backward through all.

@@ -8,6 +8,7 @@ from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, fit_overlap
 from hyrt_perfmodel.calibration.fit_rates import fit_rates, slowed_rates
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
+from hyrt_perfmodel.prediction.stage_times import stage_times
 from hyrt_perfmodel.workloads.model_workload import model_workload
 from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
 
@@ -33,16 +34,18 @@ def seconds(work: Workload, rates: TrainerRates) -> float:
         + macs / rates.macs_per_s
         + read / rates.memory_bytes_per_s
         + values / rates.values_per_s
+        + (e1 + 2 * e2) / rates.edges_per_s
     )
 
 
 def test_rates_come_back() -> None:
-    true = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
+    true = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8, edges_per_s=1.5e8)
     fit = fit_rates(WORKLOADS, [seconds(work, true) for work in WORKLOADS])
     assert fit.rates.memory_gb_s == pytest.approx(11.0, rel=1e-6)
     assert fit.rates.macs_per_s == pytest.approx(9e10, rel=1e-6)
     assert fit.rates.launch_s == pytest.approx(7e-4, rel=1e-6)
     assert fit.rates.values_per_s == pytest.approx(6e8, rel=1e-6)
+    assert fit.rates.edges_per_s == pytest.approx(1.5e8, rel=1e-6)
     assert max(abs(error) for error in fit.relative_errors) < 1e-9
 
 
@@ -64,7 +67,7 @@ def test_noise_gives_no_negative_rate() -> None:
 
 
 def test_too_few_measurements() -> None:
-    with pytest.raises(ValueError, match="3 measurements cannot fit 4 terms"):
+    with pytest.raises(ValueError, match="3 measurements cannot fit 5 terms"):
         fit_rates(WORKLOADS[:3], [1.0, 1.0, 1.0])
 
 
@@ -140,3 +143,49 @@ def test_runs_that_the_cores_do_not_bound_leave_the_efficiency_at_one() -> None:
         for batch in (8, 100, 500)
     ]
     assert fit_overlap(runs).sharing_of["cpu"].efficiency == 1.0
+
+
+# Vertices of V^1 and V^2 .., edges of layers 2 .., and widths, as the probes of a calibration have them.
+PROBED = [
+    ((5781, 1024), (5120,), (128, 256, 48)),
+    ((7140, 1376, 128), (6880, 1279), (128, 256, 256, 48)),
+    ((94, 16), (80,), (128, 256, 48)),
+    ((8847, 1024), (13217,), (100, 64, 47)),
+    ((1366, 128), (1280,), (100, 64, 47)),
+    ((5724, 1024), (5120,), (10, 512, 2)),
+    ((2676, 256), (2560,), (10, 512, 2)),
+    ((18591, 5085, 512), (47801, 6326), (10, 128, 128, 2)),
+    ((2000, 1999, 1024), (49975, 25600), (10, 128, 128, 2)),
+    ((2000, 1999, 1024), (49975, 25600), (10, 32, 32, 2)),
+    ((372, 64), (317,), (10, 32, 2)),
+]
+
+
+@pytest.mark.parametrize("width", [32, 256])
+def test_values_are_not_taken_for_aggregation(width: int) -> None:
+    """A subgraph with many edges, of a model whose values cost much, and times with noise."""
+    generator = np.random.default_rng(5)
+    true = TrainerRates(memory_gb_s=14.0, macs_per_s=3e10, launch_s=2e-3, values_per_s=4e8, edges_per_s=1.5e8)
+    works = [
+        model_workload("gin", (30_000, *vertices), (0, *edges), widths, hidden=widths[1])
+        for vertices, edges, widths in PROBED
+    ]
+    wanted = model_workload("gin", (2475, 2475, 1856), (0, 90_000), (width, width, 2), hidden=width)
+
+    def of_step(work: Workload, rates: TrainerRates) -> float:
+        platform = Platform(
+            name="one",
+            host=Host(memory_gb_s=1.0, macs_per_s=1.0, forms=("in_place",), models={"gin": rates}),
+            accelerators=(),
+        )
+        training = TrainingWorkload(
+            at=lambda targets: work, targets_per_epoch=1, batch_size=1, model="gin", best_form="in_place"
+        )
+        one = Assignment(split=(1,), threads=Threads(sample=1, load=1, train=1))
+        return stage_times(platform, training, one).trainer_propagate_s[0]
+
+    errors = []
+    for _ in range(10):
+        noisy = [of_step(work, true) * generator.lognormal(0, 0.05) for work in works]
+        errors.append(of_step(wanted, fit_rates(works, noisy).rates) / of_step(wanted, true) - 1)
+    assert max(abs(error) for error in errors) < 0.2

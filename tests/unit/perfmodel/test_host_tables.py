@@ -98,6 +98,14 @@ def test_walks_cost_their_steps_and_the_edges_they_look_at() -> None:
     assert seconds(1e6, 2) == pytest.approx(math.sqrt(seconds(1e6, 1) * seconds(1e6, 4)))
 
 
+def test_a_mini_batch_costs_something_however_small_it_is() -> None:
+    table = [WalkCost(graph_bytes=1e6, threads=1, step_s=1e-7, scan_s=1e-9, launch_s=2e-4)]
+    small = walk_seconds(table, steps=60, scanned_edges=200, graph_bytes=1e6, threads=1)
+    assert small == pytest.approx(2e-4 + 60e-7 + 200e-9)
+    cost = LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0, launch_s=3e-4)
+    assert cost.seconds(100, 400) == pytest.approx(3e-4 + 100 * (1e-9 + 4e-8))
+
+
 def test_sparse_products_know_widths_weights_and_threads() -> None:
     table = [
         SparseCost(
