@@ -293,6 +293,7 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
             for source, sampler in ((sources[0], few), (sources[0], many), (sources[1], many)):
                 loader = Loader(source)
                 spent: list[float] = []
+                loaded: list[int] = []
                 # Another mini-batch each time: rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):
                     if agree(spent[2:]):
@@ -303,11 +304,11 @@ def loading(graph: Graph, cores: int) -> Iterator[tuple[LoadCost, float]]:
                     loader.load(batch, plan, workers)
                     spent.append(time.perf_counter() - started)
                     block = batch.blocks[0]
-                    loaded = block.num_edges + block.num_dst if form == "aggregated" else block.num_src
+                    loaded.append(block.num_edges + block.num_dst if form == "aggregated" else block.num_src)
                     batch.release()
                 # The first ones compile and make the buffers.
                 measured.append(summarize(spent[2:]))
-                rows.append(loaded)
+                rows.append(statistics.median(loaded[2:]))
         narrow, wide = (source.nbytes / count for source in sources)
         byte_s = max(1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (wide - narrow))
         # Of a narrow row.
