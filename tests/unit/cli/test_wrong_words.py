@@ -27,7 +27,7 @@ def _error(*words: str) -> str:
         ("inference runs/mine", "there is no command 'inference': write hyrt infer"),
         ("benchmark", "there is no command 'benchmark': write hyrt calibrate"),
         ("convert a.npz b", "there is no command 'convert': write hyrt data convert"),
-        ("run --seed 3", "--seed is not an option of hyrt run: write seed=3"),
+        ("run --patience 3", "--patience is not an option of hyrt run: write train.patience=3"),
         ("run --device cpu", "--device is not an option of hyrt run: did you mean --devices?"),
         ("run -o mine", "-o is not an option of hyrt run: did you mean --output?"),
         ("infer r", "hyrt infer: missing option '--output' / '-o': see hyrt infer --help"),
