@@ -24,7 +24,8 @@ class GatherOnRanks:
     """Any gathering over the edges of all ranks; a `hyrt.fullgraph.gathering.Gathering`.
 
     The rows that edges read come first; then the rank gathers as if the graph ended with them. Backward, the
-    gradients of remote rows are sent where the rows are.
+    gradients of remote rows are sent where the rows are. Where ranks share a block (1.5D), what is gathered
+    has to be a sum, and each adds its part of the edges to it.
 
     Parameters
     ----------
@@ -76,6 +77,7 @@ class GatherOnRanks:
             clock.wait(arrival.wait)
         kept = self._inner.forward(given, out, at or spread.own, masks, workers, memory, overwrite=overwrite)
         clock.end(arrivals)
+        spread.add_columns(out)
         return kept
 
     def backward(
@@ -91,6 +93,8 @@ class GatherOnRanks:
         accumulate: bool,
     ) -> Sequence[torch.Tensor]:
         spread, num = self._spread, self._spread.edges.num_own
+        if spread.replicas is not None:
+            assert not accumulate, "a sum over both ends has messages of its own"
         if accumulate:
             # What other vertices' rows were is there.
             for matrix in out:
@@ -107,7 +111,22 @@ class GatherOnRanks:
         for number, back in zip(self._travel, backs, strict=True):
             clock.wait(partial(back.add, out[number][:num]))
         clock.end(backs)
-        return of_parameters
+        return self._of_all_columns(out, of_parameters)
+
+    def _of_all_columns(
+        self, out: tuple[Array, ...], of_parameters: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """Complete the gradients of own rows and of parameters, of which each column has its edges' part."""
+        spread, num = self._spread, self._spread.edges.num_own
+        if spread.replicas is None:
+            return of_parameters
+        for number, matrix in enumerate(out):
+            own = matrix[:num]
+            if number in self._travel:
+                own[:] = spread.from_multiplying(own)
+            else:
+                spread.add_columns(own)
+        return [spread.sum_of_columns(each) for each in of_parameters]
 
     def _meet(
         self, messages: tuple[Array, ...], kept: tuple[Array, ...], at: Destinations | None, start: int,

@@ -20,6 +20,9 @@ from hyrt.quantities import one_line
 
 def adds_up(what: Gathers) -> bool:
     """Whether what is gathered of some edges can be added to what is gathered of the others."""
+    if isinstance(what, SagaSum):
+        # Every column would add a loop of its own.
+        return what.program.accumulate in ("sum", "mean") and not what.loops
     return isinstance(what, Aggregation) and what.reduce != "max"
 
 

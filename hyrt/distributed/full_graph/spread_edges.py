@@ -65,6 +65,14 @@ class SpreadEdges:
         if lent is not sums:
             sums[:] = lent
 
+    def sum_of_columns(self, values: torch.Tensor) -> torch.Tensor:
+        """What the columns of the grid have of a sum, of whatever shape, added up."""
+        if self.replicas is None:
+            return values
+        lent = values.detach().contiguous().clone()
+        self.replicas.add(lent, SUMS)
+        return lent
+
     def from_multiplying(self, gradients: Array) -> Array:
         """The gradients of own rows [n, w] at all ranks that have them, from the one that multiplies with
         them; what the others give is overwritten.

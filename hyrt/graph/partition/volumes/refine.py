@@ -120,8 +120,12 @@ def _cost(sent, scale, power):
 
 @_jit
 def _prices(sends, power):
-    """The mean of what is sent, which prices are relative to, and what one more row costs at each sender."""
-    scale = max(sends.mean(), 1.0)
+    """What prices are relative to, and what one more row costs at each sender.
+
+    Half way from the mean to the most that is sent: relative to the mean, a row of most senders costs many
+    times a row of the others, so that all send more; relative to the most, few of them let go of any.
+    """
+    scale = max((sends.mean() + sends.max()) / 2, 1.0)
     prices = np.empty(len(sends))
     for q in range(len(sends)):
         prices[q] = _price(sends[q], scale, power)
@@ -256,10 +260,7 @@ def _scratch(num_parts):
 
 @_jit
 def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order, is_due):
-    """One look at the vertices that are due, each of which goes where it costs least; gives the moves made.
-
-    Parts that weigh too much give vertices away at any price.
-    """
+    """One look at the vertices that are due, each of which goes where it costs least; gives the moves made."""
     indptr, indices = graph
     scale, prices = _prices(sends, power)
     pricing = (scale, power, prices)
@@ -274,12 +275,10 @@ def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order
         if best < 0:
             continue
         # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
-        if cost > -_GAIN and loads[a] <= bounds[1]:
-            if cost > _GAIN or loads[a] - weights[v] <= loads[best] + weights[v]:
-                continue
-        is_heavy = loads[a] > bounds[1]
+        if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
+            continue
         added = _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
-        if added > max(cost, 0.0) + _GAIN and not is_heavy:
+        if added > max(cost, 0.0) + _GAIN:
             # Prices rose under way so much that it does not pay.
             _move(v, a, graph, homes, near, loads, weights, sends, pricing, changed)
             continue
@@ -288,6 +287,33 @@ def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order
         is_due[v] = True
         moves += 1
     return moves
+
+
+@_jit
+def _balancing_pass(graph, homes, near, loads, weights, bounds, sends, power):
+    """Parts that weigh too much give away, at any price, what costs least for its weight."""
+    scale, prices = _prices(sends, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(loads))
+    queue = [(0.0, np.int64(-1))]
+    queue.clear()
+    for v in range(len(homes)):
+        if loads[homes[v]] > bounds[1]:
+            best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+            if best >= 0:
+                queue.append((cost / weights[v], np.int64(v)))
+    heapq.heapify(queue)
+    while len(queue):
+        before, v = heapq.heappop(queue)
+        if loads[homes[v]] <= bounds[1]:
+            continue
+        best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+        if best < 0:
+            continue
+        if cost / weights[v] > before + _GAIN:
+            heapq.heappush(queue, (cost / weights[v], v))
+            continue
+        _move(v, best, graph, homes, near, loads, weights, sends, pricing, changed)
 
 
 @_jit
@@ -352,12 +378,19 @@ def _search_pass(graph, homes, near, loads, weights, bounds, sends, power, order
 
 # How much more the rows of the largest senders cost, in turn, and how much more of the mean a part may weigh
 # meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away after.
-_PHASES = ((0, 0.25), (4, 0.15), (6, 0), (8, 0.1), (12, 0), (12, 0.05), (16, 0), (24, 0))
+_PHASES = (
+    (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
+    (48, 0), (64, 0),
+)  # fmt: skip
+# Large graphs have fewer of them: about so many edges are looked at, twice a phase, but in three phases at
+# least. Small graphs have all of them several times, each time with vertices in another order.
+_LOOKS = 600e6
+_MOST_ROUNDS = 3
 # A part that weighs no more than this gives nothing away.
 _LEAST_OF_MEAN = 0.5
 _PASSES = 4
 # Of the searches of each phase: the most edges that are looked at, and how many moves without gain end one.
-_MOST_EDGES = 1 << 25
+_MOST_EDGES = 1 << 22
 _PATIENCE = 8
 # A pass that moves fewer than this part of the vertices is the last of its phase.
 _FEW = 0.0005
@@ -399,17 +432,30 @@ def refined(
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
     best, least = homes.copy(), (np.inf, np.inf)
-    for power, looser in _PHASES:
+    for power, looser in _rounds(len(indices)) * _phases(len(indices)):
         bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean)
         state = ((indptr, indices), homes, near, loads, weights, bounds, sends)
         order = generator.permutation(len(homes))
         is_due[:] = True
+        if loads.max() > bounds[1]:
+            _balancing_pass(*state, power)
         for _ in range(_PASSES):
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(homes):
                 break
         starts = generator.permutation(np.flatnonzero(counted.used > 1))
         _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
-        found = (max(loads.max(), most_over_mean * mean), sends.max() + sends.mean())
+        found = (max(loads.max(), most_over_mean * mean), 2 * sends.max() + sends.mean())
         if found < least:
             best, least = homes.copy(), found
     return best
+
+
+def _phases(num_edges: int) -> list[tuple[int, float]]:
+    """The phases for so many edges, the first and the last among them."""
+    num = int(np.clip(_LOOKS / (2 * max(1, num_edges)), 3, len(_PHASES)))
+    return [_PHASES[round(i)] for i in np.linspace(0, len(_PHASES) - 1, num)]
+
+
+def _rounds(num_edges: int) -> int:
+    """How often all phases come."""
+    return int(np.clip(_LOOKS / (20 * len(_PHASES) * max(1, num_edges)), 1, _MOST_ROUNDS))
