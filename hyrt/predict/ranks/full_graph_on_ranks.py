@@ -246,8 +246,13 @@ def _parts(config: Config, graph: Graph, ranks: int, homes: Path | None) -> tupl
         if not num % ranks:
             found = PartFiles.of(folder, str(folder)).array(f"{GRAPH}/{HOME}", verify=False)
             return found, num, f"rows are those that the {counted(num, 'part')} of {folder} need"
-    method = "block" if importlib.util.find_spec("pymetis") is None else "metis"
+    method, seed = "metis", config.seed
+    if is_partition(folder):
+        # Other parts than those that there are, but as they were cut.
+        method, seed = (manifest := read_manifest(folder)).method, manifest.seed
+    if method in ("metis", "volume") and importlib.util.find_spec("pymetis") is None:
+        method = "block"
     training = np.zeros(graph.num_vertices, np.bool_)
     training[graph.split("train", config.data.split)] = True
-    found = partition_method(method).homes(graph.topology, training, ranks, config.seed)
+    found = partition_method(method).homes(graph.topology, training, ranks, seed)
     return found, ranks, f"rows are those that {ranks} parts by {method} need, cut for this prediction"

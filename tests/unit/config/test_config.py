@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.build import _known_keys
-from hyrt.config.command_line import full_graph_override, new_config, option_overrides
+from hyrt.config.command_line import full_graph_override, new_config, option_overrides, resumed_config
 from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.saint_settings import SaintSettings
 
@@ -406,3 +406,13 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
         load_settings(file)
     with pytest.raises(ConfigError, match=r"train.optimizer_options=.*duplicate key 'eps'"):
         apply_overrides({}, ["train.optimizer_options={eps: 1, eps: 2}"])
+
+
+def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
+    config = build_config({"sampler": {"kind": "full"}, "train": {"epochs": 3}})
+    found = resumed_config(config, None, ["sampler.kind=full", "train.epochs=5"])
+    assert found.sampler.kind == "full"
+    assert found.train.epochs == 5
+    for other in ("sampler.kind=neighbor", "train.lr=0.5", "nonsense=1"):
+        with pytest.raises(ConfigError, match=f"{other.partition('=')[0]} cannot change"):
+            resumed_config(config, None, [other])

@@ -137,6 +137,15 @@ def test_every_algorithm_trains_the_same(name: str) -> None:
     check(found, trained_alone(graph, given))
 
 
+@pytest.mark.parametrize("kind", ["ggcn", "ggnn", "gnn-film"])
+def test_columns_add_up_what_edges_make_of_both_ends(kind: str) -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": kind}, distributed={"algorithm": "1.5d", "replication": 2})
+    blocks = blocks_of(graph, 3)
+    alone = trained_alone(graph, given)
+    check(results_of(6, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
 def needed(graph: Graph, blocks: np.ndarray, to: int) -> int:
     """Distinct vertices of other blocks with an edge into one, by brute force."""
     topology = graph.topology

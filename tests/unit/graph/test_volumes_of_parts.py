@@ -130,6 +130,33 @@ def test_parts_that_weigh_too_much_give_vertices_away() -> None:
     assert loads.max() <= 1.1 * loads.mean()
 
 
+def test_heavy_parts_give_away_what_costs_least() -> None:
+    """Part 0 is a clique of five, in which vertex 5 has one neighbour; part 1 has two vertices."""
+    pairs = [(i, k) for i in range(5) for k in range(i)] + [(5, 4), (6, 7)]
+    edges = sorted([*pairs, *((k, i) for i, k in pairs)])
+    indptr = np.searchsorted([i for i, _ in edges], np.arange(9)).astype(np.int64)
+    graph = (indptr, np.array([k for _, k in edges], np.int32))
+    homes = np.array([0] * 6 + [1] * 2, np.int32)
+    counted = refine.NeighborParts(*graph, homes, 2)
+    near = (counted.starts, counted.parts, counted.counts, counted.used)
+    sends = refine.send_of(counted.starts, counted.parts, counted.used, homes, 2)
+    loads, weights = np.array([6.0, 2.0]), np.ones(8)
+    refine._balancing_pass(graph, homes, near, loads, weights, (0.0, 5.0), sends, 0)
+    assert homes.tolist() == [0] * 5 + [1] * 3
+    assert loads.tolist() == [5, 3]
+    assert sends.tolist() == [1, 1]
+
+
+def test_large_graphs_have_fewer_phases_with_the_first_and_the_last() -> None:
+    for edges in (10, 1 << 20, 30_000_000, 10**9):
+        phases = refine._phases(edges)
+        assert phases[0] == refine._PHASES[0]
+        assert phases[-1] == refine._PHASES[-1]
+    assert len(refine._phases(10)) == 3 * len(refine._PHASES)
+    assert len(refine._phases(30_000_000)) == 5
+    assert len(refine._phases(10**9)) == 3
+
+
 def test_volume_sends_less_than_metis() -> None:
     """A graph of eight groups, in which some vertices are the neighbours of very many."""
     rng = np.random.default_rng(5)

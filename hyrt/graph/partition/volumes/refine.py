@@ -260,7 +260,7 @@ def _scratch(num_parts):
 
 @_jit
 def _greedy_pass(graph, homes, near, loads, weights, bounds, sends, power, order, is_due):
-    """One look at the vertices that are due, each of which goes where it costs least; gives the moves made."""
+    """One look at the vertices that are due; each goes where it costs least. Gives the moves made."""
     indptr, indices = graph
     scale, prices = _prices(sends, power)
     pricing = (scale, power, prices)
@@ -383,9 +383,10 @@ _PHASES = (
     (48, 0), (64, 0),
 )  # fmt: skip
 # Large graphs have fewer of them: about so many edges are looked at, twice a phase, but in three phases at
-# least. Small graphs have all of them several times, each time with vertices in another order.
-_LOOKS = 600e6
-_MOST_ROUNDS = 3
+# least. Small graphs, of so many edges, have all of them three times, with vertices in other orders.
+_LOOKS = 300e6
+_SMALL = 1 << 20
+_ROUNDS = 3
 # A part that weighs no more than this gives nothing away.
 _LEAST_OF_MEAN = 0.5
 _PASSES = 4
@@ -432,7 +433,7 @@ def refined(
     generator = np.random.default_rng(seed)
     is_due = np.empty(len(homes), np.bool_)
     best, least = homes.copy(), (np.inf, np.inf)
-    for power, looser in _rounds(len(indices)) * _phases(len(indices)):
+    for power, looser in _phases(len(indices)):
         bounds = (_LEAST_OF_MEAN * mean, (most_over_mean + looser) * mean)
         state = ((indptr, indices), homes, near, loads, weights, bounds, sends)
         order = generator.permutation(len(homes))
@@ -452,10 +453,7 @@ def refined(
 
 def _phases(num_edges: int) -> list[tuple[int, float]]:
     """The phases for so many edges, the first and the last among them."""
-    num = int(np.clip(_LOOKS / (2 * max(1, num_edges)), 3, len(_PHASES)))
+    if num_edges <= _SMALL:
+        return _ROUNDS * list(_PHASES)
+    num = int(np.clip(_LOOKS / (2 * num_edges), 3, len(_PHASES)))
     return [_PHASES[round(i)] for i in np.linspace(0, len(_PHASES) - 1, num)]
-
-
-def _rounds(num_edges: int) -> int:
-    """How often all phases come."""
-    return int(np.clip(_LOOKS / (20 * len(_PHASES) * max(1, num_edges)), 1, _MOST_ROUNDS))
