@@ -297,11 +297,11 @@ def _balancing_pass(graph, homes, near, loads, weights, bounds, sends, power):
     scratch, changed = _scratch(len(loads))
     queue = [(0.0, np.int64(-1))]
     queue.clear()
-    for v in range(len(homes)):
-        if loads[homes[v]] > bounds[1]:
-            best, cost = _best_move(v, graph, homes, near, loads, weights, bounds, prices, scratch)
+    for u in range(len(homes)):
+        if loads[homes[u]] > bounds[1]:
+            best, cost = _best_move(u, graph, homes, near, loads, weights, bounds, prices, scratch)
             if best >= 0:
-                queue.append((cost / weights[v], np.int64(v)))
+                queue.append((cost / weights[u], np.int64(u)))
     heapq.heapify(queue)
     while len(queue):
         before, v = heapq.heappop(queue)
