@@ -111,17 +111,15 @@ def resumed_config(config: Config, file: Path | None, overrides: Sequence[str]) 
         raise ConfigError(
             f"{file}: a resumed run keeps its own settings: give changes such as train.epochs=10"
         )
-    # What a run has already may be said again, as the command that started it does.
-    again = [entry for entry in overrides if _says_again(config, entry)]
     for entry in overrides:
         key = entry.partition("=")[0]
-        if entry not in again and not _is_changeable(key):
+        # What a run has already may be said again, as the command that started it does.
+        if not _is_changeable(key) and not _says_again(config, entry):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
                 "run to change it"
             )
-    changes = [entry for entry in overrides if entry not in again]
-    return build_config(apply_overrides(config.model_dump(), changes))
+    return build_config(apply_overrides(config.model_dump(), overrides))
 
 
 def _says_again(config: Config, entry: str) -> bool:
@@ -130,7 +128,7 @@ def _says_again(config: Config, entry: str) -> bool:
         there = build_config(apply_overrides(config.model_dump(), [entry]))
     except ConfigError:
         return False
-    return located(there) == config
+    return there == config
 
 
 def check_same_training(config: Config, trained: str) -> None:

@@ -413,6 +413,8 @@ def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
     found = resumed_config(config, None, ["sampler.kind=full", "train.epochs=5"])
     assert found.sampler.kind == "full"
     assert found.train.epochs == 5
+    with pytest.warns(SettingWarning, match=r"train\.epochs"):
+        assert resumed_config(config, None, ["train.epochs=5", "train.epochs=3"]).train.epochs == 3
     for other in ("sampler.kind=neighbor", "train.lr=0.5", "nonsense=1"):
         with pytest.raises(ConfigError, match=f"{other.partition('=')[0]} cannot change"):
             resumed_config(config, None, [other])
