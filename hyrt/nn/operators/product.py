@@ -13,7 +13,7 @@ import torch
 
 from hyrt.nn.operators.chunk_product import in_chunks, multiply, multiply_turned
 from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.masked_gradient import mask_gradient
+from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
 from hyrt.nn.operators.result_memory import empty
 from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
 

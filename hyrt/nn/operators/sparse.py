@@ -13,8 +13,8 @@ from hyrt.graph.row_kernels import densify
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.machine.workers import Workers, current_workers
 from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.operators.gradients.sparse_gradient import add_products
 from hyrt.nn.operators.result_memory import empty
-from hyrt.nn.operators.sparse_gradient import add_products
 from hyrt.nn.operators.tiled_transpose import transpose_into
 from hyrt.nn.whole_graph.spmm import spmm_into
 from hyrt.quantities import one_line

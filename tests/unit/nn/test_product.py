@@ -8,7 +8,7 @@ from closeness import distance
 
 from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators import chunk_product
-from hyrt.nn.operators.masked_gradient import mask_gradient
+from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
 from hyrt.nn.operators.product import linear
 from hyrt.nn.operators.tiled_transpose import transpose_into
 from hyrt.nn.torch_threads import torch_threads
