@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -109,6 +110,18 @@ def test_infer_replaces_regular_files_only(run: Path, tmp_path: Path) -> None:
         assert message.startswith(f"{name}: this is a {kind}")
     assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
     assert {path.name for path in tmp_path.iterdir()} == {"fifo", "folder", "link", "loop"}
+
+
+def test_infer_on_a_full_disk_names_the_file(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hyrt.inference.write_rows.infer_layerwise", full)
+    assert refused("infer", run, "-o", "scores.npy", cwd=tmp_path, code=1) == (
+        "scores.npy cannot be written: No space left on device. Free space, or give another --output."
+    )
 
 
 def test_infer_writes_through_a_link(run: Path, tmp_path: Path) -> None:

@@ -130,12 +130,14 @@ def infer(
     from hyrt.inference.write_rows import chosen_vertices, write_rows
     from hyrt.nn.model import GNN
     from hyrt.report.records.trained_run import open_trained
+    from hyrt.report.records.write_errors import explained
     from hyrt.report.terminal.printed_lines import shell_word
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained(run, option_overrides(data__source=data), checkpoint, _warn)
     wanted = chosen_vertices(trained.graph, vertices, trained.config.data.split)
-    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
+    team = closing(evaluation_workers(assign_threads(trained.config)))
+    with team as workers, explained(output, "Free space, or give another --output."):
         shape = write_rows(
             file,
             cast(GNN, trained.model),
