@@ -33,7 +33,7 @@ from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
 from hyrt.graph.graph import Graph
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.checks.on_devices import has_saga_layers
+from hyrt.nn.saga.checks.on_devices import shares_loops
 from hyrt.pipeline.shares import StepPart
 from hyrt.pipeline.synchronize import Reduction, StepTotals
 from hyrt.sampling.full.full_sampler import FullSampler
@@ -124,9 +124,9 @@ def share_full_graph(
 def _in_chunks(config: Config, model: GNN, ranks: JoinedRanks) -> bool:
     """Whether ranks compute in chunks: all of them, if one has a device that needs it.
 
-    Devices that loop over edges for layers of `hyrt.nn.SagaLayer` do so by themselves.
+    Devices that loop over edges for layers of `hyrt.nn.SagaLayer`, attention or maxima do so by themselves.
     """
-    wants = asks_for_chunks(config) and not has_saga_layers(model)
+    wants = asks_for_chunks(config) and not shares_loops(model)
     return any(ranks.control.exchange_counts([int(wants)] * ranks.size, "control"))
 
 
@@ -159,12 +159,12 @@ def _check_chunks(config: Config, model: GNN, own: OwnRows, grid: RankGrid) -> N
 
 
 def _check_loops(config: Config, model: GNN) -> None:
-    """Refuse what does not loop over the edges of layers of `hyrt.nn.SagaLayer` at each rank."""
+    """Refuse what does not loop over the edges of such a model at each rank."""
     backends = [find_device(request.name)[0] for request in config.trained_on]
     if len(backends) > 1 or not issubclass(backends[0], RunsChunks):
         raise ConfigError(
-            f"{type(model).__name__} of layers that say what is done on edges trains on one device a rank, "
-            f"not with devices={listed(config.devices)} and these settings of fullgraph: give devices=opencl "
+            f"{type(model).__name__} whose layers are loops over edges trains on one device a rank, not with "
+            f"devices={listed(config.devices)} and these settings of fullgraph: give devices=opencl "
             "or cuda, or devices=cpu without fullgraph.chunks and fullgraph.device_memory"
         )
 

@@ -69,12 +69,26 @@ def test_opencl_on_ranks_trains_what_one_process_trains() -> None:
 
 
 @needs_opencl
-def test_layers_of_edges_on_ranks_loop_on_their_devices() -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "gat", "heads": 2, "hidden": 8, "attention_dropout": 0.4},
+        {"kind": "graphsage", "aggregate": "max"},
+        {"kind": "ggcn"},
+    ],
+    ids=lambda model: model["kind"],
+)
+def test_layers_of_edges_on_ranks_loop_on_their_devices(model: dict[str, Any]) -> None:
     graph = random_graph(300, symmetric=False)
-    given = settings({"kind": "commnet"})
+    given = settings(model)
     alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
     given |= {"devices": ["opencl:0"], "fullgraph": {"chunks": 3}}
-    check(results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+    found = results_of(2, lambda ranks: trained_on(ranks, graph, blocks, given))
+    check(found, alone)
+    for _, events, _ in found:
+        [told] = told_chunks(events)
+        assert told["intervals"] == 3
+        assert told["out_bytes"] > 0
 
 
 def without_targets(graph: Graph, size: int) -> np.ndarray:
@@ -82,6 +96,15 @@ def without_targets(graph: Graph, size: int) -> np.ndarray:
     blocks = blocks_of(graph, size)
     blocks[np.isin(np.arange(graph.num_vertices), graph.split("train")) & (blocks == 0)] = size - 1
     return blocks
+
+
+@needs_opencl
+def test_one_rank_loops_on_its_device_and_the_other_on_its_cores() -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({"kind": "gat", "heads": 2, "hidden": 8, "attention_dropout": 0.4})
+    alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
+    asked = [given, given | {"devices": ["opencl:0"], "fullgraph": {"chunks": 3}}]
+    check(results_of(2, lambda ranks: trained_on(ranks, graph, blocks, asked[ranks.rank])), alone)
 
 
 @needs_opencl
@@ -143,9 +166,14 @@ def test_rows_travel_as_often_as_layers_need_them() -> None:
     ("model", "distributed", "text"),
     [
         (
+            {"kind": "deepgcn"},
+            {},
+            "cannot train layer .*in chunks, with devices=cpu:0: give devices=cpu",
+        ),
+        (
             {"kind": "gat"},
             {},
-            "cannot train layer 'layers.0' .*in chunks, with devices=cpu:0: give devices=cpu",
+            "loops over edges trains on one device a rank, not with devices=cpu:0 .*: give devices=opencl",
         ),
         ({"kind": "gcn"}, {"algorithm": "1.5d"}, "algorithm=1.5d adds partial sums up .*algorithm=1d"),
     ],
