@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from hyrt.config import Config
-from hyrt.device.capabilities import RunsChunks
+from hyrt.device.capabilities import RunsChunks, ScoresVertices
 from hyrt.device.discovery import find_device
 from hyrt.distributed.full_graph.exchanges.exchange import Exchange
 from hyrt.distributed.full_graph.exchanges.needed_rows import NeededRows
@@ -115,7 +115,9 @@ def share_full_graph(
         reduction=total if grid.column == 0 else cast(Reduction, _OfAnotherReplica(total)),
         in_chunks=in_chunks,
         traces=JoinedTraces(ranks.control, ranks.last_words),
-        scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop),
+        scores=ScoresOfRows(grid, own, ranks.control, otherwise, total.agree_to_stop)
+        if _all_score(config, ranks)
+        else otherwise,
     )
     hooks = [ProductsHook(spread, ranks.control)]
     return RankPart(graph.with_features(own.rows), shared, total, None, None, hooks)
@@ -128,6 +130,13 @@ def _in_chunks(config: Config, model: GNN, ranks: JoinedRanks) -> bool:
     """
     wants = asks_for_chunks(config) and not shares_loops(model)
     return any(ranks.control.exchange_counts([int(wants)] * ranks.size, "control"))
+
+
+def _all_score(config: Config, ranks: JoinedRanks) -> bool:
+    """Whether the devices of all ranks compute scores of the graph: all take part in a pass, or none."""
+    backends = [find_device(request.name)[0] for request in config.trained_on]
+    mine = len(backends) == 1 and issubclass(backends[0], ScoresVertices)
+    return all(ranks.control.exchange_counts([int(mine)] * ranks.size, "control"))
 
 
 def asks_for_chunks(config: Config) -> bool:
