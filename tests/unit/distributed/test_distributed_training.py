@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -59,12 +60,15 @@ def deep(kind: str, layers: int) -> dict[str, Any]:
 
 
 def trained_alone(
-    graph: Graph, given: dict[str, Any], order: LocalOrder | None = None
+    graph: Graph,
+    given: dict[str, Any],
+    order: LocalOrder | None = None,
+    module: torch.nn.Module | None = None,
 ) -> tuple[TrainResult, list[Event]]:
-    """What one process trains, with batches in another order if one is given."""
+    """What one process trains, with batches in another order or a copy of a module if one is given."""
     heard: list[Event] = []
     config = build_config(given)
-    prepared = PreparedRun(config, graph)
+    prepared = PreparedRun(config, graph, deepcopy(module))
     if order is not None:
         prepared.sampler.units = order.batch  # type: ignore[method-assign]
     parts = compose_run(config, graph, emit=heard.append, prepared=prepared)

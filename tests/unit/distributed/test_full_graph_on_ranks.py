@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from hyrt.distributed.joined_ranks import JoinedRanks
 from hyrt.distributed.sharing.share_full_graph import share_full_graph
 from hyrt.distributed.split_edges.all_degrees import with_all_degrees
 from hyrt.graph.graph import Graph
+from hyrt.nn.model import stack
+from hyrt.nn.saga.layer import SagaLayer
 from hyrt.observe.events import Evaluated, Event
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
@@ -45,13 +48,19 @@ def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 def trained_on(
-    ranks: JoinedRanks, graph: Graph, blocks: np.ndarray, given: dict[str, Any], *, split: bool = False
+    ranks: JoinedRanks,
+    graph: Graph,
+    blocks: np.ndarray,
+    given: dict[str, Any],
+    *,
+    split: bool = False,
+    module: torch.nn.Module | None = None,
 ) -> tuple[TrainResult, list[Event], dict[str, int]]:
     config = build_config(given)
     own = own_rows(graph, blocks, ranks.rank // config.distributed.num_replicas)
     if split:
         graph = with_all_degrees(own_edges(graph, blocks, ranks.rank), ranks.control)
-    prepared = PreparedRun(config, graph)
+    prepared = PreparedRun(config, graph, deepcopy(module))
     with ONE_GENERATOR:
         assert prepared.model
     ranks.control.add(torch.zeros(1), "control")
@@ -144,6 +153,32 @@ def test_columns_add_up_what_edges_make_of_both_ends(kind: str) -> None:
     blocks = blocks_of(graph, 3)
     alone = trained_alone(graph, given)
     check(results_of(6, lambda ranks: trained_on(ranks, graph, blocks, given)), alone)
+
+
+class Scaled(SagaLayer):
+    """What an edge makes of both ends depends on a vector that is trained."""
+
+    accumulate = "sum"
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.scale = torch.nn.Parameter(torch.linspace(-0.5, 0.5, in_features))
+        self.update = torch.nn.Linear(in_features, out_features)
+
+    def apply_edge(self, edge: Any) -> torch.Tensor:
+        return torch.tanh(self.scale * (edge.src + edge.dst))
+
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        return self.update(gathered)
+
+
+def test_columns_add_up_the_gradients_of_what_edges_are_multiplied_with() -> None:
+    graph = random_graph(300, symmetric=False)
+    given = settings({}, distributed={"algorithm": "1.5d", "replication": 2})
+    module = stack(Scaled(graph.num_features, 8), Scaled(8, graph.num_classes))
+    blocks = blocks_of(graph, 3)
+    alone = trained_alone(graph, given, module=module)
+    check(results_of(6, lambda ranks: trained_on(ranks, graph, blocks, given, module=module)), alone)
 
 
 def needed(graph: Graph, blocks: np.ndarray, to: int) -> int:
