@@ -105,6 +105,8 @@ class CachesRows(ABC):
         ------
         DeviceOutOfMemory
             If they do not fit; it keeps none then, and goes on.
+        UnsupportedModel
+            If it has no use for them with the model that it has loaded; it goes on.
         """
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.device.calls import call_device
 from hyrt.device.capabilities import CachesRows
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory
+from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, UnsupportedModel
 from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.cached.row_places import RowPlaces, ranks_of
 from hyrt.graph.graph import Graph
@@ -149,6 +149,10 @@ class DeviceCaches(Hook):
             raise DeviceOutOfMemory(
                 f"{error}: data.cache wants {count:,} rows of {size(row_bytes)} there. Give less, or auto"
             ) from error
+        except UnsupportedModel:
+            if asked == "auto":
+                return
+            raise
         places = RowPlaces(ranks, count)
         trainer.plan = replace(
             trainer.plan, form="cached", places=places, sends_narrow=trainer.plan.form == "narrow"

@@ -10,7 +10,7 @@ import torch
 
 from hyrt.config import Config, build_config
 from hyrt.device import DeviceOptions
-from hyrt.errors import ConfigError, DeviceOutOfMemory
+from hyrt.errors import ConfigError, DeviceOutOfMemory, UnsupportedModel
 from hyrt.graph.graph import Graph
 from hyrt.graph.narrow.narrowing import narrowed
 from hyrt.graph.row_source import DenseFeatures
@@ -118,3 +118,13 @@ def test_rows_that_do_not_fit_are_refused_with_the_way_out() -> None:
         assert free - opened.free_bytes >= 4 * 8 * 1000
     finally:
         opened.close()
+
+
+def test_a_model_whose_vertices_the_host_computes_takes_codes_and_keeps_no_rows() -> None:
+    graph = narrowed(random_graph(seed=4), "int8")
+    model = {"kind": "gat", "heads": 2}
+    mine, _, _ = trained(settings(None, model=model), graph)
+    cpus, _, _ = trained(settings(None, model=model, devices=["cpu"]), graph)
+    np.testing.assert_allclose(mine, cpus, rtol=0, atol=1e-5)
+    with pytest.raises(UnsupportedModel, match=r"opencl:0 keeps no rows for this model.*omit data\.cache"):
+        trained(settings("30%", model=model), graph)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hyrt.config import build_config
-from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
+from hyrt.errors import DeviceOutOfMemory
 from hyrt.graph import open_graph
 from hyrt.machine.workers import Workers
 from hyrt.observe.events import Notice
@@ -119,10 +119,3 @@ def test_weights_that_do_not_fit_are_said_with_the_remedy() -> None:
         DeviceOutOfMemory, match=r"opencl:0 is out of memory: .*weights do not fit.*model\.hidden"
     ):
         weights(["opencl"], None, "gcn", runtime={"device_memory_gib": 1e-5})
-
-
-def test_a_model_the_device_has_no_kernels_for_is_refused_by_name() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"opencl:0 cannot run layer 'layers\.0' \(GatLayer.*, ggnn, ggcn"
-    ):
-        weights(["cpu", "opencl"], None, "gat")

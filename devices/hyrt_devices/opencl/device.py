@@ -23,12 +23,13 @@ from hyrt.device.capabilities import (
     Traceable,
 )
 from hyrt.device.host_saga import HostSaga
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
 from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels.label_kind import LabelKind, made_up_labels
+from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
 from hyrt.nn.description import describe
@@ -243,6 +244,11 @@ class OpenclDevice(
         return max(0, min(buffers.limit_bytes - buffers.used_bytes, buffers.largest_bytes))
 
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
+        if self._model is not None:
+            raise UnsupportedModel(
+                f"{self.info.name} keeps no rows for this model, since the host computes its vertices and "
+                "reads their rows where they are: omit data.cache"
+            )
         with self._health.terminal("keep_rows"):
             replica, stager = self._health.loaded(self._replica), self._health.loaded(self._stager)
             with self._memory_errors("keep_rows"):
@@ -261,7 +267,7 @@ class OpenclDevice(
     def transfer(self, batch: MiniBatch) -> StagedBatch | StagedChunks | MiniBatch:
         with self._health.terminal("transfer"):
             if self._model is not None:
-                return self._staged.put(batch)
+                return self._staged.put(_with_numbers(batch))
             stager = self._health.loaded(self._stager)
             is_whole = batch.whole is not None and bool(len(batch.targets))
             if is_whole and (self._chunks is not None or self._chunk_options is not None):
@@ -443,6 +449,13 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
     except cl.Error:
         return device, "cannot be partitioned: all units are used"
     return parts[0], f"{units} used"
+
+
+def _with_numbers(batch: MiniBatch) -> MiniBatch:
+    """A mini-batch whose rows the host computes with: codes as the numbers that they stand for."""
+    if not isinstance(batch.inputs, NarrowRows):
+        return batch
+    return replace(batch, inputs=torch.from_numpy(batch.inputs.numbers()))
 
 
 def _noted(info: DeviceInfo, note: str) -> DeviceInfo:

@@ -19,6 +19,7 @@ from hyrt.device.capabilities import (
     SharesColumns,
     SharesLoops,
     TakesObjective,
+    TellsGradients,
     Watchable,
     device_sampler,
     usable_forms,
@@ -72,7 +73,8 @@ def test_what_is_declared_is_asked() -> None:
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
     assert declared == {
-        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops, Watchable,
+        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, SharesColumns, SharesLoops,
+        TellsGradients, Watchable,
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from hyrt.device.discovery import Survey, find_device
 from hyrt.errors import DeviceUnavailable
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate.store import known_speed, read_measured, this_machine
-from hyrt.predict.choose_devices import _step_s, _work, choose, resolve_auto, whole_step_s
+from hyrt.predict.choose_devices import _step_s, choose, known_work, resolve_auto, whole_step_s
 from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun, build_model, build_sampler
@@ -173,7 +173,7 @@ def test_a_whole_step_is_the_equations_sum_or_its_transfer() -> None:
 def test_every_model_and_sampler_has_a_step_to_compare_by(settings: dict) -> None:
     graph = open_graph("synthetic:tiny")
     config = build_config({**settings, "data": {"batch_size": 64}})
-    work = _work(config, PreparedRun(config, graph))
+    work = known_work(config, PreparedRun(config, graph))
     assert work is not None
     step = work.at(float(work.batch_size))
     # No step has more vertices than there are walks' ends or neighbours, and each has some.
@@ -294,7 +294,7 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         assert choice.unused == (("acme:0", "open failed: RuntimeError: firmware too old"),)
     else:
         # Shares are inverse step times, in the same unit for both.
-        work = _work(resolved, PreparedRun(resolved, graph))
+        work = known_work(resolved, PreparedRun(resolved, graph))
         infos = [find_device("cpu")[1], *WithMemory.probe()]
         seconds = [_step_s(info, kept, "graphsage", work) or 0.0 for info in infos]
         shares = {r.name: r.share for r in resolved.device_requests}
