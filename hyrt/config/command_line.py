@@ -13,6 +13,7 @@ import yaml
 from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.config.yaml_text import leaves
 from hyrt.errors import ConfigError
+from hyrt.graph.bundled import NAMES
 
 _CHANGEABLE = (
     *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
@@ -157,7 +158,12 @@ def check_same_training(config: Config, trained: str) -> None:
 
 
 def _looks_like_data(word: str) -> bool:
-    return word.endswith(".npz") or Path(word).is_dir() or bool(re.match(r"(synthetic:|ogbn-)", word))
+    return (
+        word.endswith(".npz")
+        or word in NAMES
+        or Path(word).is_dir()
+        or bool(re.match(r"(synthetic:|ogbn-)", word))
+    )
 
 
 def _is_changeable(key: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hyrt.errors import DataError, readable
+from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
 from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, check_dataset, from_graph, to_graph
@@ -20,7 +20,7 @@ from hyrt.quantities import size
 SYNTHETIC = "synthetic:"
 KINDS = (
     "a .npz file, a folder of .npy files or of parts, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', "
-    "'mag240m', or a folder downloaded by ogb"
+    "'mag240m', a folder downloaded by ogb, or 'cora', which comes with hyrt"
 )
 
 
@@ -37,9 +37,10 @@ def open_graph(
     ----------
     source
         A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder of parts
-        that `hyrt partition` wrote, which opens as the one graph that they were; `synthetic:PRESET` with
-        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a
-        PyG `Data`; or a Graph, which is returned as it is unless it is to be scaled.
+        that `hyrt partition` wrote, which opens as the one graph that they were; `cora`, which comes with
+        hyrt; `synthetic:PRESET` with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package,
+        or a folder it downloaded; a PyG `Data`; or a Graph, which is returned as it is unless it is to be
+        scaled.
     normalize
         `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
         to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1 (bags of
@@ -126,7 +127,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         from hyrt.graph.synthetic import generate, parse_spec
 
         return generate(parse_spec(name), scratch), True
-    path, shown = Path(os.path.expanduser(name)), readable(name)
+    path, shown = path_of(name), readable(name)
     if is_partition(path):
         from hyrt.graph.partition.all_parts import read_parts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.errors import DataError
+from hyrt.graph.bundled import path_of
 from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.recorded_npy import map_npy
 from hyrt.graph.formats.schema import SCALE_KEYS, check_header, wanted_keys
@@ -45,7 +45,7 @@ def dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     """
     if source.startswith(SYNTHETIC):
         return generated_sizes(source)
-    path = Path(os.path.expanduser(source))
+    path = path_of(source)
     if is_partition(path):
         from hyrt.doctor.children.parted_sizes import parted_sizes
 

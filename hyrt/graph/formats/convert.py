@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError, listed
+from hyrt.graph.bundled import path_of
 from hyrt.graph.check import finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
 from hyrt.graph.formats.all_or_nothing import all_or_nothing
@@ -151,7 +151,7 @@ def memory_bound(source: str, *, reorder: bool = False) -> int | None:
 
         spec = parse_spec(source)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
-    path = Path(os.path.expanduser(source))
+    path = path_of(source)
     if path.is_file():
         sizes = member_sizes(path, source)
         sizes.pop("features", None)
