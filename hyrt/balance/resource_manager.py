@@ -21,16 +21,17 @@ _HISTORY = 64
 _LEAST_PART = 0.9
 
 
-def configured_policy(config: Config, *, simulated: bool) -> Policy:
+def configured_policy(config: Config, *, simulated: bool, moves: bool = True) -> Policy:
     """The policy that the settings ask for; `auto` leaves a split alone that they give.
 
     So it does where a device is simulated: its times are those of a virtual clock, beside others' on the
-    wall. Of steps of the whole graph there is nothing to move.
+    wall. Of steps of the whole graph there is nothing to move, and neither is there without `moves`: one
+    trainer on one core has a single assignment.
     """
     chosen = config.balance.policy
     if chosen != "auto":
         return policy(chosen)
-    stays = config.gives_split or simulated or config.sampler.whole_graph
+    stays = config.gives_split or simulated or config.sampler.whole_graph or not moves
     return policy("static" if stays else default_policy_name)
 
 

@@ -128,8 +128,9 @@ def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManage
         state.totals.decisions += 1
         parts.emit(event)
 
+    moves = cores > 1 or len(stages.trainers) > 1
     return ResourceManager(
-        parts.policy or configured_policy(parts.config, simulated=bool(stages.simulated)),
+        parts.policy or configured_policy(parts.config, simulated=bool(stages.simulated), moves=moves),
         stages,
         cores=cores,
         start=parts.threads,

@@ -511,6 +511,9 @@ def test_the_policy_of_the_settings(settings: dict[str, Any], name: str) -> None
     # same.
     asked = settings.get("balance", {}).get("policy", "auto") != "auto"
     assert configured_policy(build_config(settings), simulated=True).name == (name if asked else "static")
+    # One trainer on one core.
+    unmoved = configured_policy(build_config(settings), simulated=False, moves=False)
+    assert unmoved.name == (name if asked else "static")
 
 
 @pytest.mark.parametrize("name", ["static", "bottleneck", "model"])

@@ -116,7 +116,7 @@ class Mover:
 
 
 def test_split_counters_follow_what_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.training.open_run.configured_policy", lambda config, *, simulated: Mover())
+    monkeypatch.setattr("hyrt.training.open_run.configured_policy", lambda config, **_: Mover())
     events = train(tmp_path / "run", devices=["null:0", "null:1"], train={"epochs": 6})
     trace = read(tmp_path / "run")
     decided = [event for event in events if isinstance(event, Balanced)]
