@@ -10,7 +10,7 @@ from graphs import random_graph
 
 from hyrt.errors import DataError
 from hyrt.graph.partition.methods import metis_process
-from hyrt.graph.partition.methods.metis_parts import without_empty
+from hyrt.graph.partition.methods.metis_parts import MetisParts, without_empty
 from hyrt.graph.partition.methods.metis_process import parts_by_metis
 
 pymetis = pytest.importorskip("pymetis")
@@ -66,3 +66,12 @@ def test_empty_parts_get_halves_of_the_heaviest() -> None:
         found = without_empty(np.zeros(8, np.int32), weights, num_parts)
         assert np.bincount(found, minlength=num_parts).min() >= 1
         assert len(np.unique(found)) == num_parts
+
+
+def test_each_seed_gives_parts_of_its_own() -> None:
+    """The C library's generator draws the same from 0 and 1, and METIS takes 32 bits of a seed."""
+    topology = random_graph(300, seed=3, symmetric=True).topology
+    nobody = np.zeros(topology.num_vertices, np.bool_)
+    found = {MetisParts().homes(topology, nobody, 8, seed).tobytes() for seed in (0, 1, 2, 2**40 + 7)}
+    assert len(found) == 4
+    assert np.array_equal(*(MetisParts().homes(topology, nobody, 8, 1) for _ in range(2)))

@@ -64,7 +64,9 @@ class MetisParts:
         weights = _weights(topology, training)
         allowed = self.imbalance if imbalance is None else imbalance
         assert allowed is not None
-        options = {"seed": seed, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
+        # METIS seeds the C library's generator, which takes 0 for 1, with 32 bits.
+        drawn_from = (seed + 1) % 2**31
+        options = {"seed": drawn_from, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
         homes = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
         return without_empty(homes, weights, num_parts)
 
