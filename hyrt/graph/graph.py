@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.graph.links.link_split import LinkGraph
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.graph.vertex_table import VertexTable
@@ -24,6 +25,8 @@ class Graph:
     """The edges."""
     vertices: VertexTable
     """Features, labels and splits of its vertices."""
+    links: LinkGraph | None = None
+    """Which of its edges are predicted; None where vertices are."""
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.features, SparseFeatures) else "dense"
@@ -85,8 +88,17 @@ class Graph:
 
     @property
     def num_outputs(self) -> int:
-        """How many scores a model gives a vertex: one a class, a label of 0 and 1, or a number."""
-        return self.vertices.num_outputs
+        """How many scores a model gives a vertex: one a class, a label of 0 and 1, a number, or a column."""
+        return self.vertices.num_outputs if self.links is None else self.links.width
+
+    @property
+    def checksum(self) -> int:
+        """Of labels and training vertices (`VertexTable.checksum`), and of links where they are predicted."""
+        return (
+            self.vertices.checksum
+            if self.links is None
+            else self.vertices.checksum ^ self.links.split.checksum
+        )
 
     @property
     def num_splits(self) -> int:

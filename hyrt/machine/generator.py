@@ -30,6 +30,7 @@ PRESAMPLE = 5
 ATTENTION = 6
 LAYER = 7
 ROUNDING = 8
+LINKS = 9
 
 _MASK = (1 << 64) - 1
 
@@ -54,6 +55,21 @@ def vertex_streams(key: np.uint64, vertices: NDArray[np.integer]) -> NDArray[np.
     z = (z ^ (z >> _30)) * MIX_A
     z = (z ^ (z >> _27)) * MIX_B
     return z ^ (z >> _31)
+
+
+def bits_of(streams: NDArray[np.uint64], counters: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Numbers of streams, as `random_bits` gives them; the shapes are broadcast."""
+    z: NDArray[np.uint64] = streams + (counters.astype(np.uint64) + _1) * GOLDEN
+    z = (z ^ (z >> _30)) * MIX_A
+    z = (z ^ (z >> _27)) * MIX_B
+    return z ^ (z >> _31)
+
+
+def ints_below(bits: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
+    """Map 64 uniform bits each to 0..bound-1, as `below` does; with 53 bits for bounds from 2^32 on."""
+    if bound < 1 << 32:
+        return (((bits >> _32) * np.uint64(bound)) >> _32).astype(np.int64)
+    return ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 * bound).astype(np.int64)
 
 
 @nb.njit("uint64(uint64, uint64)", inline="always", cache=True, nogil=True)
@@ -82,7 +98,8 @@ def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
     seed
         The run's seed.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER` or `ROUNDING`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER`, `ROUNDING` or
+        `LINKS`.
     step
         Step of the run, counted from 0.
     layer

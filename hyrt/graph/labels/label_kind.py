@@ -16,6 +16,9 @@ LabelKind = Literal["classes", "flags", "numbers"]
 any number of K labels for each vertex, -1 where one is not known. `numbers`: floats [V] or [V, K], nan where
 one is not known."""
 
+TargetKind = LabelKind | Literal["links"]
+"""What a mini-batch has in place of labels: one of these, or the pairs of vertices of links."""
+
 SHAPES: dict[LabelKind, str] = {
     "classes": "integers [V], a class for each vertex",
     "flags": "integers [V, K] of 0 and 1, K labels for each vertex",
@@ -53,11 +56,15 @@ def training_labels(labels: Array) -> Array:
         return labels.astype(np.int64)
     if kind == "flags":
         return labels.astype(np.int8)
-    return labels.reshape(len(labels), -1).astype(np.float32)
+    return labels.reshape(len(labels), num_outputs(labels)).astype(np.float32)
 
 
-def made_up_labels(kind: LabelKind, num: int, outputs: int) -> Array:
-    """Labels as mini-batches have them, of so many targets: every class, both flags, or numbers in -1..1."""
+def made_up_labels(kind: TargetKind, num: int, outputs: int) -> Array:
+    """Labels as mini-batches have them, of so many targets: every class, both flags, numbers in -1..1, or
+    links that all lie between the first target and itself.
+    """
+    if kind == "links":
+        return np.zeros((num, 2, 2), np.int64)
     if kind == "classes":
         return np.arange(num, dtype=np.int64) % outputs
     if kind == "flags":

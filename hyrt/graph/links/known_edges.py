@@ -1,0 +1,40 @@
+"""Which pairs of vertices are edges of a topology."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.links.edge_kernels import find_edges
+from hyrt.graph.topology import Topology
+
+Pairs = NDArray[np.int64]
+"""[n, 2] int64, a source and a destination in each row."""
+
+
+def edges_of_pairs(topology: Topology, pairs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the edges of pairs are.
+
+    Parameters
+    ----------
+    topology
+        The edges, sorted within a row.
+    pairs
+        [n, 2] integers, sources and destinations.
+
+    Returns
+    -------
+    [n] int64, the position of the first edge of each pair, and [n] int32, how many edges it has.
+    """
+    firsts, counts = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int32)
+    asked = np.ascontiguousarray(pairs, np.int64)
+    find_edges(topology.indptr, topology.indices, asked, firsts, counts)
+    return firsts, counts
+
+
+def are_edges(topology: Topology, pairs: NDArray[Any]) -> NDArray[np.bool_]:
+    """[n] whether each of [n, 2] pairs is an edge."""
+    known: NDArray[np.bool_] = edges_of_pairs(topology, pairs)[1] > 0
+    return known

@@ -1,0 +1,148 @@
+"""How links are split: what is held out, what carries messages, and a file of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import adjacency, random_graph
+
+from hyrt.errors import DataError
+from hyrt.graph.graph import Graph
+from hyrt.graph.links.draw_candidates import draw_candidates
+from hyrt.graph.links.draw_split import draw_split
+from hyrt.graph.links.link_file import read_links, write_links
+from hyrt.graph.links.link_split import LinkSplit, message_topology
+from hyrt.graph.links.message_edges import links_of, without_links
+from hyrt.graph.topology import Topology
+
+UNDIRECTED = random_graph(90, 7, seed=3)
+DIRECTED = random_graph(90, 12, seed=4, symmetric=False)
+GRAPHS = pytest.mark.parametrize("graph", [UNDIRECTED, DIRECTED], ids=["undirected", "directed"])
+
+
+def dense(graph: Graph, topology: Topology) -> np.ndarray:
+    return adjacency(replace(graph, topology=topology))
+
+
+def pairs_of(split: LinkSplit) -> dict[str, set[tuple[int, int]]]:
+    parts = {"train": split.train, **{name: part.links for name, part in split.held_out.items()}}
+    return {name: {(int(u), int(v)) for u, v in links} for name, links in parts.items()}
+
+
+@GRAPHS
+def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Graph) -> None:
+    split = draw_split("g", graph.topology, 5, val=0.1, test=0.2)
+    parts, all_edges = pairs_of(split), dense(graph, graph.topology)
+    undirected = graph is UNDIRECTED
+    edges = [(int(u), int(v)) for v, u in zip(*np.nonzero(all_edges), strict=True)]
+    wanted = {(u, v) for u, v in edges if not undirected or u < v}
+    assert set.union(*parts.values()) == wanted
+    assert sum(map(len, parts.values())) == len(wanted)
+    # An edge and its reverse are drawn together, so a part may have one more.
+    num_test, num_val = round(0.2 * len(wanted)), round(0.1 * len(wanted))
+    assert len(parts["test"]) - num_test in (0, 1)
+    assert len(parts["val"]) + len(parts["test"]) - num_val - num_test in (0, 1)
+    left = dense(graph, without_links(graph.topology, *(part.links for part in split.held_out.values())))
+    held_out = parts["val"] | parts["test"]
+    for u, v in edges:
+        is_out = (u, v) in held_out or (undirected and (v, u) in held_out)
+        assert left[v, u] == (0 if is_out else all_edges[v, u])
+    if not undirected:
+        side = {pair: name for name, pairs in parts.items() for pair in pairs}
+        both = [pair for pair in side if pair[::-1] in side]
+        assert both
+        assert all(side[pair] == side[pair[::-1]] for pair in both)
+    for part in split.held_out.values():
+        u, v = part.negatives.T
+        assert (u != v).all()
+        assert not all_edges[v, u].any()
+        # Both ends are drawn from everywhere.
+        assert len(np.unique(u)) > 10
+        assert len(np.unique(v)) > 10
+    assert draw_split("g", graph.topology, 5, val=0.1, test=0.2).checksum == split.checksum
+    assert draw_split("g", graph.topology, 6, val=0.1, test=0.2).checksum != split.checksum
+
+
+def test_repeated_edges_and_loops_are_no_further_links() -> None:
+    # Into 0: 0, 1, 1, 2; into 1: 0, 0; into 2: 0.
+    topology = Topology(np.array([0, 4, 6, 7]), np.array([0, 1, 1, 2, 0, 0, 0], np.int32))
+    assert topology.is_symmetric
+    links, places = links_of(topology)
+    assert links.tolist() == [[0, 1], [0, 2]]
+    assert places.tolist() == [4, 6]
+    left = without_links(topology, np.array([[0, 1]]))
+    assert left.indptr.tolist() == [0, 2, 2, 3]
+    assert left.indices.tolist() == [0, 2, 0]
+
+
+def test_the_latest_links_are_the_test_links() -> None:
+    topology = DIRECTED.topology
+    times = np.random.default_rng(0).permutation(topology.num_edges)
+    split = draw_split("g", topology, 0, val=0.1, test=0.2, times=times)
+    rows = np.repeat(np.arange(90), np.diff(topology.indptr))
+    when = {(int(u), int(v)): t for u, v, t in zip(topology.indices, rows, times, strict=True)}
+    train, val, test = ([when[pair] for pair in pairs_of(split)[name]] for name in ("train", "val", "test"))
+    assert max(train) < min(val) <= max(val) < min(test)
+    assert (len(val), len(test)) == (round(0.1 * len(when)), round(0.2 * len(when)))
+
+
+def test_links_that_are_trained_on_may_carry_no_messages() -> None:
+    split = draw_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, supervision=0.3)
+    trained = without_links(UNDIRECTED.topology, *(part.links for part in split.held_out.values()))
+    assert len(split.train) == round(0.3 * trained.num_edges / 2)
+    messages = dense(UNDIRECTED, message_topology(trained, split))
+    assert not messages[split.train[:, 1], split.train[:, 0]].any()
+    assert messages.sum() == trained.num_edges - 2 * len(split.train)
+
+
+def test_candidates_make_no_known_edge() -> None:
+    edges, links = dense(DIRECTED, DIRECTED.topology), links_of(DIRECTED.topology)[0][:40]
+    drawn = draw_candidates(DIRECTED.topology, links, 3, "val", 30)
+    for (u, v), (sources, destinations) in zip(links, drawn, strict=True):
+        assert not edges[v, sources].any()
+        assert not edges[destinations, u].any()
+        assert v not in sources
+        assert u not in destinations
+    # Where every pair is an edge there is none to be found.
+    full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
+    assert (draw_candidates(full, np.array([[0, 1]]), 0, "test", 4) == -1).all()
+
+
+def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
+    split = draw_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, supervision=0.5)
+    write_links(tmp_path / "links.npz", split)
+    found = read_links(tmp_path / "links.npz", DIRECTED.topology, 9)
+    assert found.checksum == split.checksum
+    assert found.without_messages
+    # Without its training links, all others train.
+    np.savez(tmp_path / "test.npz", test=split.held_out["test"].links)
+    rest = read_links(tmp_path / "test.npz", DIRECTED.topology, 9)
+    assert len(rest.train) + len(split.held_out["test"].links) == len(links_of(DIRECTED.topology)[0])
+    assert len(rest.held_out["test"].negatives) == len(split.held_out["test"].links)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"val": np.array([[0, 1], [2, 90]])}, "key 'val': 90 in row 1 is not below the 90 vertices"),
+        ({"val": np.array([0, 1])}, r"key 'val': int64 \[2\]: give integers \[n, 2\]"),
+        ({"test_neg": np.array([[0, 1]])}, "has key 'test_neg', but no links in 'test'"),
+        ({"valid": np.array([[0, 1]])}, "unknown key 'valid'"),
+    ],
+    ids=["range", "shape", "alone", "unknown"],
+)
+def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], told: str) -> None:
+    np.savez(tmp_path / "links.npz", **arrays)
+    with pytest.raises(DataError, match=told):
+        read_links(tmp_path / "links.npz", DIRECTED.topology, 0)
+
+
+def test_a_graph_without_room_for_a_part_is_told() -> None:
+    with pytest.raises(DataError, match=r"links\.val=0\.0001 of \d+ links is less than one"):
+        draw_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2)
+    full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
+    with pytest.raises(DataError, match="found no 1 pairs of vertices that are no edges"):
+        draw_split("full", full, 0, val=0.4, test=0.0)
