@@ -14,6 +14,7 @@ from hyrt.machine.buffer_pool import BufferPool, TakenArrays
 from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.kernels import relabel
+from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import Hop
 
@@ -24,17 +25,26 @@ DrawLayer = Callable[[int, Ids, bool, TakenArrays], Hop]
 vertices are to be numbered as in `Hop.sources`, and where memory for the result is taken from."""
 
 
-class LoweredDegrees:
-    """Degrees of which none is above a limit, and their factors in GCN's normalisation."""
+class StatedDegrees:
+    """Degrees of which none is above a limit, and their factors in GCN's normalisation.
 
-    def __init__(self, topology: Topology, most: int) -> None:
-        self._topology = topology
+    Parameters
+    ----------
+    edges
+        Has the true degrees.
+    most
+        The limit; -1 for none.
+    """
+
+    def __init__(self, edges: Topology | ExcludedEdges, most: int) -> None:
+        self._edges = edges
         self._most = most
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
         """[V] int32, as `Topology.in_degrees`."""
-        return np.minimum(self._topology.in_degrees, self._most)
+        degrees = self._edges.in_degrees
+        return degrees if self._most < 0 else np.minimum(degrees, self._most)
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
@@ -69,15 +79,27 @@ class BlockMaker:
         self._layers = layers
         self._seed = seed
         self._class_weights = class_weights
-        self._lowered = [
-            None if most < 0 else LoweredDegrees(graph.topology, most)
-            for most in most_degrees or [-1] * layers
-        ]
+        self._most_degrees = list(most_degrees or [-1] * layers)
+        self._stated = self._stated_degrees(graph.topology)
+        self._excluded: ExcludedEdges | None = None
         self.ids = np.int32 if graph.num_vertices < 2**31 else np.int64
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
         self.pool = BufferPool()
         """The memory of mini-batches, which comes back when they are released."""
+
+    def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | StatedDegrees]:
+        """What says the degrees in each layer, the input's first."""
+        made = {most: StatedDegrees(edges, most) for most in self._most_degrees}
+        return [
+            edges if most < 0 and isinstance(edges, Topology) else made[most] for most in self._most_degrees
+        ]
+
+    def exclude(self, excluded: ExcludedEdges | None) -> None:
+        """Leave edges out of all mini-batches from now on; None for none."""
+        if excluded is not self._excluded:
+            self._excluded = excluded
+            self._stated = self._stated_degrees(self._graph.topology if excluded is None else excluded)
 
     def minibatch(
         self,
@@ -112,6 +134,8 @@ class BlockMaker:
         for layer in range(self._layers, 0, -1):
             reads_in_place = in_place and layer == 1
             hop = draw(layer, destinations, not reads_in_place, arrays)
+            if self._excluded is not None:
+                hop = self._excluded.without(destinations, hop, self.local, arrays)
             block = self._block(
                 destinations, hop, layer, step, workers, reads_in_place, arrays, drawn_here=drawn_here
             )
@@ -142,18 +166,18 @@ class BlockMaker:
         *,
         drawn_here: bool,
     ) -> Block:
-        topology = self._lowered[layer - 1] or self._graph.topology
-        degrees = hop.degrees if topology is self._graph.topology else topology.in_degrees[destinations]
+        stated = self._stated[layer - 1]
+        degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
         if in_place:
             sources, columns = None, hop.neighbors
-            num_src, source_degrees = self._graph.num_vertices, topology.in_degrees
+            num_src, source_degrees = self._graph.num_vertices, stated.in_degrees
         else:
             sources, columns = self._relabelled(destinations, hop, arrays, drawn_here)
             num_src = len(sources)
             source_degrees = arrays.take(num_src, np.int32)
 
             def look_up(start: int, stop: int) -> None:
-                np.take(topology.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+                np.take(stated.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
 
             workers.run(look_up, num_src, 16 * _GRAIN)
         return Block(
@@ -164,7 +188,7 @@ class BlockMaker:
             num_src=num_src,
             degrees=degrees,
             source_degrees=source_degrees,
-            source_scale=(lambda: topology.gcn_scale) if in_place else None,
+            source_scale=(lambda: stated.gcn_scale) if in_place else None,
             layer=layer,
             step=step,
             seed=self._seed,

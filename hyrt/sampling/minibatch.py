@@ -28,7 +28,8 @@ class MiniBatch:
     """L blocks, the input's first."""
     labels: NDArray[Any]
     """The targets' labels: [n] int64 classes, [n, K] int8 flags (-1 not known), or [n, K] float32 numbers
-    (nan not known)."""
+    (nan not known). Of links, [m, 1 + K, 2] int64: of each of m links, the rows of its ends among the scores,
+    and those of K pairs that are no links."""
     target_weights: NDArray[np.float32] | None
     """[n] float32 factors on the targets' losses, or None for all one."""
     normalizer: float
@@ -46,6 +47,16 @@ class MiniBatch:
     _on_release: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     __repr__ = one_line
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the labels are classes."""
+        return self.labels.dtype == np.int64 and self.labels.ndim == 1
+
+    @property
+    def num_losses(self) -> int:
+        """How many losses are added up: one for each target, or for each link."""
+        return len(self.labels)
 
     @property
     def num_edges(self) -> int:

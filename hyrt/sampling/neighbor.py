@@ -17,6 +17,7 @@ from hyrt.machine.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_maker import BlockMaker
 from hyrt.sampling.draw_hop import draw_hop
+from hyrt.sampling.links.excluded_edges import ExcludedEdges
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.order import TargetOrder
 from hyrt.sampling.sampler import Hop, HopSampler
@@ -63,6 +64,10 @@ class NeighborSampler:
 
     def units(self, step: int) -> Ids:
         return self._order.batch(step)
+
+    def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
+        """See `hyrt.sampling.links.excluded_edges.ExcludesEdges`."""
+        self._blocks.exclude(excluded)
 
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None

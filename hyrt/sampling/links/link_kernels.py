@@ -1,0 +1,50 @@
+"""Compiled loops that take edges out of drawn neighbours. All release the interpreter lock."""
+
+# mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
+from __future__ import annotations
+
+import numba as nb
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def find_excluded(vertices, offsets, neighbors, rows, starts, sources, new_offsets, dropped):
+    """Which drawn edges are excluded, and where each vertex's neighbours start without them.
+
+    `rows` has, of a vertex with excluded edges, its row in `starts`, and -1 of others; `sources` are sorted
+    within a row.
+
+    Returns
+    -------
+    How many of `dropped` were written.
+    """
+    num = 0
+    new_offsets[0] = 0
+    for i in range(len(vertices)):
+        row = rows[vertices[i]]
+        if row >= 0:
+            for e in range(offsets[i], offsets[i + 1]):
+                low, high = starts[row], starts[row + 1]
+                while low < high:
+                    middle = (low + high) >> 1
+                    if sources[middle] < neighbors[e]:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low < starts[row + 1] and sources[low] == neighbors[e]:
+                    dropped[num] = e
+                    num += 1
+        new_offsets[i + 1] = offsets[i + 1] - num
+    return num
+
+
+@_compile
+def close_gaps(values, dropped):
+    """Move `values` together, in place, over the positions that are dropped: sorted, and at least one."""
+    at = dropped[0]
+    for k in range(len(dropped)):
+        end = dropped[k + 1] if k + 1 < len(dropped) else len(values)
+        for e in range(dropped[k] + 1, end):
+            values[at] = values[e]
+            at += 1
