@@ -41,7 +41,7 @@ def check_result(
     """
     if not isinstance(result, StepResult):
         raise DeviceFault(f"{name}: propagate returned {type(result).__name__}, not a StepResult")
-    targets = len(batch.targets)
+    targets = batch.num_losses
     wrong = set(result.counts) ^ set(counts) if targets else set(result.counts) - set(counts)
     if wrong:
         found = ", ".join(result.counts) or "nothing"

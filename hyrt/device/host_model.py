@@ -91,8 +91,10 @@ class HostModel:
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.
         torch.set_num_threads(self._torch_threads)
-        if batch.whole is not None and (replica := self._replica_of(batch, batch.whole)) is not None:
-            return self._full_step(replica, batch, objective, started)
+        if batch.whole is not None and not objective.scores_pairs:
+            replica = self._replica_of(batch, batch.whole)
+            if replica is not None:
+                return self._full_step(replica, batch, objective, started)
         with working(self._workers):
             for parameter in self._parameters:
                 parameter.grad = None

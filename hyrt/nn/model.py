@@ -84,6 +84,11 @@ class GNN(nn.Module, DeclaresInputs):
             layers.append(layer)
         return layers
 
+    @property
+    def widths(self) -> list[int]:
+        """Columns of the input features, and of each layer's result."""
+        return self.architecture.widths
+
     def inputs(self) -> ModelInputs:
         """The forms that the first layer takes, where nothing else of the model looks at the rows."""
         a, aggregation = self.architecture, self._layer(0).aggregation

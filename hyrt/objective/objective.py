@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from hyrt.graph.labels.label_kind import LabelKind
+    from hyrt.graph.labels.label_kind import TargetKind
 
 
 class Objective(ABC):
@@ -29,9 +29,10 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """The name that the entry-point group declares."""
-    labels: ClassVar[LabelKind] = "classes"
+    labels: ClassVar[TargetKind] = "classes"
     """The kind of labels that it trains for: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for
-    not known) or `numbers` ([n, K] float32, nan for not known)."""
+    not known) or `numbers` ([n, K] float32, nan for not known). `links` is of `hyrt.objective.links` alone,
+    which looks at no labels."""
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Names of what `count` returns. `targets`, the number of targets, is always one of them."""
     metrics: ClassVar[tuple[str, ...]]
@@ -85,7 +86,7 @@ class Objective(ABC):
         """Metrics of training steps from the added counts of all their trainers, empty ones included."""
 
     @abstractmethod
-    def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+    def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
         """All metrics of one split.
 
         Parameters
@@ -122,11 +123,16 @@ class Objective(ABC):
         return None
 
     @property
+    def scores_pairs(self) -> bool:
+        """Whether a loss looks at the scores of two vertices, so that all targets' are computed first."""
+        return self.labels == "links"
+
+    @property
     def is_plain_classification(self) -> bool:
         """Whether loss sum and counts are those that kernel devices know: softmax cross entropy and hits."""
         return False
 
-    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+    def why_not(self, metric: str, labels: Any, num_classes: int) -> str:
         """Why one of `metrics` cannot choose the best epoch, with the remedy; empty where it can.
 
         Parameters

@@ -43,7 +43,7 @@ def find_objective(name: str) -> type[Objective]:
         raise ConfigError(
             f"{OBJECTIVES.named(name)}: its metrics are empty: name at least one that evaluate returns"
         )
-    if getattr(kind, "labels", None) not in SHAPES:
+    if getattr(kind, "labels", None) not in (*SHAPES, "links"):
         raise ConfigError(f"{OBJECTIVES.named(name)}: its labels must be one of {listed(tuple(SHAPES))}")
     return kind
 
@@ -70,7 +70,7 @@ def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] 
     there = None if labels is None else label_kind(labels)
     name = OF_LABELS[there or "classes"] if name == BY_LABELS else name
     kind = find_objective(name)
-    if labels is not None and there is not None and kind.labels != there:
+    if labels is not None and there is not None and kind.labels != "links" and kind.labels != there:
         raise ConfigError(
             f"train.objective={name} trains for {SHAPES[kind.labels]}, but the labels are "
             f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {SHAPES[there]}: omit "

@@ -28,7 +28,7 @@ from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
 from hyrt.fullgraph.host_budget import HostBudget
 from hyrt.graph.cached.cached_rows import Rows
 from hyrt.graph.graph import Graph
-from hyrt.graph.labels.label_kind import LabelKind, made_up_labels
+from hyrt.graph.labels.label_kind import TargetKind, made_up_labels
 from hyrt.graph.narrow.narrow_rows import NarrowRows
 from hyrt.machine.buffer_pool import BufferPool
 from hyrt.machine.workers import Workers
@@ -119,7 +119,7 @@ class OpenclDevice(
         self._samplers: list[OpenclSampler] = []
         # None where the device computes the objective itself.
         self._host_objective: Objective | None = None
-        self._labels: LabelKind = "classes"
+        self._labels: TargetKind = "classes"
         self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None

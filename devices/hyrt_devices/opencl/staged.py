@@ -284,7 +284,7 @@ class Stager:
             staged.blocks.append(self._block(staged, i, block, shared))
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
         staged.host_rows = batch.target_rows
-        if batch.labels.dtype != np.int64:
+        if not batch.has_classes:
             return  # The host computes the objective of labels that are no classes.
         labels, weights = batch.labels, batch.target_weights
         if batch.target_rows is not None:

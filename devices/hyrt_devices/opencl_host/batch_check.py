@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from hyrt.graph.cached.cached_rows import CachedRows
@@ -45,7 +44,7 @@ def input_values(
     """
     if len(batch.blocks) != num_layers:
         raise ValueError(f"the model has {num_layers} layers, the mini-batch {len(batch.blocks)} blocks")
-    if batch.labels.dtype == np.int64 and (batch.labels.min() < 0 or batch.labels.max() >= num_classes):
+    if batch.has_classes and (batch.labels.min() < 0 or batch.labels.max() >= num_classes):
         raise ValueError(f"a label is not in 0..{num_classes - 1}")
     first = batch.blocks[0]
     if narrow and isinstance(batch.inputs, NarrowRows):

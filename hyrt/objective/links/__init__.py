@@ -1,0 +1,1 @@
+"""Link prediction: what pairs of vertices score, what that costs, and what it is worth."""

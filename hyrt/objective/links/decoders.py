@@ -1,0 +1,65 @@
+"""What a pair of vertices scores, from a row of each.
+
+What depends on one vertex alone, such as a product with weights, is in its row already
+(`hyrt.nn.links.link_heads`), so a decoder has no weights of its own and costs little for each pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hyrt.quantities import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The score of a pair.
+
+    D is the width of an embedding, and C that of the rows.
+    """
+
+    columns: Callable[[int], int]
+    """C, from D."""
+    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """[...] scores from [..., C] rows of sources and of destinations, whose shapes are broadcast."""
+
+    __repr__ = one_line
+
+
+def _dot(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    if source.ndim == 3 and source.shape[1] == 1:
+        # One source a row against many: no array of a row a pair.
+        products: torch.Tensor = torch.matmul(destination, source.squeeze(1).unsqueeze(-1))
+        return torch.squeeze(products, -1)
+    return torch.sum(source * destination, -1)
+
+
+def _distmult(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    width = source.shape[-1] // 2
+    return _dot(source[..., :width], destination[..., width:])
+
+
+def _transe(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    width = source.shape[-1] // 2
+    apart: torch.Tensor = torch.linalg.vector_norm(source[..., :width] - destination[..., width:], dim=-1)
+    return -apart
+
+
+def _mlp(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    width = source.shape[-1] // 3
+    hidden = (source[..., :width] + destination[..., width : 2 * width]).relu()
+    return (hidden * source[..., 2 * width : 3 * width]).sum(-1) + source[..., 3 * width]
+
+
+DECODERS: dict[str, Decoder] = {
+    "dot": Decoder(lambda width: width, _dot),
+    "distmult": Decoder(lambda width: 2 * width, _distmult),
+    "transe": Decoder(lambda width: 2 * width, _transe),
+    "mlp": Decoder(lambda width: 3 * width + 1, _mlp),
+}
+"""`dot`: u . v, of rows u and v. `distmult`: u . (r * v), of rows [r * u | u] (Yang et al., ICLR 2015).
+`transe`: -|u + r - v|, of rows [u + r | u] (Bordes et al., NeurIPS 2013). `mlp`: w . relu(A u + B v + b) + c,
+of rows [A u + b | B u | w | c]."""
